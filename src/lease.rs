@@ -1,0 +1,303 @@
+//! Leases, fences, and the arithmetic of deadlines.
+//!
+//! Two clocks meet here: the server's, which decides who holds, and the local one, by which a holder must know
+//! *before* the server does that its lease is over. Time comes in as an argument; nothing here reads a clock.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::clock::Tick;
+
+/// Taken off every local deadline, since clocks run at rates of their own: 1 ‰ of the span.
+const DRIFT_PER_MILLE: u32 = 1;
+/// Taken off every local deadline: the resolution of server times (1 ms), and what it takes to notice.
+const MARGIN: Duration = Duration::from_millis(5);
+/// A failed renewal is not repeated sooner than this.
+const MIN_RENEWAL_RETRY: Duration = Duration::from_millis(50);
+
+/// A fencing token: the number of a change of owner, strictly increasing per lock.
+///
+/// Hand it to the resource that the lock protects, and have that refuse smaller numbers than the largest it has
+/// seen: then no stale write is accepted, whatever happens to leases and clocks ([Kleppmann 2016]).
+///
+/// It is the server's clock in µs at the change of owner, or one more than the last fence where that is larger.
+///
+/// [Kleppmann 2016]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// As an integer: non-zero and less than 2⁶³.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    pub(crate) fn new(number: u64) -> Option<Fence> {
+        i64::try_from(number).ok()?;
+        NonZeroU64::new(number).map(Fence)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> u64 {
+        fence.get()
+    }
+}
+
+/// For SQL, which has no unsigned integers.
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> i64 {
+        i64::try_from(fence.get()).unwrap_or(i64::MAX)
+    }
+}
+
+impl TryFrom<u64> for Fence {
+    type Error = crate::Error;
+
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for 0 and for 2⁶³ and more.
+    fn try_from(number: u64) -> Result<Fence, crate::Error> {
+        Fence::new(number).ok_or_else(|| {
+            crate::error::Invalid::new(format!("fence {number}: must be from 1 to {}", i64::MAX)).into()
+        })
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Fence {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.get())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Fence {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Fence, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        Fence::new(number).ok_or_else(|| serde::de::Error::custom("a fence is from 1 to 2^63 - 1"))
+    }
+}
+
+/// What a guard knows of its lease at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    length: Duration,
+    remaining: Duration,
+    state: LeaseState,
+}
+
+/// Whether a lease is still good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseState {
+    /// It is, and the last renewal succeeded.
+    Held,
+    /// It is, but renewals fail: unless one succeeds, it will be over in [`Lease::remaining`].
+    InDoubt,
+    /// It is over: somebody else may hold the lock.
+    Lost,
+}
+
+impl Lease {
+    pub(crate) fn new(length: Duration, remaining: Duration, state: LeaseState) -> Lease {
+        Lease { length, remaining, state }
+    }
+
+    /// How long the server keeps the hold after each renewal.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// For how long the hold is good even if no renewal gets through any more; zero when it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.remaining
+    }
+
+    /// Whether the lease is still good.
+    pub fn state(&self) -> LeaseState {
+        self.state
+    }
+}
+
+/// The server's clock, in ms since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct ServerTime(u64);
+
+impl ServerTime {
+    /// Later than any that a server tells, and still of 13 digits.
+    pub(crate) const MAX: ServerTime = ServerTime(9_999_999_999_999);
+
+    pub(crate) fn from_ms(ms: u64) -> ServerTime {
+        ServerTime(ms)
+    }
+
+    pub(crate) fn ms(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn after(self, span: Duration) -> ServerTime {
+        ServerTime(self.0.saturating_add(millis(span)).min(Self::MAX.0))
+    }
+
+    pub(crate) fn before(self, span: Duration) -> ServerTime {
+        ServerTime(self.0.saturating_sub(millis(span)))
+    }
+
+    /// The time from `earlier` until this one; zero when it is not earlier.
+    pub(crate) fn since(self, earlier: ServerTime) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    fn nanos(self) -> i128 {
+        i128::from(self.0) * 1_000_000
+    }
+}
+
+/// The server time, in µs, at which a request was queued: its place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Whole milliseconds of a span; the options keep every span far below the limit.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a hold is to last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) length: Duration,
+    /// Never extended beyond its length.
+    pub(crate) fixed: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) claim_window: Duration,
+}
+
+impl Terms {
+    /// The lease of a grant in the reply to the request's own call, and of each renewal.
+    pub(crate) fn lease(&self) -> Duration {
+        self.max_hold.map_or(self.length, |max| max.min(self.length))
+    }
+
+    /// The lease of a pushed grant, until it is claimed.
+    pub(crate) fn grant(&self) -> Duration {
+        self.claim_window.min(self.lease())
+    }
+
+    /// The server time beyond which a hold granted at `granted` is never renewed.
+    pub(crate) fn cap(&self, granted: ServerTime) -> ServerTime {
+        let max_hold = self.max_hold.unwrap_or(Duration::MAX);
+        let longest = if self.fixed { max_hold.min(self.length) } else { max_hold };
+        granted.after(longest)
+    }
+
+    /// Whether it is `max_hold` that ends a hold at its cap.
+    pub(crate) fn ends_by_max_hold(&self) -> bool {
+        self.max_hold.is_some_and(|max| !self.fixed || max < self.length)
+    }
+}
+
+/// When to renew what lasts from `now` until `deadline`: once a third of it is used up.
+pub(crate) fn renewal_due(now: Tick, deadline: Tick) -> Tick {
+    now.after(deadline.since(now) / 3)
+}
+
+/// When to repeat a renewal that failed: at a third of what is left, though not in a rush.
+pub(crate) fn renewal_retry(now: Tick, deadline: Tick) -> Tick {
+    now.after((deadline.since(now) / 3).max(MIN_RENEWAL_RETRY))
+}
+
+/// One call to a server and its reply: the only link between the two clocks. The server read its clock (`now`)
+/// some time between `sent` and `received`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    pub(crate) sent: Tick,
+    pub(crate) received: Tick,
+    pub(crate) now: ServerTime,
+}
+
+impl Exchange {
+    /// A local time at which the server's `deadline` has not passed yet, whatever the network did: counted from
+    /// the moment of sending, since the server read its clock later than that.
+    pub(crate) fn local(&self, deadline: ServerTime) -> Tick {
+        let span = deadline.since(self.now);
+        self.sent.after(span.saturating_sub(drift(span) + MARGIN))
+    }
+
+    /// `local − server`, at least: in ns.
+    fn offset_at_least(&self) -> i128 {
+        // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
+        i128::from(self.sent.as_nanos()) - self.now.nanos() - 1_000_000
+    }
+
+    /// `local − server`, at most: in ns.
+    fn offset_at_most(&self) -> i128 {
+        i128::from(self.received.as_nanos()) - self.now.nanos()
+    }
+}
+
+fn drift(span: Duration) -> Duration {
+    span * DRIFT_PER_MILLE / 1000
+}
+
+/// Recent exchanges with one server, by which its deadlines are turned into local ones.
+///
+/// Each gives a lower bound of `local − server`, so the largest is the tightest that is still safe. Two are kept:
+/// the best of this [`Anchors::PERIOD`] and the best of an earlier one. They belong to one server: a reconnect,
+/// which may lead to another, discards them.
+#[derive(Debug, Default)]
+pub(crate) struct Anchors {
+    recent: Option<Exchange>,
+    older: Option<Exchange>,
+}
+
+impl Anchors {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    pub(crate) fn record(&mut self, exchange: Exchange) {
+        // A bound above what this exchange allows at most is no bound any more: the server's clock was set.
+        let at_most = exchange.offset_at_most();
+        for anchor in [&mut self.recent, &mut self.older] {
+            if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
+                *anchor = None;
+            }
+        }
+        match &mut self.recent {
+            Some(recent) if exchange.sent.since(recent.sent) < Self::PERIOD => {
+                if exchange.offset_at_least() > recent.offset_at_least() {
+                    // Not its time of sending: the period must end though every exchange were better.
+                    self.older = self.older.or(Some(*recent));
+                    *recent = exchange;
+                }
+            }
+            recent => {
+                self.older = recent.take();
+                *recent = Some(exchange);
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Anchors::default();
+    }
+
+    /// A local time at which the server's `deadline` has not passed yet; `None` without an anchor.
+    pub(crate) fn local(&self, deadline: ServerTime) -> Option<Tick> {
+        self.anchors().map(|anchor| anchor.local(deadline)).max()
+    }
+
+    /// The server's time at the local time `now`, or a little later; `None` without an anchor.
+    pub(crate) fn server_time(&self, now: Tick) -> Option<ServerTime> {
+        let latest = |anchor: &Exchange| anchor.now.after(now.since(anchor.sent));
+        self.anchors().map(latest).min()
+    }
+
+    fn anchors(&self) -> impl Iterator<Item = &Exchange> {
+        [&self.recent, &self.older].into_iter().flatten()
+    }
+}

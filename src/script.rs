@@ -1,0 +1,1 @@
+//! The scripts of `lua/`: their texts, their arguments and their replies. The only file that names Lua.
