@@ -1,1 +1,296 @@
+//! Locks on a Redis or Valkey server: two connections, one for calls and one for what the server tells unasked.
+//!
+//! Nothing but the files under this one knows fred.
 
+mod connection;
+mod failure;
+mod lane;
+mod link;
+mod subscriber;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use fred::types::{InfoKind, Value as Wire};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use self::connection::{Backoff, Connection, Connector, Purpose};
+use self::lane::{Heard, Lane, Why};
+use self::link::Link;
+use self::subscriber::{Request, Subscriber};
+use crate::clock::Clock;
+use crate::error::{Error, ServerError};
+use crate::lease::{Exchange, ServerTime};
+use crate::script::{self, Operation, ReplyError, Script, Value};
+use crate::store::{
+    Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
+    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+};
+
+/// What a connected client needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// After so long a call, and an attempt to connect, counts as unanswered.
+    pub(crate) attempt_timeout: Duration,
+    /// For how long connecting is tried.
+    pub(crate) server_timeout: Duration,
+    /// A third of it may pass before a dead connection is noticed that nothing is called on.
+    pub(crate) heartbeat: Duration,
+}
+
+/// A connected client.
+pub(crate) struct RedisStore {
+    server: String,
+    lane: Arc<Lane>,
+    requests: mpsc::UnboundedSender<Request>,
+    tasks: [AbortHandle; 2],
+    attempt_timeout: Duration,
+}
+
+impl RedisStore {
+    /// Connects to the server at `redis://[user:password@]host[:port][/database]`, and stays connected until it is
+    /// closed or dropped, or the runtime ends.
+    pub(crate) async fn connect(
+        url: &str,
+        options: Options,
+        listener: Weak<dyn Listener>,
+    ) -> Result<Arc<RedisStore>, Error> {
+        RedisStore::with_scripts(url, options, listener, &script::ALL).await
+    }
+
+    async fn with_scripts(
+        url: &str,
+        options: Options,
+        listener: Weak<dyn Listener>,
+        scripts: &[&'static Script],
+    ) -> Result<Arc<RedisStore>, Error> {
+        let connector = Arc::new(Connector::new(url, options.attempt_timeout)?);
+        let deadline = Instant::now() + options.server_timeout;
+        let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
+        let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
+        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
+        if let Err(Failure::Refused(error)) = lane.load_scripts(commands.client()).await {
+            return Err(Error::Refused(error));
+        }
+        warn_of_eviction(&commands).await;
+        let ping_every = options.heartbeat / 3;
+        let link = Link {
+            connector: Arc::clone(&connector),
+            lane: Arc::clone(&lane),
+            listener: listener.clone(),
+            condemned,
+            ping_every,
+        };
+        let server = connector.server().to_owned();
+        let (subscriber, requests) = Subscriber::new(connector, listener, ping_every);
+        let generation = lane.open(commands.client());
+        let tasks = [
+            tokio::spawn(link.run(commands, generation)).abort_handle(),
+            tokio::spawn(subscriber.run(messages)).abort_handle(),
+        ];
+        Ok(Arc::new(RedisStore {
+            server,
+            lane,
+            requests,
+            tasks,
+            attempt_timeout: options.attempt_timeout,
+        }))
+    }
+
+    fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
+        let lane = Arc::clone(&self.lane);
+        Box::pin(async move {
+            let heard = Arc::clone(&lane)
+                .call(|| lane.script(operation.invocation()))
+                .await?;
+            let reply =
+                elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
+            match reply.and_then(|reply| operation.read(&reply)) {
+                Ok((now, reply)) => Ok(Answer {
+                    at: exchange(&heard, now),
+                    reply,
+                }),
+                Err(ReplyError::OutOfStep(text)) => {
+                    lane.condemn(heard.generation, Why::OutOfStep);
+                    Err(Failure::Unknown(ServerError::new(text)))
+                }
+                Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
+                    "the lock is kept in the format of a newer version of this library",
+                ))),
+            }
+        })
+    }
+}
+
+impl Store for RedisStore {
+    fn acquire(&self, call: Acquire) -> Call<Acquired> {
+        self.call(call)
+    }
+
+    fn release(&self, call: Release) -> Call<Released> {
+        self.call(call)
+    }
+
+    fn renew(&self, call: Renew) -> Call<Renewed> {
+        self.call(call)
+    }
+
+    fn inspect(&self, call: Inspect) -> Call<Inspected> {
+        self.call(call)
+    }
+
+    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
+        self.call(call)
+    }
+
+    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
+        self.call(call)
+    }
+
+    fn time(&self) -> Call<()> {
+        let lane = Arc::clone(&self.lane);
+        Box::pin(async move {
+            let heard = Arc::clone(&lane).call(Lane::time).await?;
+            match time_of(&heard.value) {
+                Some(now) => Ok(Answer {
+                    at: exchange(&heard, now),
+                    reply: (),
+                }),
+                None => {
+                    lane.condemn(heard.generation, Why::OutOfStep);
+                    Err(Failure::Unknown(ServerError::new(format!(
+                        "{:?} as the reply to TIME",
+                        heard.value
+                    ))))
+                }
+            }
+        })
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let lane = Arc::clone(&self.lane);
+        let requests = self.requests.clone();
+        let patience = self.attempt_timeout;
+        Box::pin(async move {
+            let (waiter, confirmed) = oneshot::channel();
+            if requests.send(Request::Subscribe(channel, waiter)).is_err() {
+                return Err(Failure::Closed);
+            }
+            match tokio::time::timeout(patience, confirmed).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) if lane.is_closed() => Err(Failure::Closed),
+                Ok(Err(_)) => Err(Failure::Unknown(ServerError::new("unsubscribed meanwhile"))),
+                Err(_) => Err(Failure::Unknown(ServerError::new(
+                    "no confirmation of the subscription",
+                ))),
+            }
+        })
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        // Without a receiver there is no subscription either.
+        let _ = self.requests.send(Request::Unsubscribe(channel.into()));
+    }
+
+    fn clock(&self) -> Clock {
+        self.lane.clock()
+    }
+
+    fn close(&self) {
+        self.lane.close();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("server", &self.server)
+            .field("closed", &self.lane.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tries until the deadline, unless the server refuses.
+async fn first_connection(
+    connector: &Connector,
+    purpose: Purpose,
+    deadline: Instant,
+) -> Result<Connection, Error> {
+    let mut backoff = Backoff::default();
+    let mut last = ServerError::new(format!(
+        "{}: no answer to the connection attempt",
+        connector.server()
+    ));
+    loop {
+        let attempt = async {
+            tokio::time::sleep(backoff.next()).await;
+            connector.open(purpose).await
+        };
+        match tokio::time::timeout_at(deadline, attempt).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
+            Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
+            Ok(Err(Failure::Closed)) => return Err(Error::Closed),
+            Err(_) => return Err(Error::Unavailable(last)),
+        }
+    }
+}
+
+/// A server that may evict keys may evict locks: each has a TTL, which is what the policies go by.
+async fn warn_of_eviction(connection: &Connection) {
+    // A user without the right to ask can't be warned.
+    let Ok(info) = connection.client().info::<String>(Some(InfoKind::Memory)).await else {
+        return;
+    };
+    let policy = info
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("maxmemory_policy:"));
+    if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+        tracing::warn!(
+            policy,
+            "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
+        );
+    }
+}
+
+fn exchange(heard: &Heard, now: ServerTime) -> Exchange {
+    Exchange {
+        sent: heard.sent,
+        received: heard.received,
+        now,
+    }
+}
+
+/// The elements of a flat array; `None` for anything else.
+fn elements(reply: &Wire) -> Option<Vec<Value>> {
+    let Wire::Array(elements) = reply else { return None };
+    let element = |element: &Wire| match element {
+        Wire::Integer(number) => Some(Value::Int(*number)),
+        Wire::String(text) => Some(Value::Text(text.to_string())),
+        _ => None,
+    };
+    elements.iter().map(element).collect()
+}
+
+/// `TIME` answers seconds and microseconds, as strings.
+fn time_of(reply: &Wire) -> Option<ServerTime> {
+    let Wire::Array(parts) = reply else { return None };
+    let part = |i: usize| parts.get(i)?.as_str()?.parse::<u64>().ok();
+    Some(ServerTime::from_ms(part(0)? * 1000 + part(1)? / 1000))
+}

@@ -1,0 +1,115 @@
+//! What an error says about the call that it answers.
+
+use fred::error::{Error, ErrorKind};
+
+use crate::error::ServerError;
+use crate::store::Failure;
+
+/// Replies that mean: not executed, and another time it may be.
+const NOT_EXECUTED: [&str; 11] = [
+    "NOSCRIPT",
+    "BUSY",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+];
+
+/// Sorts an error. Whatever is not the server's own word leaves it open whether the call was executed.
+pub(super) fn of(error: &Error) -> Failure {
+    match code(error) {
+        None => Failure::Unknown(ServerError::new(error.to_string())),
+        // fred ends the connection and gives this one reply to every call in flight.
+        Some("CLUSTERDOWN") => Failure::Unknown(text(error)),
+        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(text(error)),
+        Some("ERR") if error.details().contains("max number of clients") => Failure::NotExecuted(text(error)),
+        Some(_) => Failure::Refused(text(error)),
+    }
+}
+
+/// The same for a call that was not sent on account of `error`: whatever it was, the call was not executed.
+pub(super) fn of_unsent(error: Failure) -> Failure {
+    match error {
+        Failure::Unknown(error) => Failure::NotExecuted(error),
+        failure => failure,
+    }
+}
+
+/// The code that the server's reply begins with; `None` when no server said this.
+pub(super) fn code(error: &Error) -> Option<&str> {
+    let text = error.details();
+    let first = text.split_whitespace().next()?;
+    if !first.bytes().all(|byte| byte.is_ascii_uppercase()) || *error.kind() == ErrorKind::IO {
+        return None;
+    }
+    Some(code_within(text).unwrap_or(first))
+}
+
+/// Redis before 7.0 wraps what a command said inside a script: `ERR Error running script (call to f_…):
+/// @user_script:1: @user_script: 1: -OOM command not allowed …`
+fn code_within(text: &str) -> Option<&str> {
+    let (_, said) = text
+        .strip_prefix("ERR Error running script")?
+        .split_once("@user_script")?;
+    said.split_whitespace()
+        .map(|word| word.trim_start_matches('-'))
+        .find(|word| NOT_EXECUTED.contains(word))
+}
+
+fn text(error: &Error) -> ServerError {
+    ServerError::new(error.details())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(text: &'static str) -> Failure {
+        of(&Error::new(ErrorKind::Unknown, text))
+    }
+
+    #[test]
+    fn codes_inside_a_script_count_in_both_forms() {
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: ff96, on @user_script:1.",
+            "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -OOM command not allowed",
+            "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -READONLY You can't write",
+            "BUSY Redis is busy running a script.",
+            "ERR max number of clients reached",
+        ] {
+            assert!(matches!(sorted(text), Failure::NotExecuted(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_waiting_cannot_mend_is_refused() {
+        for text in [
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "NOAUTH Authentication required.",
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: 9cd9",
+            "ERR Error running script (call to f_9cd9): @user_script:1: WRONGTYPE Operation against a key",
+            "ERR The user executing the script can't run this command or subcommand script: ff96",
+        ] {
+            assert!(matches!(sorted(text), Failure::Refused(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_no_server_said_is_unknown() {
+        for text in [
+            "Connection closed.",
+            "Request timed out.",
+            "Failed to route command.",
+            "",
+        ] {
+            assert!(matches!(sorted(text), Failure::Unknown(_)), "{text}");
+        }
+        let refused = Error::new(ErrorKind::IO, "ECONNREFUSED");
+        assert!(matches!(of(&refused), Failure::Unknown(_)));
+    }
+}

@@ -1,0 +1,474 @@
+//! The lane that all calls take to the server, one after the other.
+//!
+//! - A call enters the lane and is queued in fred within one critical section, so that the order of entering is the
+//!   order of sending.
+//! - While there is no connection, and while the scripts are being loaded anew, calls are parked instead. When the
+//!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer.
+//! - So nothing is ever queued in a fred client that is not connected, and nothing is sent late by it.
+//! - A call whose caller is gone by then is not sent.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fred::clients::Client;
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::{ClientLike, LuaInterface};
+use fred::types::{ClusterHash, CustomCommand, Value};
+use futures_util::future::try_join_all;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::failure;
+use crate::clock::{Clock, Tick};
+use crate::error::ServerError;
+use crate::script::{Invocation, Script};
+use crate::store::Failure;
+
+/// How often one call is sent at most, when each time the server has forgotten the scripts again.
+const SENDINGS: usize = 3;
+/// How long a call that was answered may stay unread by its caller before the others are sent without it.
+const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    state: Mutex<State>,
+    flights: Arc<Flights>,
+    /// When a reply last came, in ns of the clock.
+    heard: AtomicU64,
+    scripts: Vec<(&'static Script, Value)>,
+    condemned: mpsc::UnboundedSender<Condemned>,
+    runtime: Handle,
+    clock: Clock,
+    attempt_timeout: Duration,
+}
+
+/// A connection that must be replaced, and why.
+#[derive(Debug)]
+pub(super) struct Condemned {
+    pub(super) generation: u64,
+    pub(super) why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A call was not answered in time, and nothing else was since it was sent.
+    Silent,
+    /// A reply was not to the call that it answered.
+    OutOfStep,
+    /// The server is a replica now: its name may lead to another one.
+    ReadOnly,
+}
+
+#[derive(Debug)]
+struct State {
+    gate: Gate,
+    /// Counts the connections.
+    generation: u64,
+    /// Scripts are being loaded.
+    healing: bool,
+    /// Counts how often that was done.
+    heals: u64,
+    entered: u64,
+    parked: Vec<Parked>,
+}
+
+#[derive(Debug)]
+enum Gate {
+    Open(Client),
+    Down(Failure),
+    Closed,
+}
+
+#[derive(Debug)]
+struct Parked {
+    place: u64,
+    command: Command,
+    resume: oneshot::Sender<Result<Sent, Failure>>,
+}
+
+/// A command as fred takes it.
+#[derive(Debug)]
+pub(super) struct Command {
+    name: &'static str,
+    args: Vec<Value>,
+}
+
+type Reply = Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>;
+
+/// A call under way.
+struct Sent {
+    reply: Reply,
+    at: Tick,
+    generation: u64,
+    heals: u64,
+    flight: Flight,
+}
+
+enum Entry {
+    Sent(Sent),
+    Parked(oneshot::Receiver<Result<Sent, Failure>>),
+}
+
+/// A reply of the server.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) value: Value,
+    pub(super) sent: Tick,
+    pub(super) received: Tick,
+    pub(super) generation: u64,
+}
+
+impl Lane {
+    pub(super) fn new(
+        scripts: &[&'static Script],
+        attempt_timeout: Duration,
+    ) -> (Arc<Lane>, mpsc::UnboundedReceiver<Condemned>) {
+        let (condemned, to_replace) = mpsc::unbounded_channel();
+        let sha = |script: &Script| Value::from(fred::util::sha1_hash(script.text));
+        let state = State {
+            gate: Gate::Down(Failure::NotExecuted(ServerError::new("not connected yet"))),
+            generation: 0,
+            healing: false,
+            heals: 0,
+            entered: 0,
+            parked: Vec::new(),
+        };
+        let lane = Lane {
+            state: Mutex::new(state),
+            flights: Arc::default(),
+            heard: AtomicU64::new(0),
+            scripts: scripts.iter().map(|script| (*script, sha(script))).collect(),
+            condemned,
+            runtime: Handle::current(),
+            clock: Clock::Boot,
+            attempt_timeout,
+        };
+        (Arc::new(lane), to_replace)
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(super) fn script(&self, invocation: Invocation) -> Command {
+        let sha = self
+            .scripts
+            .iter()
+            .find(|(script, _)| std::ptr::eq(*script, invocation.script));
+        let sha = sha.map_or(Value::Null, |(_, sha)| sha.clone());
+        let mut args = Vec::with_capacity(2 + invocation.keys.len() + invocation.args.len());
+        args.push(sha);
+        args.push(Value::from(invocation.keys.len().to_string()));
+        args.extend(invocation.keys.into_iter().map(Value::from));
+        args.extend(invocation.args.into_iter().map(Value::from));
+        Command {
+            name: "EVALSHA",
+            args,
+        }
+    }
+
+    /// Sends the command, at the first poll, and waits for the reply. It is asked for again if it must be sent again.
+    pub(super) async fn call(self: Arc<Lane>, command: impl Fn() -> Command) -> Result<Heard, Failure> {
+        let mut place = None;
+        let mut forgotten = None;
+        for _ in 0..SENDINGS {
+            let entry = self.enter(&mut place, command())?;
+            // Until it is parked, a call that met a forgetful server counts as in flight: it has its place.
+            drop(forgotten.take());
+            let sent = match entry {
+                Entry::Sent(sent) => sent,
+                Entry::Parked(resumed) => self.resumed(resumed).await?,
+            };
+            let result = sent.reply.await;
+            let received = self.clock.now();
+            let error = match result {
+                Ok(value) => {
+                    self.heard.store(received.as_nanos(), Ordering::Relaxed);
+                    return Ok(Heard {
+                        value,
+                        sent: sent.at,
+                        received,
+                        generation: sent.generation,
+                    });
+                }
+                Err(error) => error,
+            };
+            if failure::code(&error) != Some("NOSCRIPT") {
+                return Err(self.failed(&error, sent.generation, sent.at, received));
+            }
+            self.heard.store(received.as_nanos(), Ordering::Relaxed);
+            self.heal(sent.heals);
+            forgotten = Some(sent.flight);
+        }
+        Err(not_executed(
+            "the server forgets the scripts as soon as they are loaded",
+        ))
+    }
+
+    /// The server's time, by a command that does nothing else.
+    pub(super) fn time() -> Command {
+        Command {
+            name: "TIME",
+            args: Vec::new(),
+        }
+    }
+
+    fn enter(self: &Arc<Lane>, place: &mut Option<u64>, command: Command) -> Result<Entry, Failure> {
+        let mut state = self.state();
+        let place = *place.get_or_insert_with(|| {
+            state.entered += 1;
+            state.entered
+        });
+        match &state.gate {
+            Gate::Open(client) if !state.healing => {
+                return Ok(Entry::Sent(self.send(&state, client, command)));
+            }
+            Gate::Closed => return Err(Failure::Closed),
+            Gate::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
+            Gate::Open(_) | Gate::Down(_) => {}
+        }
+        let (resume, resumed) = oneshot::channel();
+        state.parked.push(Parked {
+            place,
+            command,
+            resume,
+        });
+        Ok(Entry::Parked(resumed))
+    }
+
+    /// Hands the command to fred, which queues it at the first poll.
+    fn send(&self, state: &State, client: &Client, command: Command) -> Sent {
+        let at = self.clock.now();
+        let client = client.clone();
+        let mut reply: Reply = Box::pin(async move {
+            let name = CustomCommand::new_static(command.name, ClusterHash::Random, false);
+            client.custom(name, command.args).await
+        });
+        if let Poll::Ready(result) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            reply = Box::pin(std::future::ready(result));
+        }
+        Sent {
+            reply,
+            at,
+            generation: state.generation,
+            heals: state.heals,
+            flight: self.flights.begin(),
+        }
+    }
+
+    async fn resumed(&self, mut resumed: oneshot::Receiver<Result<Sent, Failure>>) -> Result<Sent, Failure> {
+        match tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
+            Ok(result) => result.unwrap_or(Err(Failure::Closed)),
+            // It may have been sent just now.
+            Err(_) => resumed.try_recv().unwrap_or_else(|_| Err(self.why_parked())),
+        }
+    }
+
+    fn why_parked(&self) -> Failure {
+        match &self.state().gate {
+            Gate::Open(_) => not_executed("the scripts were not loaded in time"),
+            Gate::Down(failure) => failure.clone(),
+            Gate::Closed => Failure::Closed,
+        }
+    }
+
+    fn failed(&self, error: &Error, generation: u64, sent: Tick, received: Tick) -> Failure {
+        let failure = failure::of(error);
+        if !matches!(failure, Failure::Unknown(_)) {
+            self.heard.store(received.as_nanos(), Ordering::Relaxed);
+            if failure::code(error) == Some("READONLY") {
+                self.condemn(generation, Why::ReadOnly);
+            }
+        } else if *error.kind() == ErrorKind::Timeout && self.heard.load(Ordering::Relaxed) <= sent.as_nanos()
+        {
+            self.condemn(generation, Why::Silent);
+        }
+        match self.state().gate {
+            Gate::Closed => Failure::Closed,
+            _ => failure,
+        }
+    }
+
+    /// Asks for the replacement of a connection, unless that has been done.
+    pub(super) fn condemn(&self, generation: u64, why: Why) {
+        // Without a receiver there is nothing left to replace.
+        let _ = self.condemned.send(Condemned { generation, why });
+    }
+
+    /// Opens the lane to a new connection, and returns its number.
+    pub(super) fn open(&self, client: &Client) -> u64 {
+        let mut state = self.state();
+        if !matches!(state.gate, Gate::Closed) {
+            state.gate = Gate::Open(client.clone());
+            state.generation += 1;
+            self.resume(&mut state);
+        }
+        state.generation
+    }
+
+    /// Calls that come now are parked, and fail like that if they lose patience.
+    pub(super) fn down(&self, failure: Failure) {
+        let mut state = self.state();
+        if !matches!(state.gate, Gate::Closed) {
+            state.gate = Gate::Down(failure);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.gate = Gate::Closed;
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        drop(parked);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.state().gate, Gate::Closed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state().gate, Gate::Open(_))
+    }
+
+    fn resume(&self, state: &mut State) {
+        let Gate::Open(client) = &state.gate else { return };
+        if state.healing {
+            return;
+        }
+        let client = client.clone();
+        let mut parked = std::mem::take(&mut state.parked);
+        parked.sort_unstable_by_key(|parked| parked.place);
+        for Parked { command, resume, .. } in parked {
+            if !resume.is_closed() {
+                // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
+                let _ = resume.send(Ok(self.send(state, &client, command)));
+            }
+        }
+    }
+
+    /// Has the scripts loaded again, unless that was done since the call was sent.
+    fn heal(self: &Arc<Lane>, heals_when_sent: u64) {
+        let mut state = self.state();
+        let Gate::Open(client) = &state.gate else { return };
+        if state.healing || state.heals != heals_when_sent {
+            return;
+        }
+        let healer = Healer {
+            client: client.clone(),
+            generation: state.generation,
+            lane: Arc::clone(self),
+            result: Err(Failure::Closed),
+        };
+        state.healing = true;
+        // A runtime that is gone drops the healer at once, and that takes the lock.
+        drop(state);
+        self.runtime.spawn(healer.run());
+    }
+
+    fn healed(&self, generation: u64, result: Result<(), Failure>) {
+        let mut state = self.state();
+        state.healing = false;
+        state.heals += 1;
+        match result {
+            Err(failure) if state.generation == generation => {
+                for parked in std::mem::take(&mut state.parked) {
+                    let _ = parked.resume.send(Err(failure.clone()));
+                }
+            }
+            // A failure of the connection before this one does not matter any more.
+            _ => self.resume(&mut state),
+        }
+    }
+
+    /// Loads all scripts. A failure means that no call was executed.
+    pub(super) async fn load_scripts(&self, client: &Client) -> Result<(), Failure> {
+        let loads = self
+            .scripts
+            .iter()
+            .map(|(script, _)| client.script_load::<Value, _>(script.text));
+        match try_join_all(loads).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failure::of_unsent(failure::of(&error))),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sent")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Loads the scripts, lets all those who met their absence take their places, and opens the lane; also when it is
+/// dropped half-way.
+struct Healer {
+    lane: Arc<Lane>,
+    client: Client,
+    generation: u64,
+    result: Result<(), Failure>,
+}
+
+impl Healer {
+    async fn run(mut self) {
+        self.result = self.lane.load_scripts(&self.client).await;
+        // Everything sent before the scripts has been answered by now. A caller who does not poll its call must
+        // not hold up the others.
+        let _ = tokio::time::timeout(STRAGGLER_TIMEOUT, self.lane.flights.none()).await;
+    }
+}
+
+impl Drop for Healer {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        self.lane.healed(self.generation, result);
+    }
+}
+
+/// Counts the calls in flight.
+#[derive(Debug, Default)]
+struct Flights {
+    count: AtomicUsize,
+    landed: Notify,
+}
+
+#[derive(Debug)]
+struct Flight(Arc<Flights>);
+
+impl Flights {
+    fn begin(self: &Arc<Flights>) -> Flight {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Flight(Arc::clone(self))
+    }
+
+    async fn none(&self) {
+        loop {
+            let landed = self.landed.notified();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.landed.notify_waiters();
+        }
+    }
+}
+
+fn not_executed(why: &'static str) -> Failure {
+    Failure::NotExecuted(ServerError::new(why))
+}

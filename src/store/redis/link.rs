@@ -1,0 +1,94 @@
+//! Keeps the command connection up, for as long as its runtime lives.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::connection::{Backoff, Connection, Connector, Purpose};
+use super::failure;
+use super::lane::{Condemned, Lane, Why};
+use crate::error::ServerError;
+use crate::store::{Failure, Listener};
+
+/// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
+const READ_ONLY_PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Link {
+    pub(super) connector: Arc<Connector>,
+    pub(super) lane: Arc<Lane>,
+    pub(super) listener: Weak<dyn Listener>,
+    pub(super) condemned: mpsc::UnboundedReceiver<Condemned>,
+    /// How long a dead link may go unnoticed while nothing is called.
+    pub(super) ping_every: Duration,
+}
+
+impl Link {
+    /// Runs until it is aborted or its runtime ends; either closes the lane. `connection` is the one that the lane
+    /// is open to, under the number `generation`.
+    pub(super) async fn run(mut self, mut connection: Connection, mut generation: u64) {
+        let _closing = Closing(Arc::clone(&self.lane));
+        let mut backoff = Backoff::default();
+        loop {
+            let why = self.watch(&mut connection, generation).await;
+            tracing::warn!(server = self.connector.server(), error = %why, "the command connection is lost");
+            // First, so that nothing more is queued in a client that nobody serves.
+            self.lane.down(Failure::NotExecuted(why));
+            backoff.ended_after(connection.age());
+            drop(connection);
+            connection = loop {
+                tokio::time::sleep(backoff.next()).await;
+                match self.connector.open(Purpose::Commands).await {
+                    Ok(connection) => break connection,
+                    Err(failure) => self.lane.down(failure::of_unsent(failure)),
+                }
+            };
+            tracing::info!(server = self.connector.server(), "the command connection is back");
+            // Before any reply of the new connection, which may be one to another server.
+            if let Some(listener) = self.listener.upgrade() {
+                listener.reconnected();
+            }
+            generation = self.lane.open(connection.client());
+        }
+    }
+
+    /// Returns why the connection must be replaced, once it must.
+    async fn watch(&mut self, connection: &mut Connection, generation: u64) -> ServerError {
+        let mut nonce = 0;
+        loop {
+            let ping = connection.ping(nonce);
+            let probe = async {
+                tokio::time::sleep(self.ping_every).await;
+                ping.await
+            };
+            let age = connection.age();
+            tokio::select! {
+                why = connection.lost() => return why,
+                pong = probe => match pong {
+                    Err(Failure::Unknown(error)) => return error,
+                    // An error reply is a sign of life too.
+                    _ => nonce += 1,
+                },
+                Some(condemned) = self.condemned.recv() => {
+                    let patient = condemned.why == Why::ReadOnly && age < READ_ONLY_PATIENCE;
+                    if condemned.generation == generation && !patient {
+                        return ServerError::new(match condemned.why {
+                            Why::Silent => "the server does not answer",
+                            Why::OutOfStep => "replies are out of step with calls",
+                            Why::ReadOnly => "the server is a read-only replica",
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Closes the lane when the runtime drops the task.
+struct Closing(Arc<Lane>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

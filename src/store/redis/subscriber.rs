@@ -1,0 +1,331 @@
+//! The subscriber connection: which channels this client listens to, and what comes in on them.
+//!
+//! One task owns the connection, and does one thing on it at a time: SUBSCRIBE (or UNSUBSCRIBE) of all the channels
+//! asked for meanwhile, then `PING <nonce>`, whose echo says that the server has done it. fred takes no notice of a
+//! reply to SUBSCRIBE: if the server refuses it, the error is taken for the reply to the PING. Then every later reply
+//! is off by one, and the connection is replaced. A second task only moves messages on.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fred::interfaces::PubsubInterface;
+use fred::types::Message;
+use futures_util::future::join;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::connection::{Backoff, Connection, Connector, Purpose};
+use crate::error::ServerError;
+use crate::store::{Failure, Listener};
+
+#[derive(Debug)]
+pub(super) enum Request {
+    Subscribe(Arc<str>, Waiter),
+    Unsubscribe(Arc<str>),
+}
+
+type Waiter = oneshot::Sender<Result<(), Failure>>;
+
+pub(super) struct Subscriber {
+    connector: Arc<Connector>,
+    listener: Weak<dyn Listener>,
+    requests: mpsc::UnboundedReceiver<Request>,
+    ping_every: Duration,
+    pings: u64,
+    channels: HashMap<Arc<str>, Channel>,
+    /// What is to be subscribed next, each part by one SUBSCRIBE.
+    todo: VecDeque<Vec<Arc<str>>>,
+}
+
+/// A channel that is asked for.
+#[derive(Default)]
+struct Channel {
+    status: Status,
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Status {
+    /// Never confirmed so far.
+    #[default]
+    Asked,
+    Confirmed,
+    /// Confirmed on a connection that is lost.
+    Former,
+}
+
+/// Why a connection is given up.
+enum Verdict {
+    Lost(ServerError),
+    /// The server refused the last command, and replies are off by one.
+    Refused(ServerError),
+    /// Nobody can ask for anything any more.
+    Over,
+}
+
+impl Subscriber {
+    pub(super) fn new(
+        connector: Arc<Connector>,
+        listener: Weak<dyn Listener>,
+        ping_every: Duration,
+    ) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+        let (sender, requests) = mpsc::unbounded_channel();
+        let subscriber = Subscriber {
+            connector,
+            listener,
+            requests,
+            ping_every,
+            pings: 0,
+            channels: HashMap::new(),
+            todo: VecDeque::new(),
+        };
+        (subscriber, sender)
+    }
+
+    /// Runs until it is aborted, or nobody can ask for anything any more.
+    pub(super) async fn run(mut self, mut connection: Connection) {
+        let mut backoff = Backoff::default();
+        // Messages may have been lost, which is told once everything is subscribed again.
+        let mut missed = false;
+        loop {
+            tokio::spawn(pump(connection.messages(), self.listener.clone()));
+            match self.serve(&mut connection, &mut missed).await {
+                Verdict::Over => return,
+                Verdict::Lost(error) => {
+                    tracing::warn!(server = self.connector.server(), %error, "the subscriber connection is lost");
+                    missed = true;
+                    backoff.ended_after(connection.age());
+                }
+                // Nothing is wrong with the server, so there is nothing to wait for.
+                Verdict::Refused(_) => backoff = Backoff::default(),
+            }
+            drop(connection);
+            let former = self.disown();
+            missed |= !former.is_empty();
+            // By themselves and first: a refusal of others is not to hold them up.
+            self.todo.push_front(former);
+            connection = self.reconnect(&mut backoff).await;
+        }
+    }
+
+    /// What was confirmed no longer is; returns all of it.
+    fn disown(&mut self) -> Vec<Arc<str>> {
+        let mut former = Vec::new();
+        for (name, channel) in &mut self.channels {
+            if channel.status == Status::Confirmed {
+                channel.status = Status::Former;
+                former.push(Arc::clone(name));
+            }
+        }
+        former
+    }
+
+    async fn reconnect(&self, backoff: &mut Backoff) -> Connection {
+        loop {
+            tokio::time::sleep(backoff.next()).await;
+            match self.connector.open(Purpose::Messages).await {
+                Ok(connection) => return connection,
+                Err(failure) => {
+                    tracing::debug!(
+                        server = self.connector.server(),
+                        ?failure,
+                        "no subscriber connection"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Serves requests on this connection until it must be given up.
+    async fn serve(&mut self, connection: &mut Connection, missed: &mut bool) -> Verdict {
+        loop {
+            if let Err(verdict) = self.subscribe(connection).await {
+                return verdict;
+            }
+            if std::mem::take(missed) {
+                if let Some(listener) = self.listener.upgrade() {
+                    listener.reconnected();
+                }
+            }
+            tokio::select! {
+                request = self.requests.recv() => {
+                    let Some(request) = request else { return Verdict::Over };
+                    if let Err(verdict) = self.accept(request, connection).await {
+                        return verdict;
+                    }
+                }
+                error = connection.lost() => return Verdict::Lost(error),
+                // An idle connection shows by nothing else that it is dead.
+                () = tokio::time::sleep(self.ping_every) => {
+                    if let Err(Failure::Unknown(error)) = self.ping(connection).await {
+                        return Verdict::Lost(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in this request and all others that have come.
+    async fn accept(&mut self, request: Request, connection: &Connection) -> Result<(), Verdict> {
+        let mut subscribe = Vec::new();
+        let mut unsubscribe = Vec::new();
+        let mut next = Some(request);
+        while let Some(request) = next {
+            match request {
+                Request::Subscribe(name, waiter) => {
+                    let channel = self.channels.entry(Arc::clone(&name)).or_default();
+                    if channel.status == Status::Confirmed {
+                        let _ = waiter.send(Ok(()));
+                    } else {
+                        channel.waiters.push(waiter);
+                        subscribe.push(name);
+                    }
+                }
+                Request::Unsubscribe(name) => {
+                    if self
+                        .channels
+                        .remove(&name)
+                        .is_some_and(|channel| channel.status == Status::Confirmed)
+                    {
+                        unsubscribe.push(name);
+                    }
+                }
+            }
+            next = self.requests.try_recv().ok();
+        }
+        self.todo.push_back(subscribe);
+        if unsubscribe.is_empty() {
+            return Ok(());
+        }
+        // With a barrier of its own: a refusal of this one must not be taken for that of a SUBSCRIBE.
+        let names: Vec<String> = unsubscribe.iter().map(ToString::to_string).collect();
+        let client = connection.client();
+        let (_, pong) = join(client.unsubscribe(names), self.ping(connection)).await;
+        pong.map_err(Verdict::from)
+    }
+
+    /// Subscribes to what is to be subscribed.
+    async fn subscribe(&mut self, connection: &Connection) -> Result<(), Verdict> {
+        while let Some(mut names) = self.todo.pop_front() {
+            names.retain(|name| self.is_wanted(name));
+            if names.is_empty() {
+                continue;
+            }
+            let list: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let client = connection.client();
+            let (_, pong) = join(client.subscribe(list), self.ping(connection)).await;
+            let verdict = match pong {
+                Ok(()) => {
+                    names.iter().for_each(|name| self.confirm(name));
+                    continue;
+                }
+                Err(failure) => Verdict::from(failure),
+            };
+            match &verdict {
+                Verdict::Refused(error) if names.len() == 1 => self.refuse(&names[0], error),
+                Verdict::Refused(_) => {
+                    // One of them is refused, and so were all: look for it.
+                    let other_half = names.split_off(names.len() / 2);
+                    self.todo.push_front(other_half);
+                    self.todo.push_front(names);
+                }
+                Verdict::Lost(_) | Verdict::Over => self.todo.push_front(names),
+            }
+            return Err(verdict);
+        }
+        Ok(())
+    }
+
+    /// Whether a channel must still be subscribed. One that was never confirmed is forgotten if nobody waits for it.
+    fn is_wanted(&mut self, name: &Arc<str>) -> bool {
+        let Some(channel) = self.channels.get(name) else {
+            return false;
+        };
+        let abandoned =
+            channel.status == Status::Asked && channel.waiters.iter().all(oneshot::Sender::is_closed);
+        if abandoned {
+            self.channels.remove(name);
+        }
+        !abandoned && self.channels[name].status != Status::Confirmed
+    }
+
+    fn confirm(&mut self, name: &Arc<str>) {
+        if let Some(channel) = self.channels.get_mut(name) {
+            channel.status = Status::Confirmed;
+            for waiter in channel.waiters.drain(..) {
+                let _ = waiter.send(Ok(()));
+            }
+        }
+    }
+
+    fn refuse(&mut self, name: &Arc<str>, error: &ServerError) {
+        let pattern = pattern_of(name);
+        tracing::warn!(
+            server = self.connector.server(),
+            channel = &**name,
+            %error,
+            "the server refuses the subscription: its ACL must allow the channels {pattern} to this user"
+        );
+        let error = ServerError::new(format!(
+            "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
+        ));
+        for waiter in self
+            .channels
+            .remove(name)
+            .map(|channel| channel.waiters)
+            .unwrap_or_default()
+        {
+            let _ = waiter.send(Err(Failure::Refused(error.clone())));
+        }
+    }
+
+    /// Queues the PING at the first poll, like every command.
+    fn ping(&mut self, connection: &Connection) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        self.pings += 1;
+        connection.ping(self.pings)
+    }
+}
+
+impl From<Failure> for Verdict {
+    fn from(failure: Failure) -> Verdict {
+        match failure {
+            Failure::Refused(error) => Verdict::Refused(error),
+            Failure::Unknown(error) | Failure::NotExecuted(error) => Verdict::Lost(error),
+            Failure::Closed => Verdict::Over,
+        }
+    }
+}
+
+/// The pattern that an ACL must allow for this channel, and for all of the same prefix.
+fn pattern_of(channel: &str) -> String {
+    match channel.split_once(":unlock:{") {
+        Some((prefix, _)) => format!("&{prefix}:*"),
+        None => format!("&{channel}"),
+    }
+}
+
+/// Moves messages on until the connection is dropped.
+async fn pump(mut messages: broadcast::Receiver<Message>, listener: Weak<dyn Listener>) {
+    loop {
+        let message = messages.recv().await;
+        let Some(listener) = listener.upgrade() else {
+            return;
+        };
+        match message {
+            Ok(message) => {
+                if let Some(text) = message.value.as_str() {
+                    listener.pushed(&message.channel, &text);
+                }
+            }
+            Err(RecvError::Lagged(count)) => {
+                tracing::warn!(
+                    count,
+                    "messages were lost in this process, so all who wait ask again"
+                );
+                listener.reconnected();
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

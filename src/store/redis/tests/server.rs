@@ -1,0 +1,191 @@
+//! Real servers for the tests, and a wire to them that can be cut.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+
+/// A server process on a free loopback port, killed when it is dropped.
+pub(super) struct Server {
+    process: Child,
+    directory: PathBuf,
+    pub(super) port: u16,
+}
+
+impl Server {
+    pub(super) fn start() -> Server {
+        // Somebody else may take the port before the server does.
+        for _ in 0..20 {
+            if let Some(server) = Server::start_on(free_port()) {
+                return server;
+            }
+        }
+        panic!("no server comes up");
+    }
+
+    pub(super) fn start_on(port: u16) -> Option<Server> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("fairlock-store-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let program = std::env::var("FAIRLOCK_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let process = Command::new(program)
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--port", &port.to_string(), "--dir"])
+            .arg(&directory)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server must be on the PATH, or named by FAIRLOCK_SERVER");
+        let mut server = Server {
+            process,
+            directory,
+            port,
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if server.process.try_wait().unwrap().is_some() {
+                return None;
+            }
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() && server.tell("PING") == "PONG" {
+                return Some(server);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Sends one command, by a connection of its own, and returns the reply; the elements of arrays between spaces.
+    pub(super) fn tell(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        read_reply(&mut BufReader::new(stream))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn read_reply(stream: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
+        return String::new();
+    };
+    match kind {
+        "$" if rest != "-1" => {
+            let mut text = vec![0; rest.parse::<usize>().unwrap() + 2];
+            stream.read_exact(&mut text).unwrap();
+            String::from_utf8_lossy(&text).trim_end().to_owned()
+        }
+        "*" => {
+            let elements: Vec<_> = (0..rest.parse().unwrap()).map(|_| read_reply(stream)).collect();
+            elements.join(" ")
+        }
+        _ => rest.to_owned(),
+    }
+}
+
+pub(super) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// A wire to a server: connections through it can be frozen (nothing passes any more, nothing is closed) or cut.
+pub(super) struct Wire {
+    pub(super) port: u16,
+    frozen: Arc<AtomicBool>,
+    /// Connections of a number not above this one pass nothing more.
+    dead: watch::Sender<usize>,
+    cut: watch::Sender<usize>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Wire {
+    pub(super) async fn to(server: &Server) -> Wire {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target: SocketAddr = ([127, 0, 0, 1], server.port).into();
+        let wire = Wire {
+            port: listener.local_addr().unwrap().port(),
+            frozen: Arc::default(),
+            dead: watch::channel(0).0,
+            cut: watch::channel(0).0,
+            count: Arc::default(),
+        };
+        let (dead, cut, count) = (
+            wire.dead.subscribe(),
+            wire.cut.subscribe(),
+            Arc::clone(&wire.count),
+        );
+        let frozen = Arc::clone(&wire.frozen);
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let number = count.fetch_add(1, Ordering::SeqCst) + 1;
+                let (dead, mut cut, frozen) = (dead.clone(), cut.clone(), Arc::clone(&frozen));
+                tokio::spawn(async move {
+                    let far = tokio::net::TcpStream::connect(target).await.unwrap();
+                    let stuck = move || frozen.load(Ordering::SeqCst) || *dead.borrow() >= number;
+                    let (near, far) = (near.into_split(), far.into_split());
+                    tokio::select! {
+                        () = copy(near.0, far.1, stuck.clone()) => {}
+                        () = copy(far.0, near.1, stuck) => {}
+                        _ = cut.wait_for(|cut| *cut >= number) => {}
+                    }
+                });
+            }
+        });
+        wire
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Freezes the connections that there are; new ones work.
+    pub(super) fn freeze_present(&self) {
+        self.dead.send_replace(self.count.load(Ordering::SeqCst));
+    }
+
+    pub(super) fn freeze_all(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::SeqCst);
+    }
+
+    /// Closes the connections that there are.
+    pub(super) fn cut_present(&self) {
+        self.cut.send_replace(self.count.load(Ordering::SeqCst));
+    }
+}
+
+async fn copy(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    stuck: impl Fn() -> bool,
+) {
+    let mut buffer = vec![0; 65536];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        while stuck() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
