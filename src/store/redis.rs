@@ -4,6 +4,7 @@
 
 mod connection;
 mod failure;
+mod flights;
 mod lane;
 mod link;
 mod subscriber;

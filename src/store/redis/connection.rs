@@ -172,7 +172,7 @@ impl Connection {
     pub(super) async fn lost(&mut self) -> ServerError {
         tokio::select! {
             error = self.errors.recv() => match error {
-                Ok((error, _)) => ServerError::new(error.to_string()),
+                Ok((error, _)) => failure::words(&error),
                 Err(_) => ServerError::new("the connection is over"),
             },
             _ = &mut self.router => ServerError::new("the connection is over"),

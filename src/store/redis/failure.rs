@@ -23,12 +23,14 @@ const NOT_EXECUTED: [&str; 11] = [
 /// Sorts an error. Whatever is not the server's own word leaves it open whether the call was executed.
 pub(super) fn of(error: &Error) -> Failure {
     match code(error) {
-        None => Failure::Unknown(ServerError::new(error.to_string())),
+        None => Failure::Unknown(words(error)),
         // fred ends the connection and gives this one reply to every call in flight.
-        Some("CLUSTERDOWN") => Failure::Unknown(text(error)),
-        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(text(error)),
-        Some("ERR") if error.details().contains("max number of clients") => Failure::NotExecuted(text(error)),
-        Some(_) => Failure::Refused(text(error)),
+        Some("CLUSTERDOWN") => Failure::Unknown(words(error)),
+        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(words(error)),
+        Some("ERR") if error.details().contains("max number of clients") => {
+            Failure::NotExecuted(words(error))
+        }
+        Some(_) => Failure::Refused(words(error)),
     }
 }
 
@@ -61,8 +63,23 @@ fn code_within(text: &str) -> Option<&str> {
         .find(|word| NOT_EXECUTED.contains(word))
 }
 
-fn text(error: &Error) -> ServerError {
-    ServerError::new(error.details())
+/// What happened, for people: the server's words, or fred's where they are good enough.
+pub(super) fn words(error: &Error) -> ServerError {
+    let details = error.details();
+    let message = || {
+        details
+            .split_once("message: \"")?
+            .1
+            .split_once('"')
+            .map(|(message, _)| message)
+    };
+    ServerError::new(match error.kind() {
+        _ if code(error).is_some() => details,
+        ErrorKind::Timeout => "no reply in time",
+        ErrorKind::Canceled | ErrorKind::Unknown => "the connection was lost before the reply",
+        ErrorKind::IO => message().unwrap_or(details),
+        _ => details,
+    })
 }
 
 #[cfg(test)]
@@ -109,7 +126,13 @@ mod tests {
         ] {
             assert!(matches!(sorted(text), Failure::Unknown(_)), "{text}");
         }
-        let refused = Error::new(ErrorKind::IO, "ECONNREFUSED");
-        assert!(matches!(of(&refused), Failure::Unknown(_)));
+        let refused = Error::new(
+            ErrorKind::IO,
+            "Os { code: 111, kind: ConnectionRefused, message: \"Connection refused\" }",
+        );
+        let Failure::Unknown(error) = of(&refused) else {
+            panic!("not the server's word")
+        };
+        assert_eq!(error.to_string(), "Connection refused");
     }
 }

@@ -7,8 +7,9 @@
 //! - So nothing is ever queued in a fred client that is not connected, and nothing is sent late by it.
 //! - A call whose caller is gone by then is not sent.
 
+use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,9 +20,10 @@ use fred::interfaces::{ClientLike, LuaInterface};
 use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::failure;
+use super::flights::{Flight, Flights};
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
 use crate::script::{Invocation, Script};
@@ -401,8 +403,8 @@ impl Lane {
     }
 }
 
-impl std::fmt::Debug for Sent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sent")
             .field("at", &self.at)
             .finish_non_exhaustive()
@@ -431,41 +433,6 @@ impl Drop for Healer {
     fn drop(&mut self) {
         let result = std::mem::replace(&mut self.result, Ok(()));
         self.lane.healed(self.generation, result);
-    }
-}
-
-/// Counts the calls in flight.
-#[derive(Debug, Default)]
-struct Flights {
-    count: AtomicUsize,
-    landed: Notify,
-}
-
-#[derive(Debug)]
-struct Flight(Arc<Flights>);
-
-impl Flights {
-    fn begin(self: &Arc<Flights>) -> Flight {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Flight(Arc::clone(self))
-    }
-
-    async fn none(&self) {
-        loop {
-            let landed = self.landed.notified();
-            if self.count.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            landed.await;
-        }
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.landed.notify_waiters();
-        }
     }
 }
 

@@ -1,0 +1,293 @@
+//! What happens to a call on its way.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let mut calls = Vec::new();
+    for n in 0..500 {
+        calls.push(tokio::spawn(start(&store, &n)));
+        if n % 90 == 0 {
+            server.tell("SCRIPT FLUSH");
+        }
+    }
+    for call in join_all(calls).await {
+        call.unwrap().unwrap();
+    }
+    assert_eq!(server.tell("LRANGE list 0 -1"), numbers(0..500));
+}
+
+#[tokio::test]
+async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    server.tell("SCRIPT FLUSH");
+    let calls: Vec<_> = (0..500).map(|n| start(&store, &n)).collect();
+    // In the reverse order, so that the one polled last is not the one sent last.
+    for call in join_all(calls.into_iter().rev()).await {
+        let at = call.unwrap().at;
+        assert!(at.sent < at.received);
+    }
+    assert_eq!(server.tell("LRANGE list 0 -1"), numbers(0..500));
+}
+
+#[tokio::test]
+async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    for round in 0..3 {
+        server.tell("SCRIPT FLUSH");
+        let idle = start(&store, &"idle");
+        let dropped = start(&store, &"dropped");
+        let call = start(&store, &round);
+        drop(dropped);
+        let started = Instant::now();
+        call.await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(1));
+        idle.await.unwrap();
+    }
+    assert_eq!(server.tell("LRANGE list 0 -1"), "0 idle 1 idle 2 idle");
+}
+
+#[tokio::test]
+async fn an_unanswered_call_is_unknown_and_its_connection_replaced() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, recorder) = store(&wire.url()).await;
+    wire.freeze_present();
+    let started = Instant::now();
+    // A steady stream of calls, none of which is answered.
+    let mut calls = Vec::new();
+    while recorder.reconnects() == 0 {
+        assert!(started.elapsed() < BOUND);
+        calls.push((Instant::now(), tokio::spawn(store.call(Append("x".to_owned())))));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(matches!(
+        calls.remove(0).1.await.unwrap(),
+        Err(Failure::Unknown(_))
+    ));
+    store.call(Append("y".to_owned())).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_in_flight_on_a_broken_connection_are_unknown_at_once() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, _recorder) = store(&wire.url()).await;
+    wire.freeze_all(true);
+    let call = start(&store, &"x");
+    let started = Instant::now();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    wire.cut_present();
+    let result = call.await;
+    assert!(matches!(result, Err(Failure::Unknown(_))), "{result:?}");
+    assert!(started.elapsed() < OPTIONS.attempt_timeout);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
+    let server = Server::start();
+    let port = server.port;
+    let (store, recorder) = store(&server.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let started = Instant::now();
+    let result = store.call(Append("late".to_owned())).await;
+    assert!(matches!(result, Err(Failure::NotExecuted(_))), "{result:?}");
+    assert!(started.elapsed() < OPTIONS.attempt_timeout + BOUND);
+    let gone = start(&store, &"gone");
+    drop(gone);
+    let server = tokio::task::spawn_blocking(move || Server::start_on(port))
+        .await
+        .unwrap()
+        .unwrap();
+    until("both are back", || recorder.reconnects() >= 2).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+    assert_eq!(server.tell("LRANGE list 0 -1"), "a");
+    assert_eq!(server.tell("PUBLISH c x"), "1");
+}
+
+#[tokio::test]
+async fn a_short_break_is_not_noticed_by_calls_that_come_in_it() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, recorder) = store(&wire.url()).await;
+    wire.cut_present();
+    until("a break", || recorder.reconnects() > 0 || !store.lane.is_open()).await;
+    let calls: Vec<_> = (0..50).map(|n| store.call(Append(n.to_string()))).collect();
+    for call in join_all(calls).await {
+        call.unwrap();
+    }
+    assert_eq!(server.tell("LRANGE list 0 -1"), numbers(0..50));
+}
+
+#[tokio::test]
+async fn a_reply_to_another_call_has_the_connection_replaced() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    let result = store.call(Append("misread".to_owned())).await;
+    assert!(matches!(result, Err(Failure::Unknown(_))), "{result:?}");
+    until("replaced", || recorder.reconnects() == 1).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_executes_nothing_and_is_left() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    server.tell("REPLICAOF 127.0.0.1 1");
+    let deadline = Instant::now() + BOUND;
+    while recorder.reconnects() == 0 {
+        let result = store.call(Append("a".to_owned())).await;
+        assert!(matches!(result, Err(Failure::NotExecuted(_))), "{result:?}");
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.tell("REPLICAOF NO ONE");
+    store.call(Append("b".to_owned())).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_server_says_is_sorted() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let append = || store.call(Append("a".to_owned()));
+    server.tell("CONFIG SET maxmemory 1");
+    assert!(matches!(append().await, Err(Failure::NotExecuted(_))));
+    server.tell("CONFIG SET maxmemory 0");
+    server.tell("CONFIG SET min-replicas-to-write 1");
+    assert!(matches!(append().await, Err(Failure::NotExecuted(_))));
+    server.tell("CONFIG SET min-replicas-to-write 0");
+    server.tell("SET list text");
+    assert!(matches!(append().await, Err(Failure::Refused(_))));
+    server.tell("DEL list");
+    append().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_least_rights_suffice() {
+    let server = Server::start();
+    // And a right to each command that the scripts call: rights inside Lua are the caller's.
+    let texts = script::ALL
+        .iter()
+        .flat_map(|script| script.text.split("call('").skip(1));
+    let called: Vec<_> = texts
+        .filter_map(|rest| {
+            rest.split_once('\'')
+                .map(|(command, _)| format!("+{}", command.to_lowercase()))
+        })
+        .filter(|right| right != "+pubsub")
+        .collect();
+    let reply = server.tell(&format!(
+        "ACL SETUSER u on >p resetkeys ~fairlock:* resetchannels &fairlock:* -@all +evalsha +script|load +auth +ping \
+         +info +client|id +subscribe +unsubscribe +pubsub|numsub {}",
+        called.join(" ")
+    ));
+    assert_eq!(reply, "OK");
+    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}/0", server.port)).await;
+    acquire_and_release(&store).await;
+}
+
+#[tokio::test]
+async fn a_lock_is_acquired_and_released() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    acquire_and_release(&store).await;
+}
+
+async fn acquire_and_release(store: &RedisStore) {
+    let client = ClientId::random();
+    let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
+    let now = store.time().await.unwrap().at.now;
+    let seconds = Duration::from_secs;
+    let acquire = |n| Acquire {
+        keys: Arc::clone(&keys),
+        request: Request::new(&client, seconds(5), n, None),
+        mode: Mode::Open,
+        lease: seconds(30),
+        not_after: now.after(seconds(2)),
+        ticket: None,
+        heartbeat: seconds(15),
+    };
+    let answer = store.acquire(acquire(1)).await.unwrap();
+    let Acquired::Granted(grant) = answer.reply else {
+        panic!("{answer:?}")
+    };
+    assert!(answer.at.now >= now && answer.at.received >= answer.at.sent);
+    let answer = store.acquire(acquire(2)).await.unwrap();
+    assert!(matches!(answer.reply, Acquired::Contended(_)), "{answer:?}");
+    store.subscribe(keys.channel_of(&client)).await.unwrap();
+    let release = Release {
+        keys: Arc::clone(&keys),
+        request: grant.request.clone(),
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    let released = store.release(release).await.unwrap().reply;
+    assert_eq!(released.outcome, ReleaseOutcome::Released);
+    let answer = store.acquire(acquire(2)).await.unwrap();
+    assert!(matches!(answer.reply, Acquired::Granted(_)), "{answer:?}");
+}
+
+/// Random faults for two seconds: what was said of each call must be true.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_breaks_the_answer_is_true() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, _recorder) = store(&wire.url()).await;
+    let done = Instant::now() + Duration::from_secs(2);
+    let callers = (0..32).map(|caller| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let mut log = Vec::new();
+            while Instant::now() < done {
+                let text = format!("{caller}:{}", log.len());
+                let result = store.call(Append(text.clone())).await;
+                log.push((text, result.map(drop)));
+            }
+            log
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    for fault in 0.. {
+        tokio::time::sleep(Duration::from_millis(37)).await;
+        match fault % 7 {
+            0 | 2 | 4 => drop(server.tell("SCRIPT FLUSH")),
+            1 => drop(server.tell("CLIENT KILL TYPE normal")),
+            3 => wire.cut_present(),
+            5 if fault % 3 == 0 => wire.freeze_present(),
+            _ => {}
+        }
+        if Instant::now() > done {
+            break;
+        }
+    }
+    let logs = join_all(callers).await;
+    let list = server.tell("LRANGE list 0 -1");
+    let list: Vec<_> = list.split(' ').collect();
+    let (mut executed, mut unknown) = (0, 0);
+    for (caller, log) in logs.into_iter().enumerate() {
+        let log = log.unwrap();
+        let prefix = format!("{caller}:");
+        let mine: Vec<_> = list.iter().filter(|text| text.starts_with(&prefix)).collect();
+        assert!(mine.is_sorted_by_key(|text| text[prefix.len()..].parse::<usize>().unwrap()));
+        for (text, result) in &log {
+            let times = mine.iter().filter(|mine| **mine == text).count();
+            match result {
+                Ok(()) => assert_eq!(times, 1, "{text}"),
+                Err(Failure::NotExecuted(_)) => assert_eq!(times, 0, "{text}"),
+                Err(Failure::Unknown(_)) => assert!(times <= 1, "{text}"),
+                Err(failure) => panic!("{text}: {failure:?}"),
+            }
+            executed += usize::from(result.is_ok());
+            unknown += usize::from(matches!(result, Err(Failure::Unknown(_))));
+        }
+    }
+    assert!(
+        executed > 1000 && unknown > 0,
+        "{executed} executed, {unknown} unknown"
+    );
+}

@@ -1,0 +1,150 @@
+//! Connecting, staying connected, and the end.
+
+use super::*;
+
+#[tokio::test]
+async fn a_killed_command_connection_is_replaced() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    server.tell("CLIENT KILL TYPE normal");
+    until("reconnected", || recorder.reconnects() > 0).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+    assert_eq!(server.tell("LRANGE list 0 -1"), "a");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_at_once_and_never_shown() {
+    let server = Server::start();
+    server.tell("CONFIG SET requirepass right-one");
+    let recorder = Arc::new(Recorder::default());
+    for credentials in ["", ":s3cret@", "nobody:s3cret@"] {
+        let url = format!("redis://{credentials}127.0.0.1:{}", server.port);
+        let error = connect(&url, &recorder).await.unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+    let url = format!("redis://:right-one@127.0.0.1:{}", server.port);
+    let store = connect(&url, &recorder).await.unwrap();
+    store.time().await.unwrap();
+    assert!(!format!("{store:?}").contains("right-one"));
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable_after_the_bound() {
+    let recorder = Arc::new(Recorder::default());
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for port in [free_port(), mute.local_addr().unwrap().port()] {
+        let started = Instant::now();
+        let error = connect(&format!("redis://127.0.0.1:{port}"), &recorder)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(
+            error.to_string().contains(&format!("127.0.0.1:{port}")),
+            "{error}"
+        );
+        let waited = started.elapsed();
+        assert!(
+            waited >= OPTIONS.server_timeout && waited < OPTIONS.server_timeout + BOUND,
+            "{waited:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_comes_up_within_the_bound_is_connected_to() {
+    let port = free_port();
+    let recorder = Arc::new(Recorder::default());
+    let url = format!("redis://127.0.0.1:{port}");
+    let connecting = tokio::spawn(async move { connect(&url, &recorder).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
+        .await
+        .unwrap();
+    connecting.await.unwrap().unwrap().time().await.unwrap();
+}
+
+#[tokio::test]
+async fn dead_links_are_noticed_and_replaced() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, recorder) = store(&wire.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    // Idle: only the pings notice, on both connections.
+    wire.freeze_present();
+    until("both replaced", || recorder.reconnects() >= 2).await;
+    assert_eq!(
+        server.tell("CLIENT KILL TYPE normal").parse::<usize>().unwrap(),
+        2
+    );
+    until("replaced again", || recorder.reconnects() >= 3).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+    server.tell("PUBLISH c x");
+    until("pushed", || recorder.has("c x")).await;
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, _recorder) = store(&wire.url()).await;
+    wire.freeze_all(true);
+    let pending = start(&store, &"x");
+    let subscribing = tokio::spawn(store.subscribe("c".into()));
+    tokio::task::yield_now().await;
+    store.close();
+    store.unsubscribe("c");
+    assert!(matches!(pending.await, Err(Failure::Closed)));
+    assert!(matches!(subscribing.await.unwrap(), Err(Failure::Closed)));
+    assert!(matches!(store.time().await, Err(Failure::Closed)));
+    assert!(matches!(store.subscribe("d".into()).await, Err(Failure::Closed)));
+    wire.freeze_all(false);
+    let connected = || server.tell("CLIENT LIST").lines().count() > 1;
+    until("disconnected", || !connected()).await;
+}
+
+#[test]
+fn calls_end_at_once_when_the_runtime_that_connected_is_gone() {
+    let server = Server::start();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let (store, _recorder) = first.block_on(store(&server.url()));
+    server.tell("CLIENT PAUSE 3000");
+    let pending = second.spawn(store.call(Append("x".to_owned())));
+    std::thread::sleep(Duration::from_millis(50));
+    drop(first);
+    let started = Instant::now();
+    second.block_on(async {
+        let result = pending.await.unwrap();
+        assert!(
+            matches!(result, Err(Failure::Closed | Failure::Unknown(_))),
+            "{result:?}"
+        );
+        assert!(matches!(store.time().await, Err(Failure::Closed)));
+        assert!(matches!(store.subscribe("c".into()).await, Err(Failure::Closed)));
+    });
+    store.unsubscribe("c");
+    assert!(started.elapsed() < OPTIONS.attempt_timeout);
+}
+
+#[tokio::test]
+async fn replaced_connections_leave_nothing_behind() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for n in 1..=5 {
+        server.tell("CLIENT KILL TYPE normal");
+        server.tell("CLIENT KILL TYPE pubsub");
+        until("both are back", || recorder.reconnects() >= 2 * n).await;
+    }
+    until("as many tasks as before", || tasks() == before).await;
+    assert_eq!(server.tell("CLIENT LIST").lines().count(), 3);
+}

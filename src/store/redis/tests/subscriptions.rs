@@ -1,0 +1,96 @@
+//! Channels, and what comes in on them.
+
+use super::*;
+
+#[tokio::test]
+async fn messages_flow_again_after_the_subscriber_connection_was_killed() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    for channel in ["one", "two", "three"] {
+        store.subscribe(channel.into()).await.unwrap();
+    }
+    store.unsubscribe("three");
+    for round in 1..=3 {
+        assert_eq!(server.tell(&format!("PUBLISH one {round}")), "1");
+        until("pushed", || recorder.has(&format!("one {round}"))).await;
+        server.tell("CLIENT KILL TYPE pubsub");
+        until("reconnected", || recorder.reconnects() == round).await;
+        assert_eq!(server.tell("PUBLISH two x"), "1", "told before it was subscribed");
+        assert_eq!(server.tell("PUBSUB NUMSUB three"), "three 0");
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_are_confirmed_before_they_are_told() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    let tasks: Vec<_> = (0..200)
+        .map(|n| tokio::spawn(store.subscribe(format!("c{n}").into())))
+        .collect();
+    for (n, task) in tasks.into_iter().enumerate() {
+        task.await.unwrap().unwrap();
+        assert_eq!(server.tell(&format!("PUBLISH c{n} x")), "1");
+    }
+    until("all pushed", || recorder.messages.lock().unwrap().len() == 200).await;
+    // Again, and changed one's mind.
+    store.subscribe("c0".into()).await.unwrap();
+    store.unsubscribe("c0");
+    store.subscribe("c0".into()).await.unwrap();
+    assert_eq!(server.tell("PUBLISH c0 y"), "1");
+    assert_eq!(recorder.reconnects(), 0);
+}
+
+#[tokio::test]
+async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    server.tell("EVAL \"for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end\" 0");
+    let all = || recorder.messages.lock().unwrap().len() == 20_000;
+    until("all or a warning", || all() || recorder.reconnects() > 0).await;
+}
+
+#[tokio::test]
+async fn a_refused_subscription_is_told_and_harms_no_other() {
+    let server = Server::start();
+    server.tell("ACL SETUSER u on >p ~* resetchannels &good:* +@all");
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let good = |n: usize| format!("good:unlock:{{{n}}}:c");
+    store.subscribe(good(0).into()).await.unwrap();
+    for round in 1..4 {
+        // All at once, so that they share one SUBSCRIBE.
+        let bad = (0..3).map(|n| store.subscribe(format!("bad:unlock:{{{round}{n}}}:c").into()));
+        let new = (0..20).map(|n| store.subscribe(good(round * 20 + n).into()));
+        let (bad, new) = tokio::join!(join_all(bad), join_all(new));
+        for result in bad {
+            let Err(Failure::Refused(error)) = result else {
+                panic!("{result:?}")
+            };
+            assert!(
+                error.to_string().contains("NOPERM") && error.to_string().contains("&bad:*"),
+                "{error}"
+            );
+        }
+        for result in new {
+            result.unwrap();
+        }
+        until("told", || recorder.reconnects() > 0).await;
+        for n in [0, round * 20, round * 20 + 19] {
+            assert_eq!(server.tell(&format!("PUBLISH {} {round}", good(n))), "1");
+            until("pushed", || recorder.has(&format!("{} {round}", good(n)))).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_alone_wake_nobody() {
+    let server = Server::start();
+    server.tell("ACL SETUSER u on >p ~* resetchannels +@all");
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    for n in 0..5 {
+        let result = store.subscribe(format!("{n}").into()).await;
+        assert!(matches!(result, Err(Failure::Refused(_))), "{result:?}");
+    }
+    assert_eq!(recorder.reconnects(), 0);
+    store.time().await.unwrap();
+}
