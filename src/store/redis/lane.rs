@@ -30,7 +30,7 @@ use crate::script::{Invocation, Script};
 use crate::store::Failure;
 
 /// How often one call is sent at most, when each time the server has forgotten the scripts again.
-const SENDINGS: usize = 3;
+const SENDINGS: usize = 8;
 /// How long a call that was answered may stay unread by its caller before the others are sent without it.
 const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
 
