@@ -23,7 +23,7 @@ use super::failure;
 use crate::error::{Invalid, ServerError};
 use crate::store::Failure;
 
-/// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 700 bytes,
+/// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 600 bytes,
 /// since fred makes all its channels that long.
 const UNREAD_MESSAGES: usize = 8192;
 
