@@ -229,6 +229,15 @@ impl Request {
         Duration::from_millis(digits.parse().unwrap_or_default())
     }
 
+    /// The number that its client gave it.
+    pub(crate) fn number(&self) -> u64 {
+        let rest = &self.0[Self::GRANT_AT + Self::GRANT_DIGITS + 1..];
+        rest.split(':')
+            .next()
+            .and_then(|digits| digits.parse().ok())
+            .unwrap_or_default()
+    }
+
     /// The owner that this request holds for: the given one, or the request itself.
     pub(crate) fn owner(&self) -> &str {
         if self.is_owner() {

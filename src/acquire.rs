@@ -1,0 +1,252 @@
+//! One acquire call, from its first poll to a hold.
+//!
+//! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the room, and
+//! sends an `out` unless a grant was on its way, which then releases itself.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use crate::attendant::{Patience, attend};
+use crate::client::{Trail, count};
+use crate::clock::Tick;
+use crate::error::{Error, Result};
+use crate::held::Held;
+use crate::hold::Hold;
+use crate::key::{Keys, Owner, Request};
+use crate::lease::Terms;
+use crate::room::{Heard, Room};
+use crate::rooms::{Permit, Rooms};
+use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
+
+/// How long a reply is waited for when the grant has come before it.
+const LATE_REPLY: Duration = Duration::from_millis(10);
+
+/// What is to be acquired, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) channel: Arc<str>,
+    pub(crate) terms: Terms,
+    pub(crate) owner: Option<Owner>,
+}
+
+/// Waits for the lock, in the order of the queue, until `until` if there is a bound.
+pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Tick>) -> Result<Held> {
+    let began = rooms.client().now();
+    let permit = rooms.admit()?;
+    let mut entry = Entry::new(Arc::clone(&rooms), &wanted, permit);
+    let client = rooms.client();
+    client.check_open()?;
+    let bound = async {
+        match until {
+            Some(until) => client.clock.sleep_until(until).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        verdict = entry.wait() => return verdict,
+        () = bound => {}
+    }
+    match entry.room.quit(entry.request.number()) {
+        Some(free_at) => {
+            rooms
+                .keeper()
+                .out(&wanted.keys, &entry.request, entry.trail.was_sent(), &entry.trail);
+            count(&client.counters.timed_out);
+            let now = client.now();
+            let retry_after = free_at
+                .map_or(Duration::ZERO, |at| at.since(now))
+                .max(Duration::from_millis(1));
+            Err(Error::Timeout {
+                waited: now.since(began),
+                retry_after,
+            })
+        }
+        // The grant came together with the bound: it counts.
+        None => entry.verdict().await,
+    }
+}
+
+/// Takes the lock if it is free and nobody who can be reached waits for it.
+pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Attempt> {
+    let client = Arc::clone(rooms.client());
+    client.check_open()?;
+    let keeper = rooms.keeper();
+    let trail = Arc::new(Trail::default());
+    let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
+    let mut cancelled = Cancelled {
+        rooms: &rooms,
+        wanted: &wanted,
+        request: &request,
+        trail: &trail,
+        done: false,
+    };
+    let mut patience = Patience::new(&client);
+    loop {
+        let not_after = client.not_after();
+        let call = Acquire {
+            keys: Arc::clone(&wanted.keys),
+            request: request.clone(),
+            mode: Mode::Try,
+            lease: wanted.terms.lease(),
+            not_after,
+            ticket: None,
+            heartbeat: client.options.heartbeat,
+        };
+        trail.sent(not_after);
+        let answer = client.acquire(call).await;
+        trail.answered(&answer);
+        match answer {
+            Ok(Answer {
+                at,
+                reply: Acquired::Granted(grant),
+            }) => {
+                let deadline = at.local(grant.deadline);
+                cancelled.done = true;
+                count(&client.counters.acquired);
+                let trail = Arc::clone(&trail);
+                let hold = Hold::new(
+                    Arc::clone(&wanted.keys),
+                    &grant,
+                    wanted.terms,
+                    trail,
+                    client.clock,
+                    deadline,
+                );
+                return Ok(Attempt::Held(Held::new(hold, keeper)));
+            }
+            Ok(Answer {
+                reply: Acquired::Contended(contended),
+                ..
+            }) => {
+                cancelled.done = true;
+                keeper.out(&wanted.keys, &request, false, &trail);
+                return Ok(Attempt::Busy(contended));
+            }
+            Ok(_) => patience.restore(),
+            Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
+        }
+    }
+}
+
+/// How a try ended.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Held(Held),
+    Busy(Contended),
+}
+
+/// A try that is dropped before its answer came may hold all the same.
+struct Cancelled<'a> {
+    rooms: &'a Rooms,
+    wanted: &'a Wanted,
+    request: &'a Request,
+    trail: &'a Trail,
+    done: bool,
+}
+
+impl Drop for Cancelled<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.rooms
+                .keeper()
+                .out(&self.wanted.keys, self.request, true, self.trail);
+        }
+    }
+}
+
+/// A request in its waiting room.
+struct Entry {
+    rooms: Arc<Rooms>,
+    room: Arc<Room>,
+    request: Request,
+    trail: Arc<Trail>,
+    verdict: oneshot::Receiver<Result<Held>>,
+    _permit: Permit,
+}
+
+impl Entry {
+    /// Registers the request before anything is sent: its grant may come before its reply.
+    fn new(rooms: Arc<Rooms>, wanted: &Wanted, permit: Permit) -> Entry {
+        let request = rooms.client().next_request(&wanted.terms, wanted.owner.as_ref());
+        let trail = Arc::new(Trail::default());
+        let join = |room: &Room| room.join(&request, wanted.terms, &trail);
+        let (room, verdict) = rooms.enter(&wanted.keys, &wanted.channel, join);
+        Entry {
+            rooms,
+            room,
+            request,
+            trail,
+            verdict,
+            _permit: permit,
+        }
+    }
+
+    async fn wait(&mut self) -> Result<Held> {
+        let rooms = Arc::clone(&self.rooms);
+        let client = rooms.client();
+        let number = self.request.number();
+        let mut patience = Patience::new(client);
+        loop {
+            let Some((call, trail)) = self.room.ask(number, false) else {
+                break;
+            };
+            let mut call = pin!(client.acquire(call));
+            let answer = tokio::select! {
+                biased;
+                answer = &mut call => answer,
+                verdict = &mut self.verdict => {
+                    // Its reply is about to come, as a rule; that spares the `out` of an unanswered call.
+                    if let Ok(answer) = tokio::time::timeout(LATE_REPLY, call).await {
+                        trail.answered(&answer);
+                    }
+                    return settle(verdict);
+                }
+            };
+            trail.answered(&answer);
+            match answer {
+                Ok(answer) => match self.room.heard(number, &answer.at, answer.reply) {
+                    Heard::Again => patience.restore(),
+                    Heard::Settled => break,
+                    Heard::Queued => {
+                        if self.room.needs_attendant() {
+                            tokio::spawn(attend(Arc::clone(&rooms), Arc::clone(&self.room)));
+                        }
+                        break;
+                    }
+                },
+                Err(failure) => {
+                    self.room.unheard();
+                    tokio::time::sleep(patience.endure(failure)?).await;
+                }
+            }
+        }
+        self.verdict().await
+    }
+
+    async fn verdict(&mut self) -> Result<Held> {
+        settle((&mut self.verdict).await)
+    }
+}
+
+/// The room drops no waiter without a verdict.
+fn settle(verdict: std::result::Result<Result<Held>, RecvError>) -> Result<Held> {
+    verdict.unwrap_or(Err(Error::Closed))
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Whoever took it out of the room sees to what follows: a grant that nobody has read releases itself.
+        if self.room.quit(self.request.number()).is_some() {
+            self.rooms
+                .keeper()
+                .out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);
+        }
+        self.rooms.discard(&self.room);
+    }
+}

@@ -1,0 +1,207 @@
+//! What all parts of one client share: its id, its store, what it knows of the server's clock, its counters.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::clock::{Clock, Tick};
+use crate::error::{Error, ServerError};
+use crate::key::{ClientId, Owner, Request};
+use crate::lease::{Anchors, Exchange, ServerTime, Terms};
+use crate::options::{ManagerOptions, NOT_AFTER};
+use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store};
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) options: ManagerOptions,
+    pub(crate) counters: Counters,
+    anchors: Mutex<Known>,
+    requests: AtomicU64,
+    losses: AtomicU64,
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Known {
+    anchors: Anchors,
+    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to anybody.
+    newest: Exchange,
+}
+
+impl Client {
+    pub(crate) fn new(
+        id: ClientId,
+        store: Arc<dyn Store>,
+        options: ManagerOptions,
+        first: Exchange,
+    ) -> Client {
+        let mut anchors = Anchors::default();
+        anchors.record(first);
+        Client {
+            id,
+            clock: store.clock(),
+            store,
+            options,
+            counters: Counters::default(),
+            anchors: Mutex::new(Known {
+                anchors,
+                newest: first,
+            }),
+            requests: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn next_request(&self, terms: &Terms, owner: Option<&Owner>) -> Request {
+        let n = self.requests.fetch_add(1, Ordering::Relaxed);
+        Request::new(&self.id, terms.grant(), n, owner)
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// The server time past which an acquire that is sent now must do nothing.
+    pub(crate) fn not_after(&self) -> ServerTime {
+        let now = self.now();
+        let known = locked(&self.anchors);
+        let elapsed = now.since(known.newest.sent);
+        let estimate = known
+            .anchors
+            .server_time(now)
+            .unwrap_or_else(|| known.newest.now.after(elapsed));
+        estimate.after(NOT_AFTER)
+    }
+
+    /// The server's time now, or a little later.
+    pub(crate) fn server_time(&self) -> ServerTime {
+        self.not_after().before(NOT_AFTER)
+    }
+
+    /// A local time at which a server's deadline has not passed yet; `None` while nothing links the clocks.
+    pub(crate) fn local(&self, deadline: ServerTime) -> Option<Tick> {
+        locked(&self.anchors).anchors.local(deadline)
+    }
+
+    /// A connection was replaced: the next server may have another clock.
+    pub(crate) fn forget_anchors(&self) {
+        locked(&self.anchors).anchors.clear();
+    }
+
+    pub(crate) async fn acquire(&self, call: Acquire) -> Result<Answer<Acquired>, Failure> {
+        self.noted(self.store.acquire(call).await)
+    }
+
+    pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
+        self.noted(self.store.release(call).await)
+    }
+
+    pub(crate) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
+        self.noted(self.store.renew(call).await)
+    }
+
+    fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
+        if let Ok(answer) = &answer {
+            let mut known = locked(&self.anchors);
+            known.anchors.record(answer.at);
+            known.newest = answer.at;
+        }
+        answer
+    }
+
+    /// How many leases this client has lost or let lapse. Each may have cost it its records: the next request of
+    /// a room opens one again when the number has changed.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_loss(&self) {
+        self.losses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// From now on there are no new requests.
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// What a failure is to a caller, once retrying is over.
+pub(crate) fn as_error(failure: Failure) -> Error {
+    match failure {
+        Failure::Unknown(e) | Failure::NotExecuted(e) => Error::Unavailable(e),
+        Failure::Refused(e) => Error::Refused(e),
+        Failure::Closed => Error::Closed,
+    }
+}
+
+pub(crate) fn no_answer() -> Failure {
+    Failure::Unknown(ServerError::new("no answer in time"))
+}
+
+/// Counts of what has happened since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) acquired: AtomicU64,
+    pub(crate) handed_over: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) timed_out: AtomicU64,
+    pub(crate) released_by_drop: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The acquire calls of one request that nobody has answered. Any of them may still run, until its `not_after`;
+/// so once the request's use is over, an `out` must follow.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    open: AtomicU32,
+    latest_not_after_ms: AtomicU64,
+}
+
+impl Trail {
+    /// A call goes out. If it is dropped before it is answered, it stays unanswered.
+    pub(crate) fn sent(&self, not_after: ServerTime) {
+        self.latest_not_after_ms
+            .fetch_max(not_after.ms(), Ordering::AcqRel);
+        self.open.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A reply came, or one that says that the call was not executed and will not be.
+    pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
+        if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {
+            self.open.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn was_sent(&self) -> bool {
+        self.latest_not_after_ms.load(Ordering::Acquire) > 0
+    }
+
+    /// The server time past which none of the unanswered calls can run; `None` when all were answered.
+    pub(crate) fn unanswered(&self) -> Option<ServerTime> {
+        (self.open.load(Ordering::Acquire) > 0)
+            .then(|| ServerTime::from_ms(self.latest_not_after_ms.load(Ordering::Acquire)))
+    }
+}
+
+/// A panic of another thread leaves no half-done state behind these locks: nothing panics while one is held.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

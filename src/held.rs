@@ -1,0 +1,84 @@
+//! A hold that somebody owns: whoever lets go of it releases it.
+//!
+//! It is what travels from a waiting room to its waiter. A waiter that is gone drops it unread, and the lock goes on
+//! to the next at once.
+
+use std::sync::Arc;
+
+use crate::client::count;
+use crate::error::{Error, LostReason};
+use crate::hold::Hold;
+use crate::keeper::{Keeper, Releasing};
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    hold: Arc<Hold>,
+    keeper: Arc<Keeper>,
+    /// Dropping it leaves nothing to do.
+    settled: bool,
+}
+
+impl Held {
+    pub(crate) fn new(hold: Hold, keeper: &Arc<Keeper>) -> Held {
+        let hold = Arc::new(hold);
+        keeper.watch(&hold);
+        Held {
+            hold,
+            keeper: Arc::clone(keeper),
+            settled: false,
+        }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the keeper.
+    pub(crate) async fn release(mut self) -> Result<(), Error> {
+        let lost = self.finish();
+        let give_up = self.keeper.patience_until();
+        let released = self
+            .keeper
+            .release(&self.hold, &mut Releasing::default(), give_up)
+            .await;
+        if !matches!(released, Err(Error::Unavailable(_))) {
+            self.settled = true;
+            self.keeper
+                .out(&self.hold.keys, &self.hold.request, false, &self.hold.trail);
+        }
+        match lost {
+            Some(reason) => Err(self.hold.lost_by(reason).into()),
+            None => released,
+        }
+    }
+
+    /// Lets it run out: no renewal, no release.
+    pub(crate) fn forget(mut self) {
+        self.finish();
+        self.settled = true;
+    }
+
+    /// Ends the renewals. Returns why the lease was over already, if it was.
+    fn finish(&self) -> Option<LostReason> {
+        let expired = self.hold.check().err().map(|lost| lost.reason());
+        let before = self.hold.end(expired.unwrap_or(LostReason::Released));
+        self.keeper.leave(&self.hold);
+        before.or(expired)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if self.finish().is_none() {
+            count(&self.keeper.counters().released_by_drop);
+        }
+        self.keeper.release_later(Arc::clone(&self.hold));
+    }
+}

@@ -1,0 +1,181 @@
+//! One hold, from its grant to its end: what its guard and the keeper share.
+//!
+//! A hold is over when anything says so first: its release, the server, or the local clock at its deadline. It
+//! never comes back.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::client::{Trail, locked};
+use crate::clock::{Clock, Tick};
+use crate::error::{Lost, LostReason};
+use crate::key::{Keys, Owner, Request};
+use crate::lease::{Fence, Lease, LeaseState, ServerTime, Terms, renewal_due, renewal_retry};
+use crate::store::Grant;
+
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: Request,
+    pub(crate) owner: Owner,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    /// The server time beyond which it is never renewed.
+    pub(crate) cap: ServerTime,
+    pub(crate) trail: Arc<Trail>,
+    clock: Clock,
+    state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Local: the server's deadline has not passed before it.
+    deadline: Tick,
+    server_deadline: ServerTime,
+    in_doubt: bool,
+    over: Option<LostReason>,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        keys: Arc<Keys>,
+        grant: &Grant,
+        terms: Terms,
+        trail: Arc<Trail>,
+        clock: Clock,
+        deadline: Tick,
+    ) -> Hold {
+        let granted_for = if grant.pushed {
+            grant.request.grant()
+        } else {
+            terms.lease()
+        };
+        Hold {
+            keys,
+            owner: Owner::from_wire(grant.request.owner()),
+            request: grant.request.clone(),
+            fence: grant.fence,
+            terms,
+            cap: terms.cap(grant.deadline.before(granted_for)),
+            trail,
+            clock,
+            state: Mutex::new(State {
+                deadline,
+                server_deadline: grant.deadline,
+                in_doubt: false,
+                over: None,
+            }),
+            ended: Notify::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Tick {
+        locked(&self.state).deadline
+    }
+
+    /// How it stands. Looks at the clock: a process that was stopped past the lease sees at its first look that it is over.
+    pub(crate) fn lease(&self) -> Lease {
+        let state = locked(&self.state);
+        let remaining = state.deadline.since(self.clock.now());
+        let lease = if state.over.is_some() || remaining.is_zero() {
+            (Duration::ZERO, LeaseState::Lost)
+        } else {
+            (
+                remaining,
+                if state.in_doubt {
+                    LeaseState::InDoubt
+                } else {
+                    LeaseState::Held
+                },
+            )
+        };
+        Lease::new(self.terms.length, lease.0, lease.1)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        let state = locked(&self.state);
+        match state.over {
+            Some(reason) => Err(self.lost_by(reason)),
+            None if self.clock.now() >= state.deadline => Err(self.lost_by(self.reason_at_deadline(&state))),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until it is over, whatever the network does.
+    pub(crate) async fn lost(&self) -> Lost {
+        loop {
+            let ended = self.ended.notified();
+            match self.check() {
+                Err(lost) => return lost,
+                Ok(()) => tokio::select! {
+                    () = ended => {}
+                    () = self.clock.sleep_until(self.deadline()) => {}
+                },
+            }
+        }
+    }
+
+    /// Ends it, unless it has ended. Returns how it had ended before, if it had.
+    pub(crate) fn end(&self, reason: LostReason) -> Option<LostReason> {
+        let before = {
+            let mut state = locked(&self.state);
+            let before = state.over;
+            state.over = before.or(Some(reason));
+            before
+        };
+        self.ended.notify_waiters();
+        before
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        locked(&self.state).over.is_some()
+    }
+
+    /// Why it ends now that its deadline has come.
+    pub(crate) fn reason_now(&self) -> LostReason {
+        self.reason_at_deadline(&locked(&self.state))
+    }
+
+    fn reason_at_deadline(&self, state: &State) -> LostReason {
+        let capped = state.server_deadline >= self.cap;
+        if capped && self.terms.ends_by_max_hold() {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        }
+    }
+
+    /// The server has prolonged it. Both local deadlines are safe, so the later one counts.
+    pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: Tick) {
+        let mut state = locked(&self.state);
+        state.server_deadline = server_deadline;
+        state.deadline = state.deadline.max(deadline);
+        state.in_doubt = false;
+    }
+
+    pub(crate) fn set_in_doubt(&self) {
+        locked(&self.state).in_doubt = true;
+    }
+
+    /// When the keeper must look at it next: to renew it, or at its end.
+    pub(crate) fn next_look(&self) -> Tick {
+        let state = locked(&self.state);
+        let now = self.clock.now();
+        if state.server_deadline >= self.cap {
+            return state.deadline;
+        }
+        let due = if state.in_doubt {
+            renewal_retry
+        } else {
+            renewal_due
+        };
+        due(now, state.deadline).min(state.deadline)
+    }
+
+    pub(crate) fn lost_by(&self, reason: LostReason) -> Lost {
+        Lost::new(Arc::clone(&self.keys.name), reason)
+    }
+}

@@ -1,0 +1,409 @@
+//! The background part of a client: renewals, and what must be told to the server though nobody waits for it.
+//!
+//! Each hold is looked at by its own deadline, so one lock's error never delays another's renewal. A hold that is
+//! over leaves the schedule at once: nothing is renewed after its release.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, mpsc};
+use tracing::Instrument;
+
+use crate::client::{Client, Counters, Trail, as_error, count, locked};
+use crate::clock::Tick;
+use crate::error::{Error, LostReason};
+use crate::hold::Hold;
+use crate::key::{Keys, Request};
+use crate::lease::ServerTime;
+use crate::retry::Backoff;
+use crate::store::{Failure, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
+
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    client: Arc<Client>,
+    schedule: Mutex<Schedule>,
+    errands: mpsc::UnboundedSender<Errand>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
+    /// Errands given and not done.
+    pending: AtomicUsize,
+    wake: Notify,
+    idle: Notify,
+}
+
+/// All holds that live, by the time at which each must be looked at next.
+#[derive(Debug)]
+struct Schedule {
+    looks: BTreeMap<(Tick, Request), Arc<Hold>>,
+    places: HashMap<Request, Tick>,
+    /// Until when the keeper sleeps.
+    sleeping_until: Option<Tick>,
+}
+
+/// Something to tell the server until it answers.
+#[derive(Debug)]
+enum Errand {
+    /// Release a hold that nobody will release any more.
+    Release(Arc<Hold>),
+    /// The request is never used again: at once, and once more when none of its calls can run any more.
+    Out {
+        keys: Arc<Keys>,
+        request: Request,
+        at_once: bool,
+        not_after: Option<ServerTime>,
+    },
+}
+
+type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+enum Done {
+    Look(Arc<Hold>),
+    Errand,
+}
+
+impl Keeper {
+    pub(crate) fn new(client: Arc<Client>) -> Keeper {
+        let (errands, inbox) = mpsc::unbounded_channel();
+        Keeper {
+            client,
+            schedule: Mutex::new(Schedule {
+                looks: BTreeMap::new(),
+                places: HashMap::new(),
+                sleeping_until: None,
+            }),
+            errands,
+            inbox: Mutex::new(Some(inbox)),
+            pending: AtomicUsize::new(0),
+            wake: Notify::new(),
+            idle: Notify::new(),
+        }
+    }
+
+    /// Takes charge of a new hold, until it is over.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        self.place(hold);
+    }
+
+    /// Leaves a hold that is over.
+    pub(crate) fn leave(&self, hold: &Hold) {
+        let mut schedule = locked(&self.schedule);
+        if let Some(place) = schedule.places.remove(&hold.request) {
+            schedule.looks.remove(&(place, hold.request.clone()));
+        }
+        drop(schedule);
+        self.wake_if_closing();
+    }
+
+    /// Releases a hold in the background. Never blocks; outside a runtime too.
+    pub(crate) fn release_later(&self, hold: Arc<Hold>) {
+        self.send(Errand::Release(hold));
+    }
+
+    /// Makes sure that nothing is left of a request that is never used again.
+    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, at_once: bool, trail: &Trail) {
+        let not_after = trail.unanswered();
+        if at_once || not_after.is_some() {
+            self.send(Errand::Out {
+                keys: Arc::clone(keys),
+                request: request.clone(),
+                at_once,
+                not_after,
+            });
+        }
+    }
+
+    fn send(&self, errand: Errand) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        if self.errands.send(errand).is_err() {
+            // The runtime is gone, and with it the connection: the leases are what is left.
+            self.pending.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.client.counters
+    }
+
+    /// Until when a caller is kept waiting for a server that does not answer.
+    pub(crate) fn patience_until(&self) -> Tick {
+        self.client.now().after(self.client.options.server_timeout)
+    }
+
+    pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
+        locked(&self.schedule).looks.values().cloned().collect()
+    }
+
+    pub(crate) fn held_count(&self) -> usize {
+        locked(&self.schedule).looks.len()
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Waits until every errand is done.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.pending() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Looks whether all is done, once the client is closed.
+    pub(crate) fn wake_if_closing(&self) {
+        if self.client.is_closed() {
+            self.wake.notify_one();
+        }
+    }
+
+    fn place(&self, hold: &Arc<Hold>) {
+        let due = hold.next_look();
+        let mut schedule = locked(&self.schedule);
+        // Under the schedule's lock, so that a hold which ends meanwhile is either not placed or taken out after.
+        if hold.is_over() {
+            return;
+        }
+        if let Some(place) = schedule.places.insert(hold.request.clone(), due) {
+            schedule.looks.remove(&(place, hold.request.clone()));
+        }
+        schedule
+            .looks
+            .insert((due, hold.request.clone()), Arc::clone(hold));
+        let must_wake = schedule.sleeping_until.is_none_or(|until| due < until);
+        if must_wake {
+            schedule.sleeping_until = Some(due);
+            drop(schedule);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The keeper's task: until the client is closed, no hold lives and no errand is left.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let Some(mut inbox) = locked(&self.inbox).take() else {
+            return;
+        };
+        let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
+        loop {
+            let next = self.sleep_until_next();
+            if next.is_none() && self.client.is_closed() && self.pending() == 0 {
+                return;
+            }
+            tokio::select! {
+                Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    Done::Look(hold) => self.place(&hold),
+                    Done::Errand => {
+                        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+                            self.idle.notify_waiters();
+                        }
+                    }
+                },
+                () = self.wake.notified() => {}
+                () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
+                    for hold in self.due() {
+                        if let Some(job) = self.look(hold) {
+                            jobs.push(job);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep_until_next(&self) -> Option<Tick> {
+        let mut schedule = locked(&self.schedule);
+        schedule.sleeping_until = schedule.looks.keys().next().map(|(due, _)| *due);
+        schedule.sleeping_until
+    }
+
+    fn due(&self) -> Vec<Arc<Hold>> {
+        let now = self.client.now();
+        locked(&self.schedule)
+            .looks
+            .iter()
+            .take_while(|((due, _), _)| *due <= now)
+            .map(|(_, hold)| Arc::clone(hold))
+            .collect()
+    }
+
+    /// Ends a hold whose time is over, or renews it; meanwhile its place in the schedule is its end.
+    fn look(self: &Arc<Self>, hold: Arc<Hold>) -> Option<Job> {
+        let deadline = hold.deadline();
+        if self.client.now() >= deadline {
+            self.lose(&hold, hold.reason_now());
+            return None;
+        }
+        let mut schedule = locked(&self.schedule);
+        let place = schedule.places.insert(hold.request.clone(), deadline)?;
+        schedule.looks.remove(&(place, hold.request.clone()));
+        schedule
+            .looks
+            .insert((deadline, hold.request.clone()), Arc::clone(&hold));
+        drop(schedule);
+        let keeper = Arc::clone(self);
+        Some(Box::pin(async move {
+            if let Err(failure) = keeper.renew(&hold).await {
+                tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
+            }
+            Done::Look(hold)
+        }))
+    }
+
+    /// Renews a hold once. A failure leaves it in doubt.
+    pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
+        let call = Renew {
+            keys: Arc::clone(&hold.keys),
+            request: hold.request.clone(),
+            fence: hold.fence,
+            lease: hold.terms.lease(),
+            cap: hold.cap,
+        };
+        let span = tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence.get());
+        let answer = self.client.renew(call).instrument(span).await;
+        match answer {
+            Ok(answer) => match answer.reply {
+                Renewed::Until(deadline) => hold.renewed(deadline, answer.at.local(deadline)),
+                Renewed::Expired => self.lose(hold, hold.reason_now()),
+                Renewed::Taken => self.lose(hold, LostReason::Taken),
+            },
+            Err(failure) => {
+                hold.set_in_doubt();
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease is over before its release.
+    fn lose(&self, hold: &Hold, reason: LostReason) {
+        if hold.end(reason).is_none() {
+            self.client.note_loss();
+            count(&self.client.counters.lost);
+            tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), ?reason, "lease lost");
+        }
+        self.leave(hold);
+    }
+
+    async fn errand(self: Arc<Self>, errand: Errand) -> Done {
+        match errand {
+            Errand::Release(hold) => {
+                if let Err(error) = self
+                    .release(&hold, &mut Releasing::default(), hold.deadline())
+                    .await
+                {
+                    tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
+                        "release not confirmed; the lease ends by itself");
+                }
+                self.out(&hold.keys, &hold.request, false, &hold.trail);
+            }
+            Errand::Out {
+                keys,
+                request,
+                at_once,
+                not_after,
+            } => {
+                if at_once {
+                    self.send_out(&keys, &request).await;
+                }
+                if let Some(not_after) = not_after {
+                    self.out_after(&keys, &request, not_after).await;
+                }
+            }
+        }
+        Done::Errand
+    }
+
+    /// Sends an `out` until it is answered; returns the server's time.
+    async fn send_out(&self, keys: &Arc<Keys>, request: &Request) -> Option<ServerTime> {
+        let mut backoff = Backoff::new();
+        loop {
+            let call = Release {
+                keys: Arc::clone(keys),
+                request: request.clone(),
+                what: ReleaseWhat::Out,
+            };
+            match self.client.release(call).await {
+                Ok(answer) if answer.reply.more => {}
+                Ok(answer) => return Some(answer.at.now),
+                Err(Failure::Closed | Failure::Refused(_)) => return None,
+                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
+            }
+        }
+    }
+
+    /// Sends an `out` that comes after everything else of the request: any call still unanswered could run until
+    /// then, even after a later one was granted and released.
+    async fn out_after(&self, keys: &Arc<Keys>, request: &Request, not_after: ServerTime) {
+        let mut now = self.client.server_time();
+        loop {
+            // Server times are cut to whole ms, and ours is an estimate.
+            let wait = not_after.since(now) + Duration::from_millis(10);
+            self.client.clock.sleep_until(self.client.now().after(wait)).await;
+            match self.send_out(keys, request).await {
+                Some(at) if at <= not_after => now = at,
+                _ => return,
+            }
+        }
+    }
+
+    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`.
+    pub(crate) async fn release(
+        &self,
+        hold: &Hold,
+        so_far: &mut Releasing,
+        give_up: Tick,
+    ) -> Result<(), Error> {
+        let mut backoff = Backoff::new();
+        loop {
+            let call = Release {
+                keys: Arc::clone(&hold.keys),
+                request: hold.request.clone(),
+                what: ReleaseWhat::Grant(hold.fence),
+            };
+            let in_time = self.client.now() < hold.deadline();
+            let failure = match self.client.release(call).await {
+                Ok(answer) => {
+                    if answer.reply.denied {
+                        tracing::warn!(lock.name = %hold.keys.name,
+                            "the server's ACL refuses to publish on the unlock channels: waiters live by their timers");
+                    }
+                    match answer.reply.outcome {
+                        ReleaseOutcome::Released | ReleaseOutcome::OneFewer => so_far.done = true,
+                        // What an earlier attempt did, whose reply was lost.
+                        _ if so_far.maybe_done => so_far.done = true,
+                        _ => {}
+                    }
+                    if answer.reply.more {
+                        continue;
+                    }
+                    return match answer.reply.outcome {
+                        _ if so_far.done => Ok(()),
+                        ReleaseOutcome::Taken => Err(hold.lost_by(LostReason::Taken).into()),
+                        _ => Err(hold.lost_by(hold.reason_now()).into()),
+                    };
+                }
+                Err(failure) => failure,
+            };
+            so_far.maybe_done |= in_time && matches!(failure, Failure::Unknown(_));
+            if matches!(failure, Failure::Refused(_) | Failure::Closed) || self.client.now() >= give_up {
+                return Err(as_error(failure));
+            }
+            backoff.pause().await;
+        }
+    }
+}
+
+/// What the attempts at a release have come to so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Releasing {
+    /// An attempt before the deadline went unanswered, so it may have released.
+    maybe_done: bool,
+    done: bool,
+}

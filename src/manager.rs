@@ -1,0 +1,373 @@
+//! The manager: one client of a server, from which locks come.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::client::{Client, as_error};
+use crate::error::{Result, Unreleased};
+use crate::keeper::Keeper;
+use crate::key::ClientId;
+use crate::lease::Exchange;
+use crate::lock::Lock;
+use crate::options::ManagerOptions;
+use crate::rooms::{Relay, Rooms};
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+
+/// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
+/// process needs one.
+///
+/// It has two connections (one for commands, one for subscriptions) and a background task, the keeper, which
+/// renews leases and releases what dropped guards leave. The keeper lives on the runtime that connected; when that is
+/// gone, every call answers [`Error::Closed`](crate::Error::Closed).
+///
+/// Don't use one across a `fork`, nor in two copies of a virtual machine's snapshot: both would have the same ids.
+///
+/// ```
+/// # async fn charge(fence: fairlock::Fence) {}
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// use fairlock::{LockManager, TryAcquire};
+///
+/// let locks = LockManager::in_memory();                // or LockManager::connect("redis://127.0.0.1:6379").await?
+/// let lock = locks.lock("invoice:42");                 // a name and options: no I/O
+///
+/// let guard = lock.acquire().await?;                   // first come, first served
+/// guard.run(charge(guard.fence())).await?;             // stopped with Err(Lost) if the lease is lost
+/// guard.release().await?;                              // certain; a dropped guard is released in the background
+///
+/// match lock.try_acquire().await? {                    // never waits, never overtakes
+///     TryAcquire::Acquired(guard) => guard.release().await?,
+///     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LockManager {
+    inner: Arc<Inner>,
+}
+
+impl LockManager {
+    /// Connects to the server at this URL, with all settings at their defaults:
+    /// `redis://[user:password@]host:port[/database]`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a URL that is none; [`Error::Unavailable`](crate::Error::Unavailable) when the server did not answer within the
+    /// `server_timeout` (10 s by default); [`Error::Refused`](crate::Error::Refused) when it refuses this user.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connections.
+    #[cfg(feature = "redis")]
+    pub async fn connect(url: &str) -> Result<LockManager> {
+        LockManager::builder().connect(url).await
+    }
+
+    /// Locks inside this process: the same order, leases and fences without a server, for a service that runs once,
+    /// for examples, and for tests. Time is tokio's clock, so a paused test can let leases end.
+    ///
+    /// Works outside a runtime too; the keeper lives on the runtime that polls the first call.
+    pub fn in_memory() -> LockManager {
+        LockManagerBuilder::default().build(&MemoryStore::new())
+    }
+
+    /// Settings other than the defaults.
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::default()
+    }
+
+    /// The lock of this name: 1 to 512 bytes, no braces (but for one hash tag at the start, as in `{user:7}:cart`, which
+    /// puts the lock beside other keys of that tag in a cluster). No I/O; a name that is not allowed is refused by the
+    /// first call.
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(Arc::clone(&self.inner), name.as_ref())
+    }
+
+    /// One round trip to the server: for health checks.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Closed`](crate::Error::Closed).
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn ping(&self) -> Result<()> {
+        self.inner.client().check_open()?;
+        self.inner.client().store.time().await.map(drop).map_err(as_error)
+    }
+
+    /// What this client has and has done.
+    pub fn stats(&self) -> Stats {
+        let counters = &self.inner.client().counters;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            held: self.inner.keeper().held_count(),
+            waiting: self.inner.rooms.waiting(),
+            acquired: read(&counters.acquired),
+            handed_over: read(&counters.handed_over),
+            lost: read(&counters.lost),
+            timed_out: read(&counters.timed_out),
+            released_by_drop: read(&counters.released_by_drop),
+        }
+    }
+
+    /// Ends the service of this manager and all its clones: no new requests, waiters get [`Error::Closed`](crate::Error::Closed), and releases that
+    /// dropped guards left are sent. Guards that live stay renewed, and can be released, until they are dropped;
+    /// nothing here waits for them.
+    ///
+    /// # Errors
+    /// [`Unreleased`]: which locks are still held, and how many releases the server has not confirmed within the
+    /// `server_timeout`.
+    ///
+    /// # Cancel safety
+    /// It is closed from the first poll on; dropping the future only stops the waiting.
+    pub async fn close(&self) -> Result<(), Unreleased> {
+        self.inner.rooms.close();
+        let keeper = self.inner.keeper();
+        let bound = self.inner.client().options.server_timeout;
+        // What is left at the bound is in the answer.
+        let _ = tokio::time::timeout(bound, keeper.drained()).await;
+        let held: Vec<_> = keeper
+            .held()
+            .iter()
+            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence))
+            .collect();
+        let unconfirmed = keeper.pending();
+        keeper.wake_if_closing();
+        if held.is_empty() && unconfirmed == 0 {
+            Ok(())
+        } else {
+            Err(Unreleased::new(held, unconfirmed))
+        }
+    }
+
+    /// Whether it was closed, or the runtime that it lived on is gone.
+    pub fn is_closed(&self) -> bool {
+        self.inner.client().is_closed()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("id", &self.inner.client().id)
+            .field("options", &self.inner.client().options)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client is
+/// closed; guards that live keep their keeper.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    rooms: Arc<Rooms>,
+    /// Leads the store's messages to the rooms, for as long as they are wanted.
+    _relay: Arc<Relay>,
+    started: AtomicBool,
+}
+
+impl Inner {
+    fn new(
+        relay: Arc<Relay>,
+        id: ClientId,
+        store: Arc<dyn Store>,
+        options: ManagerOptions,
+        first: Exchange,
+    ) -> Inner {
+        let client = Arc::new(Client::new(id, store, options, first));
+        let keeper = Arc::new(Keeper::new(Arc::clone(&client)));
+        let rooms = Arc::new(Rooms::new(client, keeper));
+        relay.lead_to(&rooms);
+        Inner {
+            rooms,
+            _relay: relay,
+            started: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn rooms(&self) -> &Arc<Rooms> {
+        &self.rooms
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.rooms.client()
+    }
+
+    fn keeper(&self) -> &Arc<Keeper> {
+        self.rooms.keeper()
+    }
+
+    /// Starts the keeper on the runtime of the first call.
+    pub(crate) fn start(&self) {
+        if !self.started.load(Ordering::Acquire) && !self.started.swap(true, Ordering::AcqRel) {
+            let service = Service(Arc::clone(&self.rooms));
+            tokio::spawn(async move {
+                let keeper = Arc::clone(service.0.keeper());
+                keeper.run().await;
+                drop(service);
+            });
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.rooms.close();
+        self.keeper().wake_if_closing();
+        if !self.started.load(Ordering::Acquire) {
+            self.client().store.close();
+        }
+    }
+}
+
+/// The keeper's task, or what is left when its runtime is gone: then everybody who waits is told.
+struct Service(Arc<Rooms>);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.close();
+        self.0.client().store.close();
+    }
+}
+
+/// Settings of a [`LockManager`]. Spans out of their range are refused when it is made.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// use std::time::Duration;
+/// use fairlock::{LockManager, MemoryStore};
+///
+/// let locks = LockManager::builder()
+///     .prefix("shop")
+///     .lease(Duration::from_secs(10))
+///     .max_waiters(1_000)
+///     .in_memory(&MemoryStore::new())?;               // or .connect("redis://127.0.0.1:6379").await?
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "settings do nothing until they are connected"]
+pub struct LockManagerBuilder {
+    options: ManagerOptions,
+}
+
+impl LockManagerBuilder {
+    /// What the names of all keys and channels begin with (default `fairlock`; no braces). Applications that share a server
+    /// and a prefix share their locks.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.options.prefix = prefix.into();
+        self
+    }
+
+    /// How long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// How long a lock that was handed to a waiter waits for its first renewal (default 5 s, or the lease if that is
+    /// shorter; 100 ms to the lease). So long a waiter that died unseen holds up the others.
+    pub fn claim_window(mut self, claim_window: Duration) -> Self {
+        self.options.claim_window = Some(claim_window);
+        self
+    }
+
+    /// How long this client counts as alive after it was last heard of (default 15 s; at least 1 s, at most 1 day).
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.options.heartbeat = heartbeat;
+        self
+    }
+
+    /// When no server has answered for so long, calls end with [`Error::Unavailable`](crate::Error::Unavailable) (default 10 s; at least 100 ms, at
+    /// most 1 day).
+    pub fn server_timeout(mut self, server_timeout: Duration) -> Self {
+        self.options.server_timeout = server_timeout;
+        self
+    }
+
+    /// How many may wait at one time, over all locks (default 100,000; `None`: no bound).
+    pub fn max_waiters(mut self, max_waiters: impl Into<Option<usize>>) -> Self {
+        self.options.max_waiters = max_waiters.into().unwrap_or(usize::MAX);
+        self
+    }
+
+    /// Warns (`tracing`) of every acquire that took so long or longer (default: `None`, off).
+    pub fn slow_acquire(mut self, slow_acquire: impl Into<Option<Duration>>) -> Self {
+        self.options.slow_acquire = slow_acquire.into();
+        self
+    }
+
+    /// Connects to the server at this URL: see [`LockManager::connect`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range too; else as for [`LockManager::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connections.
+    #[cfg(feature = "redis")]
+    pub async fn connect(self, url: &str) -> Result<LockManager> {
+        use crate::store::redis::{Options, RedisStore};
+
+        self.options.check()?;
+        let relay = Arc::new(Relay::default());
+        let listener = Arc::downgrade(&relay);
+        let options = Options {
+            attempt_timeout: self.options.attempt_timeout(),
+            server_timeout: self.options.server_timeout,
+            heartbeat: self.options.heartbeat,
+        };
+        let store = RedisStore::connect(url, options, listener).await?;
+        let first = store.time().await.map_err(as_error)?.at;
+        let inner = Inner::new(relay, ClientId::random(), store, self.options, first);
+        inner.start();
+        Ok(LockManager {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range.
+    pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
+        self.options.check()?;
+        Ok(self.build(store))
+    }
+
+    fn build(self, store: &MemoryStore) -> LockManager {
+        let relay = Arc::new(Relay::default());
+        let listener = Arc::downgrade(&relay);
+        let store = store.connect(listener);
+        let time = store.time().now_or_never();
+        let first = time.and_then(std::result::Result::ok).map(|answer| answer.at);
+        let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
+        LockManager {
+            inner: Arc::new(Inner::new(relay, ClientId::random(), store, self.options, first)),
+        }
+    }
+}
+
+/// Counts of one client: how things stand, and what has happened since it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Holds of guards that live.
+    pub held: usize,
+    /// Calls that wait for a lock.
+    pub waiting: usize,
+    /// Locks acquired.
+    pub acquired: u64,
+    /// Of those, how many were handed over by the holder before, without a call of this client's.
+    pub handed_over: u64,
+    /// Leases lost before their release.
+    pub lost: u64,
+    /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
+    pub timed_out: u64,
+    /// Guards that were dropped, and not released.
+    pub released_by_drop: u64,
+}

@@ -1,0 +1,126 @@
+//! What can be set, within which limits, and what it is when nobody sets it.
+
+use std::time::Duration;
+
+use crate::error::Invalid;
+use crate::key::check_prefix;
+use crate::lease::Terms;
+
+pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+const DEFAULT_CLAIM_WINDOW: Duration = Duration::from_secs(5);
+const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
+const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
+const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
+const DEFAULT_MAX_WAITERS: usize = 100_000;
+
+/// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
+pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
+/// How long a room is kept after its last waiter, so that a hot lock does not subscribe again and again.
+pub(crate) const ROOM_KEPT: Duration = Duration::from_secs(60);
+/// How many rooms are kept without a waiter.
+pub(crate) const MAX_ROOMS_KEPT: usize = 1000;
+/// Waiters that are told the same time of expiry ask within this span rather than at once.
+pub(crate) const JITTER: Duration = Duration::from_millis(20);
+
+/// The settings of a manager.
+#[derive(Clone, Debug)]
+pub(crate) struct ManagerOptions {
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    /// `None`: the default, or the lease where that is shorter.
+    pub(crate) claim_window: Option<Duration>,
+    pub(crate) heartbeat: Duration,
+    pub(crate) server_timeout: Duration,
+    pub(crate) max_waiters: usize,
+    pub(crate) slow_acquire: Option<Duration>,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> ManagerOptions {
+        ManagerOptions {
+            prefix: "fairlock".to_owned(),
+            lease: DEFAULT_LEASE,
+            claim_window: None,
+            heartbeat: DEFAULT_HEARTBEAT,
+            server_timeout: DEFAULT_SERVER_TIMEOUT,
+            max_waiters: DEFAULT_MAX_WAITERS,
+            slow_acquire: None,
+        }
+    }
+}
+
+impl ManagerOptions {
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
+        check_prefix(&self.prefix)?;
+        check_span("lease", self.lease, MIN_LEASE, MAX_LEASE)?;
+        if let Some(claim_window) = self.claim_window {
+            check_span("claim_window", claim_window, MIN_LEASE, self.lease)?;
+        }
+        check_span("heartbeat", self.heartbeat, MIN_HEARTBEAT, MAX_LEASE)?;
+        check_span(
+            "server_timeout",
+            self.server_timeout,
+            MIN_SERVER_TIMEOUT,
+            MAX_LEASE,
+        )?;
+        if self.max_waiters == 0 {
+            return Err(Invalid::new("max_waiters 0: must be at least 1"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn claim_window(&self) -> Duration {
+        self.claim_window.unwrap_or(DEFAULT_CLAIM_WINDOW.min(self.lease))
+    }
+
+    /// How long one call waits for its reply.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        NOT_AFTER.min(self.server_timeout)
+    }
+
+    /// The longest time between two questions of a waiting room: a grantee who died unseen has lost the lock by
+    /// then, and the client's record is still fresh.
+    pub(crate) fn question_interval(&self) -> Duration {
+        (self.claim_window() * 9 / 10).min(self.heartbeat / 3)
+    }
+}
+
+/// The settings of a lock, over those of its manager.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LockOptions {
+    pub(crate) lease: Option<Duration>,
+    pub(crate) fixed: bool,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl LockOptions {
+    pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<Terms, Invalid> {
+        let length = self.lease.unwrap_or(manager.lease);
+        check_span("lease", length, MIN_LEASE, MAX_LEASE)?;
+        if let Some(max_hold) = self.max_hold {
+            check_span("max_hold", max_hold, MIN_LEASE, Duration::MAX)?;
+        }
+        let claim_window = manager.claim_window();
+        Ok(Terms {
+            length,
+            fixed: self.fixed,
+            max_hold: self.max_hold,
+            claim_window,
+        })
+    }
+}
+
+pub(crate) fn check_span(what: &str, span: Duration, min: Duration, max: Duration) -> Result<(), Invalid> {
+    if (min..=max).contains(&span) {
+        return Ok(());
+    }
+    let limit = if max == Duration::MAX {
+        format!("at least {min:?}")
+    } else {
+        format!("from {min:?} to {max:?}")
+    };
+    Err(Invalid::new(format!("{what} {span:?}: must be {limit}")))
+}
