@@ -49,7 +49,9 @@ pub(crate) enum Clock {
 
 impl Clock {
     pub(crate) fn tokio() -> Clock {
-        Clock::Tokio { origin: tokio::time::Instant::now() }
+        Clock::Tokio {
+            origin: tokio::time::Instant::now(),
+        }
     }
 
     pub(crate) fn now(&self) -> Tick {
@@ -95,6 +97,7 @@ fn clock_gettime(id: rustix::time::ClockId) -> Duration {
 
 #[cfg(not(unix))]
 fn since_boot() -> Duration {
-    static ORIGIN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    static ORIGIN: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
     ORIGIN.elapsed()
 }

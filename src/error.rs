@@ -49,7 +49,10 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Error::Timeout { .. } | Error::QueueFull { .. } | Error::NotReplicated { .. } | Error::Unavailable(_)
+            Error::Timeout { .. }
+                | Error::QueueFull { .. }
+                | Error::NotReplicated { .. }
+                | Error::Unavailable(_)
         )
     }
 
@@ -66,13 +69,22 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Timeout { waited, retry_after } => {
-                write!(f, "not acquired within {waited:?}; the lock may be free in {retry_after:?}")
+                write!(
+                    f,
+                    "not acquired within {waited:?}; the lock may be free in {retry_after:?}"
+                )
             }
             Error::QueueFull { max_waiters } => {
-                write!(f, "this client already has {max_waiters} waiters, its limit (max_waiters)")
+                write!(
+                    f,
+                    "this client already has {max_waiters} waiters, its limit (max_waiters)"
+                )
             }
             Error::NotReplicated { wanted, got } => {
-                write!(f, "{got} of {wanted} replicas confirmed the grant; it was given back")
+                write!(
+                    f,
+                    "{got} of {wanted} replicas confirmed the grant; it was given back"
+                )
             }
             Error::Unavailable(e) => write!(f, "server unavailable: {e}"),
             Error::Refused(e) => write!(f, "refused by the server: {e}"),
@@ -114,7 +126,9 @@ pub struct ServerError {
 
 impl ServerError {
     pub(crate) fn new(message: impl Into<Arc<str>>) -> ServerError {
-        ServerError { message: message.into() }
+        ServerError {
+            message: message.into(),
+        }
     }
 }
 
@@ -134,7 +148,9 @@ pub struct Invalid {
 
 impl Invalid {
     pub(crate) fn new(message: impl Into<Arc<str>>) -> Invalid {
-        Invalid { message: message.into() }
+        Invalid {
+            message: message.into(),
+        }
     }
 }
 

@@ -31,7 +31,11 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Keys, Invalid> {
         check_name(name)?;
-        let tagged = if name.starts_with('{') { name.to_owned() } else { format!("{{{name}}}") };
+        let tagged = if name.starts_with('{') {
+            name.to_owned()
+        } else {
+            format!("{{{name}}}")
+        };
         Ok(Keys {
             name: name.into(),
             lock: format!("{prefix}:{tagged}"),
@@ -56,13 +60,19 @@ fn check_name(name: &str) -> Result<(), Invalid> {
     }
     if name.len() > MAX_NAME_BYTES {
         let len = name.len();
-        return Err(Invalid::new(format!("lock name of {len} bytes: at most {MAX_NAME_BYTES} are allowed")));
+        return Err(Invalid::new(format!(
+            "lock name of {len} bytes: at most {MAX_NAME_BYTES} are allowed"
+        )));
     }
     let untagged = match name.strip_prefix('{') {
         None => name,
         Some(rest) => match rest.split_once('}') {
             Some((tag, text)) if !tag.is_empty() && !tag.contains('{') && !text.is_empty() => text,
-            _ => return invalid("a hash tag must be non-empty, closed, and followed by text, as in \"{user:7}:cart\""),
+            _ => {
+                return invalid(
+                    "a hash tag must be non-empty, closed, and followed by text, as in \"{user:7}:cart\"",
+                );
+            }
         },
     };
     if untagged.contains(['{', '}']) {
@@ -134,7 +144,12 @@ impl Owner {
     /// The owner of that name: the same one in every process that uses the name. It is hashed to 128 bits (UUID
     /// version 5 of RFC 9562, in the OID name space), so any length is allowed and the server never sees the name.
     pub fn named(name: impl AsRef<str>) -> Owner {
-        Owner(Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_ref().as_bytes()).simple().to_string().into())
+        Owner(
+            Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_ref().as_bytes())
+                .simple()
+                .to_string()
+                .into(),
+        )
     }
 
     /// The id that the server knows this owner by.
@@ -179,7 +194,14 @@ impl Request {
     /// The `n`-th request of `client`. A pushed grant gives it `grant` (whole milliseconds, at most a day) to claim it.
     pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> Request {
         let owner = owner.map_or("", Owner::as_str);
-        Request(format!("{client}:{:0width$}:{n}:{owner}", grant.as_millis(), width = Self::GRANT_DIGITS).into())
+        Request(
+            format!(
+                "{client}:{:0width$}:{n}:{owner}",
+                grant.as_millis(),
+                width = Self::GRANT_DIGITS
+            )
+            .into(),
+        )
     }
 
     /// A request as the server names it; `None` when it has not the form of one.
@@ -187,7 +209,9 @@ impl Request {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
             && text.as_bytes().get(Self::GRANT_AT + Self::GRANT_DIGITS) == Some(&b':')
-            && text[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS].bytes().all(|b| b.is_ascii_digit());
+            && text[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS]
+                .bytes()
+                .all(|b| b.is_ascii_digit());
         well_formed.then(|| Request(text.into()))
     }
 
@@ -207,7 +231,11 @@ impl Request {
 
     /// The owner that this request holds for: the given one, or the request itself.
     pub(crate) fn owner(&self) -> &str {
-        if self.is_owner() { &self.0 } else { &self.0[self.0.len() - Owner::LEN..] }
+        if self.is_owner() {
+            &self.0
+        } else {
+            &self.0[self.0.len() - Owner::LEN..]
+        }
     }
 
     /// Whether this request is its own owner, so that no other can hold beside it.

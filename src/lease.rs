@@ -106,7 +106,11 @@ pub enum LeaseState {
 
 impl Lease {
     pub(crate) fn new(length: Duration, remaining: Duration, state: LeaseState) -> Lease {
-        Lease { length, remaining, state }
+        Lease {
+            length,
+            remaining,
+            state,
+        }
     }
 
     /// How long the server keeps the hold after each renewal.
@@ -192,7 +196,11 @@ impl Terms {
     /// The server time beyond which a hold granted at `granted` is never renewed.
     pub(crate) fn cap(&self, granted: ServerTime) -> ServerTime {
         let max_hold = self.max_hold.unwrap_or(Duration::MAX);
-        let longest = if self.fixed { max_hold.min(self.length) } else { max_hold };
+        let longest = if self.fixed {
+            max_hold.min(self.length)
+        } else {
+            max_hold
+        };
         granted.after(longest)
     }
 

@@ -1,1 +1,376 @@
 //! The scripts of `lua/`: their texts, their arguments and their replies. The only file that names Lua.
+
+use crate::key::{Owner, Request};
+use crate::lease::{Fence, ServerTime, Ticket, millis};
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+};
+use std::time::Duration;
+
+/// One operation: its own file, after the parts of `lua/lib/` that it shares with others.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+}
+
+/// The clock first, since tests put another in its place.
+const CLOCK: &str = include_str!("../lua/lib/clock.lua");
+
+macro_rules! script {
+    ($name:literal: $($part:literal),+) => {
+        Script { name: $name, text: concat!(include_str!("../lua/lib/clock.lua") $(, include_str!(concat!("../lua/", $part)))+) }
+    };
+}
+
+pub(crate) static ACQUIRE: Script = script!("acquire": "lib/lock.lua", "lib/hand_over.lua", "acquire.lua");
+pub(crate) static RELEASE: Script = script!("release": "lib/lock.lua", "lib/hand_over.lua", "release.lua");
+pub(crate) static RENEW: Script = script!("renew": "lib/lock.lua", "renew.lua");
+pub(crate) static INSPECT: Script = script!("inspect": "lib/lock.lua", "inspect.lua");
+pub(crate) static SPIN_ACQUIRE: Script = script!("spin_acquire": "spin_acquire.lua");
+pub(crate) static SPIN_RELEASE: Script = script!("spin_release": "spin_release.lua");
+
+pub(crate) static ALL: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &SPIN_ACQUIRE, &SPIN_RELEASE];
+
+impl Script {
+    /// The same script under another clock.
+    #[cfg(test)]
+    pub(crate) fn with_clock(&self, clock: &str) -> String {
+        let rest = self
+            .text
+            .strip_prefix(CLOCK)
+            .expect("every script begins with the clock");
+        format!("{clock}\n{rest}")
+    }
+}
+
+/// One call of a script.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<String>,
+    pub(crate) args: Vec<String>,
+}
+
+/// One element of a reply, which is always a flat array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Int(i64),
+    Text(String),
+}
+
+/// Why a reply can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyError {
+    /// It is not the reply to this call, so every later one of the connection may be another's too.
+    OutOfStep(String),
+    /// A newer client has written this lock in a format that this one doesn't know.
+    NewerFormat,
+}
+
+/// A call of a server, as arguments and as a reader of its reply.
+pub(crate) trait Operation: Send + 'static {
+    type Reply: Send + 'static;
+
+    fn invocation(&self) -> Invocation;
+
+    /// Returns the server's time and what it answered.
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Self::Reply), ReplyError>;
+}
+
+impl Operation for Acquire {
+    type Reply = Acquired;
+
+    fn invocation(&self) -> Invocation {
+        let mode = match self.mode {
+            Mode::Try => "try",
+            Mode::Wait => "wait",
+            Mode::Open => "open",
+            Mode::Question => "question",
+        };
+        let Acquire {
+            keys,
+            request,
+            lease,
+            not_after,
+            ticket,
+            heartbeat,
+            ..
+        } = self;
+        Invocation {
+            script: &ACQUIRE,
+            keys: vec![keys.lock.clone(), keys.queue.clone(), keys.clients.clone()],
+            args: vec![
+                request.to_string(),
+                mode.to_owned(),
+                millis(*lease).to_string(),
+                not_after.ms().to_string(),
+                ticket.map_or(String::new(), |ticket| ticket.0.to_string()),
+                millis(*heartbeat).to_string(),
+                keys.channel.clone(),
+            ],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Acquired), ReplyError> {
+        let mut fields = Fields::of(reply, self.request.as_str())?;
+        let acquired = match fields.status {
+            1 => Acquired::Granted(Grant {
+                request: self.request.clone(),
+                deadline: fields.deadline,
+                fence: fields.fence()?,
+                pushed: fields.flag()?,
+            }),
+            2 | 3 => {
+                let ttl = Duration::from_millis(fields.number()?);
+                let ticket = fields.number()?;
+                Acquired::Contended(Contended {
+                    ttl,
+                    ticket: (fields.status == 2).then_some(Ticket(ticket)),
+                    ahead: fields.number()?,
+                    enqueued: fields.flag()?,
+                    seen: fields.flag()?,
+                    denied: fields.flag()?,
+                    sibling: fields.sibling()?,
+                })
+            }
+            4 => Acquired::Late,
+            5 => Acquired::Gone,
+            6 => Acquired::More,
+            _ => return Err(fields.malformed()),
+        };
+        Ok((fields.now, acquired))
+    }
+}
+
+impl Operation for Release {
+    type Reply = Released;
+
+    fn invocation(&self) -> Invocation {
+        let (what, fence) = match self.what {
+            ReleaseWhat::Grant(fence) => ("grant", fence.to_string()),
+            ReleaseWhat::Out => ("out", String::new()),
+            ReleaseWhat::Force(fence) => ("force", fence.to_string()),
+        };
+        let keys = &self.keys;
+        Invocation {
+            script: &RELEASE,
+            keys: vec![keys.lock.clone(), keys.queue.clone(), keys.clients.clone()],
+            args: vec![
+                self.request.to_string(),
+                what.to_owned(),
+                fence,
+                keys.channel.clone(),
+            ],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Released), ReplyError> {
+        let mut fields = Fields::of(reply, self.request.as_str())?;
+        let outcome = match fields.status {
+            1 => ReleaseOutcome::Released,
+            2 => ReleaseOutcome::OneFewer,
+            3 => ReleaseOutcome::Expired,
+            4 => ReleaseOutcome::Taken,
+            _ => return Err(fields.malformed()),
+        };
+        Ok((
+            fields.now,
+            Released {
+                outcome,
+                denied: fields.flag()?,
+                more: fields.flag()?,
+            },
+        ))
+    }
+}
+
+impl Operation for Renew {
+    type Reply = Renewed;
+
+    fn invocation(&self) -> Invocation {
+        Invocation {
+            script: &RENEW,
+            keys: vec![self.keys.lock.clone()],
+            args: vec![
+                self.request.to_string(),
+                self.fence.to_string(),
+                millis(self.lease).to_string(),
+                self.cap.ms().to_string(),
+            ],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Renewed), ReplyError> {
+        let fields = Fields::of(reply, self.request.as_str())?;
+        let renewed = match fields.status {
+            1 => Renewed::Until(fields.deadline),
+            2 => Renewed::Expired,
+            3 => Renewed::Taken,
+            _ => return Err(fields.malformed()),
+        };
+        Ok((fields.now, renewed))
+    }
+}
+
+impl Operation for Inspect {
+    type Reply = Inspected;
+
+    fn invocation(&self) -> Invocation {
+        Invocation {
+            script: &INSPECT,
+            keys: vec![self.keys.lock.clone()],
+            args: vec![self.request.to_string(), self.keys.queue.clone()],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Inspected), ReplyError> {
+        let mut fields = Fields::of(reply, self.request.as_str())?;
+        let holder = match fields.status {
+            1 => Some(Holding {
+                deadline: fields.deadline,
+                fence: fields.fence()?,
+                owner: Owner::from_wire(fields.text()?),
+                holds: fields.number()?,
+            }),
+            2 => {
+                fields.skip(3);
+                None
+            }
+            _ => return Err(fields.malformed()),
+        };
+        Ok((
+            fields.now,
+            Inspected {
+                holder,
+                waiting: fields.number()?,
+            },
+        ))
+    }
+}
+
+impl Operation for SpinAcquire {
+    type Reply = SpinAcquired;
+
+    fn invocation(&self) -> Invocation {
+        Invocation {
+            script: &SPIN_ACQUIRE,
+            keys: vec![self.keys.spin.clone()],
+            args: vec![self.owner.to_string(), millis(self.lease).to_string()],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, SpinAcquired), ReplyError> {
+        let mut fields = Fields::of(reply, self.owner.as_str())?;
+        let acquired = match fields.status {
+            1 => SpinAcquired::Held(fields.number()?),
+            2 => SpinAcquired::Busy(fields.deadline.since(fields.now)),
+            _ => return Err(fields.malformed()),
+        };
+        Ok((fields.now, acquired))
+    }
+}
+
+impl Operation for SpinRelease {
+    type Reply = SpinReleased;
+
+    fn invocation(&self) -> Invocation {
+        Invocation {
+            script: &SPIN_RELEASE,
+            keys: vec![self.keys.spin.clone()],
+            args: vec![self.owner.to_string()],
+        }
+    }
+
+    fn read(&self, reply: &[Value]) -> Result<(ServerTime, SpinReleased), ReplyError> {
+        let mut fields = Fields::of(reply, self.owner.as_str())?;
+        let released = match fields.status {
+            1 => SpinReleased::Left(fields.number()?),
+            2 => SpinReleased::NotHeld,
+            _ => return Err(fields.malformed()),
+        };
+        Ok((fields.now, released))
+    }
+}
+
+/// The fields of a reply, in order, after those that every reply begins with. What comes after the last that is
+/// read is from a newer script, and ignored.
+struct Fields<'a> {
+    reply: &'a [Value],
+    rest: std::slice::Iter<'a, Value>,
+    status: i64,
+    now: ServerTime,
+    deadline: ServerTime,
+}
+
+impl<'a> Fields<'a> {
+    fn of(reply: &'a [Value], request: &str) -> Result<Fields<'a>, ReplyError> {
+        let mut fields = Fields {
+            reply,
+            rest: reply.iter(),
+            status: 0,
+            now: ServerTime::default(),
+            deadline: ServerTime::default(),
+        };
+        fields.status = match fields.rest.next() {
+            Some(Value::Int(status)) => *status,
+            _ => return Err(fields.malformed()),
+        };
+        if fields.text()? != request {
+            return Err(fields.malformed());
+        }
+        if fields.status == 0 {
+            return Err(ReplyError::NewerFormat);
+        }
+        fields.now = ServerTime::from_ms(fields.number()?);
+        fields.deadline = ServerTime::from_ms(fields.number()?);
+        Ok(fields)
+    }
+
+    fn number(&mut self) -> Result<u64, ReplyError> {
+        match self.rest.next() {
+            Some(Value::Int(number)) => u64::try_from(*number).map_err(|_| self.malformed()),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn flag(&mut self) -> Result<bool, ReplyError> {
+        Ok(self.number()? != 0)
+    }
+
+    fn fence(&mut self) -> Result<Fence, ReplyError> {
+        Fence::new(self.number()?).ok_or_else(|| self.malformed())
+    }
+
+    fn text(&mut self) -> Result<&'a str, ReplyError> {
+        match self.rest.next() {
+            Some(Value::Text(text)) => Ok(text),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.rest.by_ref().take(count).for_each(drop);
+    }
+
+    fn sibling(&mut self) -> Result<Option<Grant>, ReplyError> {
+        let request = self.text()?;
+        if request.is_empty() {
+            return Ok(None);
+        }
+        let request = Request::from_wire(request).ok_or_else(|| self.malformed())?;
+        let fence = self.fence()?;
+        let deadline = ServerTime::from_ms(self.number()?);
+        Ok(Some(Grant {
+            request,
+            fence,
+            deadline,
+            pushed: self.flag()?,
+        }))
+    }
+
+    fn malformed(&self) -> ReplyError {
+        ReplyError::OutOfStep(format!("a reply that is not to this call: {:?}", self.reply))
+    }
+}

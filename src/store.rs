@@ -272,10 +272,23 @@ impl Push {
         let fence = Fence::new(parts.next()?.parse().ok()?)?;
         let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
         let request = Request::from_wire(parts.next()?)?;
-        Some(Push { grant: Grant { request, fence, deadline, pushed: true } })
+        Some(Push {
+            grant: Grant {
+                request,
+                fence,
+                deadline,
+                pushed: true,
+            },
+        })
     }
 
     pub(crate) fn write(grant: &Grant) -> String {
-        format!("{} {} {} {}", Self::VERSION, grant.fence, grant.deadline.ms(), grant.request)
+        format!(
+            "{} {} {} {}",
+            Self::VERSION,
+            grant.fence,
+            grant.deadline.ms(),
+            grant.request
+        )
     }
 }

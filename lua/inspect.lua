@@ -1,0 +1,27 @@
+-- inspect: tells who holds the lock, and how many wait.
+--
+-- Called by a lock's `status`. It declares the lock alone, like `renew`.
+--
+-- Returns {status, request, now, deadline, fence, owner, holds, waiting}, times in ms of the server's clock:
+--   1 held until `deadline`, the latest of the holds'
+--   2 free; fence, owner and holds are 0, '' and 0
+--   0 newer format
+--
+-- Writes nothing but what every script does: holds that are over are dropped.
+
+-- KEYS[1]  hash: the lock
+local lock_key = KEYS[1]
+-- ARGV[1]  string: the request, which only names the call
+-- ARGV[2]  string: the key of the queue
+local request, queue_key = ARGV[1], ARGV[2]
+
+local _, now_ms = server_clock()
+local lock = read_lock(lock_key, nil, now_ms)
+if not lock then
+  return {0, request, now_ms, 0}
+end
+local waiting = redis.call('ZCARD', queue_key)
+if lock.count == 0 then
+  return {2, request, now_ms, 0, 0, '', 0, waiting}
+end
+return {1, request, now_ms, latest_deadline(lock), tonumber(lock.fence), lock.owner, lock.count, waiting}

@@ -1,0 +1,51 @@
+-- Gives a free lock to the first in the queue who can be reached, and tells that one alone.
+--
+-- ZPOPMIN is the first write: right whatever follows, allowed without memory, and where the script ends with
+-- nothing done if no write can pass. PUBLISH comes next, and only then the writes, of which none can fail any more.
+-- Who can't be reached stays removed, with its client's record, and comes back with its ticket when it asks again.
+
+local PUSH_VERSION = '1'
+-- How many a script removes at most before it answers `more`.
+local BOUND = 10000
+
+local NOBODY, HANDED, MORE = 0, 1, 2
+
+-- `mine` (or nil) is the caller's own request, queued too, which gets `mine_ms` instead of a claim window.
+-- Returns NOBODY, HANDED or MORE, and whether the server's ACL refused a push.
+local function hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms, mine, mine_ms)
+  local unreachable, denied = {}, 0
+  for popped = 1, BOUND do
+    local request = redis.call('ZPOPMIN', queue_key)[1]
+    if popped == 1 then
+      for _, client in ipairs(lock.ended) do
+        redis.pcall('ZREM', clients_key, client)
+      end
+    end
+    if not request then
+      return NOBODY, denied
+    end
+    local fence = next_fence(lock, now_us)
+    if request == mine then
+      grant(lock_key, lock, request, fence, now_ms, mine_ms, 0)
+      return HANDED, denied
+    end
+    local client = client_of(request)
+    if not unreachable[client] then
+      local alive_until = redis.pcall('ZSCORE', clients_key, client)
+      if type(alive_until) == 'string' and tonumber(alive_until) > now_ms then
+        local grant_ms = grant_ms_of(request)
+        local heard = redis.pcall('PUBLISH', channel .. client,
+          PUSH_VERSION .. ' ' .. fence .. ' ' .. (now_ms + grant_ms) .. ' ' .. request)
+        if type(heard) == 'table' then
+          denied = 1
+        elseif heard > 0 then
+          grant(lock_key, lock, request, fence, now_ms, grant_ms, 1)
+          return HANDED, denied
+        end
+      end
+      unreachable[client] = true
+      redis.pcall('ZREM', clients_key, client)
+    end
+  end
+  return MORE, denied
+end

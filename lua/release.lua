@@ -1,0 +1,61 @@
+-- release: ends a hold, and hands the lock over when it was the last.
+--
+-- Called by a guard's release, by the keeper for guards that were dropped, for grants that came too late, for
+-- requests that are never used again, and by a forced release. A repeated call finds what the first one did.
+--
+-- Returns {status, request, now, deadline, denied, more}, times in ms of the server's clock:
+--   1 released     the last hold is gone
+--   2 one fewer    the owner has other holds; `deadline` is the latest of theirs
+--   3 expired      not held any more: the lease ran out, and nobody has had the lock since
+--   4 taken        not held any more: the lock has changed hands, or was released already
+--   0 newer format, nothing done
+-- `denied`: 1 if the ACL refused a push. `more`: 1 if a bound was reached with the lock free: call again.
+--
+-- Writes the lock when a hold ends; the queue and the clients as it hands over.
+-- Publishes to the next in the queue.
+
+-- KEYS[1]  hash: the lock
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs)
+-- KEYS[3]  sorted set: the clients, client -> alive until (ms)
+local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
+-- ARGV[1]  string: the request
+-- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a late give-back must not free a
+--          newer grant), 'out' (whatever the request has, hold or queue entry, for good) or 'force' (all holds under this fence)
+-- ARGV[3]  the fence; '' for 'out'
+-- ARGV[4]  string: what the clients' unlock channels begin with
+local request, what, fence, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local now_us, now_ms = server_clock()
+local lock = read_lock(lock_key, clients_key, now_ms)
+if not lock then
+  return {0, request, now_ms, 0}
+end
+
+local status
+local was_held = lock.count > 0
+if what == 'force' then
+  if was_held and lock.fence == fence then
+    lock.holds, lock.count, status = {}, 0, 1
+  end
+elseif lock.holds[request] and (what == 'out' or lock.fence == fence) then
+  lock.holds[request] = nil
+  lock.count = lock.count - 1
+  status = lock.count > 0 and 2 or 1
+end
+if what == 'out' then
+  redis.call('ZREM', queue_key, request)
+  status = status or 1
+end
+
+local outcome, denied = NOBODY, 0
+if status == 2 then
+  write_holds(lock_key, lock, now_ms)
+elseif lock.count == 0 then
+  status = status or (ran_out(lock, fence) and 3 or 4)
+  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms)
+  if outcome ~= HANDED and was_held then
+    free(lock_key, lock)
+  end
+end
+status = status or (ran_out(lock, fence) and 3 or 4)
+return {status, request, now_ms, latest_deadline(lock), denied, outcome == MORE and 1 or 0}
