@@ -1,0 +1,33 @@
+//! What the integration tests share: real servers, a network that fails on command, processes that can be
+//! killed, and histories of who held what when.
+//!
+//! Nothing here uses fairlock itself, so that a fault of the crate cannot hide in its own tests.
+
+// Every test binary compiles all of this and uses a part.
+#![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
+
+mod history;
+mod names;
+mod process;
+mod proxy;
+mod resp;
+mod server;
+mod signal;
+
+pub use history::{Entry, History, Hold, now_ns};
+pub use names::{TempDir, free_port, name, prefix};
+pub use process::{Process, Role, role};
+pub use proxy::Proxy;
+pub use resp::{Client, Resp};
+pub use server::{Server, ServerBuilder};
+
+use std::time::{Duration, Instant};
+
+/// Waits until `check` says yes, and fails the test when it has not within `limit`.
+pub async fn eventually(what: &str, limit: Duration, mut check: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !check().await {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
