@@ -1,5 +1,7 @@
 //! Locks inside this process: the same order, leases and fences, without a server.
 
+#[cfg(all(test, feature = "redis"))]
+mod against_scripts;
 mod rules;
 
 use std::collections::HashMap;
