@@ -129,7 +129,6 @@ impl Connector {
                 ..UnresponsiveConfig::default()
             },
             // fred gives the one reply to every call in flight, some of which may have been executed.
-            reconnect_errors: Vec::new(),
             tcp: TcpConfig {
                 nodelay: Some(true),
                 ..TcpConfig::default()

@@ -1,0 +1,105 @@
+//! One contended lock: the spin lock, publish-then-compete and fairlock beside each other. `benches/README.md` says
+//! how to run it and how to read it.
+//!
+//! The program has two faces. Called with `--peer` it is one client process, which takes the lock from several tasks
+//! and writes a row for every wait. Otherwise it is the comparison: it starts a server and client processes (itself,
+//! with `--peer`), merges their rows into one history, and says what that shows.
+
+#[path = "contention/analysis.rs"]
+mod analysis;
+#[path = "contention/args.rs"]
+mod args;
+#[path = "contention/client.rs"]
+mod client;
+#[path = "contention/compare.rs"]
+mod compare;
+#[path = "contention/delay.rs"]
+mod delay;
+#[path = "contention/info.rs"]
+mod info;
+#[path = "contention/picture.rs"]
+mod picture;
+#[path = "contention/publish.rs"]
+mod publish;
+#[path = "contention/report.rs"]
+mod report;
+#[path = "contention/server.rs"]
+mod server;
+#[path = "contention/strategy.rs"]
+mod strategy;
+#[path = "contention/wire.rs"]
+mod wire;
+
+use std::process::ExitCode;
+
+use args::{CompareArgs, Face};
+
+/// What went well, or what to tell the user.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    if std::env::args().len() == 1 {
+        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        println!("contention: run it as `cargo bench --bench contention`, see benches/README.md");
+        return ExitCode::SUCCESS;
+    }
+    let outcome = match Face::from_command_line() {
+        Face::Client(args) => match client::run(&args).await {
+            // The waiters are still at it, and what they hold is not to be given back.
+            Ok(()) => std::process::exit(0),
+            failed => failed,
+        },
+        Face::Compare(args) => tokio::select! {
+            outcome = compare(&args) => outcome,
+            // What the comparison owns, the server and the client processes, ends as it is dropped.
+            signal = interrupted() => Err(signal.into()),
+        },
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("contention: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn compare(args: &CompareArgs) -> Outcome<()> {
+    for path in [&args.csv, &args.svg].into_iter().flatten() {
+        // Better now than after minutes.
+        std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
+    }
+    let rounds = compare::run(args).await?;
+    let lines = report::pooled(args, &rounds);
+    println!("{}", report::table(args, &lines));
+    if let Some(path) = &args.csv {
+        std::fs::write(path, report::csv(args, &rounds))?;
+        println!("every round: {}", path.display());
+    }
+    if let Some(path) = &args.svg {
+        picture::draw(path, &lines)?;
+        println!("picture:     {}", path.display());
+    }
+    let errors: Vec<&String> = rounds.iter().flat_map(|round| &round.errors).collect();
+    if let Some(first) = errors.first() {
+        println!("{} errors in client processes, the first: {first}", errors.len());
+    }
+    report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+}
+
+/// Resolves when the user, or the system, wants the program to end.
+async fn interrupted() -> &'static str {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminated.recv() => return "terminated",
+                _ = tokio::signal::ctrl_c() => return "interrupted",
+            }
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+    "interrupted"
+}

@@ -1,0 +1,115 @@
+//! The command line, in its two faces: the comparison, and one of its client processes.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::strategy::Strategy;
+
+/// Compares strategies on one contended lock, with processes of their own as clients.
+///
+/// The server is started on a free loopback port and ended afterwards, unless --url names a running one.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "contention")]
+pub(crate) struct CompareArgs {
+    /// Client processes that the waiters are spread over
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) processes: u32,
+    /// Numbers of waiters, one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 256], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) waiters: Vec<u32>,
+    /// Time for which the lock is held, in µs; tokio's timers round it up to whole milliseconds
+    #[arg(long, default_value_t = 0)]
+    pub(crate) hold_us: u64,
+    /// Measured time of a round
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Rounds of each strategy with each number of waiters
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Unmeasured time at the start of a round, in seconds
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) warmup: f64,
+    /// Strategies, in the order of the first round
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Strategy::Spin, Strategy::Publish, Strategy::Fairlock])]
+    pub(crate) strategies: Vec<Strategy>,
+    /// Time that the network takes longer, in each direction, in µs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) delay_us: u64,
+    /// Where to write the figures of every round
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Where to draw throughput and waits over the number of waiters
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Folder to keep the rows of every wait in, one file per client process
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) rows: Option<PathBuf>,
+    /// A running server to use, e.g. redis://127.0.0.1:6379; nobody else should be using it
+    #[arg(long)]
+    pub(crate) url: Option<String>,
+    /// What `cargo bench` adds to every call
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Takes one lock from several tasks, and writes a row per wait: waiter,asked_ns,granted_ns,released_ns.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "contention")]
+pub(crate) struct ClientArgs {
+    /// `spin`, `publish`, or anything else for fairlock
+    #[arg(long)]
+    pub(crate) peer: String,
+    /// The server
+    #[arg(long)]
+    pub(crate) url: String,
+    /// The lock
+    #[arg(long)]
+    pub(crate) name: String,
+    /// Tasks that take it
+    #[arg(long)]
+    pub(crate) waiters: u32,
+    /// Time for which it is held, in µs
+    #[arg(long)]
+    pub(crate) hold_us: u64,
+    /// Name of this process, first part of its waiters' names
+    #[arg(long)]
+    pub(crate) id: String,
+    /// First time to ask, in ns of CLOCK_MONOTONIC
+    #[arg(long)]
+    pub(crate) start: i64,
+    /// End, in ns of CLOCK_MONOTONIC
+    #[arg(long)]
+    pub(crate) end: i64,
+    /// Where to write the rows
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// What `cargo bench` adds to every call
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Which of the two faces is asked for.
+#[derive(Debug)]
+pub(crate) enum Face {
+    Client(ClientArgs),
+    Compare(CompareArgs),
+}
+
+impl Face {
+    /// Reads the command line. Ends the process if it can't be read, or asks for help.
+    pub(crate) fn from_command_line() -> Face {
+        match std::env::args().any(|arg| arg == "--peer" || arg.starts_with("--peer=")) {
+            true => Face::Client(ClientArgs::parse()),
+            false => Face::Compare(CompareArgs::parse()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    let sensible = (0.0..=86_400.0).contains(&seconds);
+    sensible
+        .then_some(seconds)
+        .ok_or_else(|| "from 0 to 86400 seconds".to_owned())
+}

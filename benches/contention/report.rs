@@ -1,0 +1,215 @@
+//! The table for the eye and the CSV for everything else.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::analysis::{Findings, quantile};
+use crate::args::CompareArgs;
+use crate::compare::Round;
+use crate::strategy::Strategy;
+
+/// All rounds of one strategy with one number of waiters.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) strategy: Strategy,
+    pub(crate) waiters: u32,
+    pub(crate) findings: Findings,
+    commands: u64,
+    server: Duration,
+    /// The median of the rounds.
+    ping: Duration,
+}
+
+/// Pools the rounds, in the order of the arguments.
+pub(crate) fn pooled(args: &CompareArgs, rounds: &[Round]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for &waiters in &args.waiters {
+        for &strategy in &args.strategies {
+            let mut pings = Vec::new();
+            let mut line = Line {
+                strategy,
+                waiters,
+                findings: Findings::default(),
+                commands: 0,
+                server: Duration::ZERO,
+                ping: Duration::ZERO,
+            };
+            for round in rounds
+                .iter()
+                .filter(|round| round.strategy == strategy && round.waiters == waiters)
+            {
+                line.findings.add(round.findings.clone());
+                line.commands += round.commands;
+                line.server += round.server;
+                pings.push(round.ping);
+            }
+            pings.sort_unstable();
+            line.ping = pings.get(pings.len() / 2).copied().unwrap_or_default();
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+const HEAD: [&str; 15] = [
+    "strategy",
+    "waiters",
+    "acq/s",
+    "handoff/s",
+    "cmds/acq",
+    "gap p50",
+    "p99 µs",
+    "÷ PING",
+    "wait p50",
+    "p99",
+    "max ms",
+    "Jain",
+    "starved",
+    "CPU µs",
+    "PING µs",
+];
+
+/// The table, and what its columns mean.
+pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
+    let mut out = format!(
+        "\none lock, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
+        args.processes,
+        args.hold_us,
+        args.rounds,
+        args.seconds,
+        args.warmup,
+        match args.delay_us {
+            0 => String::new(),
+            us => format!(", network {us} µs longer each way"),
+        }
+    );
+    row(&mut out, &HEAD.map(str::to_owned));
+    let mut waiters = None;
+    for line in lines {
+        if waiters
+            .replace(line.waiters)
+            .is_some_and(|before| before != line.waiters)
+        {
+            out.push('\n');
+        }
+        row(&mut out, &line.cells());
+    }
+    out.push_str(
+        "
+handoff/s  acquisitions by another waiter than the one before; a lock that goes back to who just had it shows here
+cmds/acq   commands that clients sent (EVALSHA, SET, SUBSCRIBE, …), not those that scripts run inside the server
+gap        release called → the next waiter has it; ÷ PING: its median over the round trip of a PING in this run
+wait       asked → granted; waits that were still open at the end count as long as they lasted until then
+Jain       fairness over the waiters: 1 is all the same, 1/waiters is one takes all
+starved    waiters that got nothing in a round (the worst of them)
+CPU µs     of the server process, per acquisition
+",
+    );
+    out
+}
+
+impl Line {
+    fn cells(&self) -> [String; 15] {
+        let found = &self.findings;
+        let count = found.acquisitions as f64;
+        let per_acquisition = |total: f64, digits: usize| match found.acquisitions {
+            0 => "-".to_owned(),
+            _ => format!("{:.digits$}", total / count),
+        };
+        let value = |ns: Option<f64>, unit_ns: f64, digits: usize| match ns {
+            Some(ns) => format!("{:.digits$}", ns / unit_ns),
+            None => "-".to_owned(),
+        };
+        let quantile = |values: &[i64], per_mille| quantile(values, per_mille).map(|ns| ns as f64);
+        let gap = quantile(&found.gaps_ns, 500);
+        [
+            self.strategy.name().to_owned(),
+            self.waiters.to_string(),
+            format!("{:.0}", found.acquisitions_per_s()),
+            format!("{:.0}", found.handoffs_per_s()),
+            per_acquisition(self.commands as f64, 2),
+            value(gap, 1e3, 0),
+            value(quantile(&found.gaps_ns, 990), 1e3, 0),
+            value(gap, (self.ping.as_nanos() as f64).max(1.0), 2),
+            value(quantile(&found.waits_ns, 500), 1e6, 2),
+            value(quantile(&found.waits_ns, 990), 1e6, 2),
+            value(quantile(&found.waits_ns, 1000), 1e6, 1),
+            format!("{:.3}", found.jain_mean()),
+            found.starved.to_string(),
+            per_acquisition(self.server.as_secs_f64() * 1e6, 0),
+            format!("{:.0}", self.ping.as_secs_f64() * 1e6),
+        ]
+    }
+}
+
+fn row(out: &mut String, cells: &[String; 15]) {
+    let _ = write!(out, "{:<9}", cells[0]);
+    for cell in &cells[1..] {
+        let _ = write!(out, " {cell:>9}");
+    }
+    out.push('\n');
+}
+
+/// One line per round.
+pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
+    let mut out = String::from(
+        "strategy,waiters,round,processes,hold_us,delay_us,seconds,acquisitions,handoffs,overlaps,commands,\
+         gap_p50_ns,gap_p99_ns,wait_p50_ns,wait_p99_ns,wait_max_ns,jain,starved,server_cpu_ns,ping_ns,errors\n",
+    );
+    for round in rounds {
+        let found = &round.findings;
+        let at = |values: &[i64], per_mille| {
+            quantile(values, per_mille)
+                .map(|ns| ns.to_string())
+                .unwrap_or_default()
+        };
+        let cells = [
+            round.strategy.name().to_owned(),
+            round.waiters.to_string(),
+            round.round.to_string(),
+            args.processes.min(round.waiters).to_string(),
+            args.hold_us.to_string(),
+            args.delay_us.to_string(),
+            args.seconds.to_string(),
+            found.acquisitions.to_string(),
+            found.handoffs.to_string(),
+            found.overlaps.to_string(),
+            round.commands.to_string(),
+            at(&found.gaps_ns, 500),
+            at(&found.gaps_ns, 990),
+            at(&found.waits_ns, 500),
+            at(&found.waits_ns, 990),
+            at(&found.waits_ns, 1000),
+            format!("{:.6}", found.jain_mean()),
+            found.starved.to_string(),
+            round.server.as_nanos().to_string(),
+            round.ping.as_nanos().to_string(),
+            round.errors.len().to_string(),
+        ];
+        out.push_str(&cells.join(","));
+        out.push('\n');
+    }
+    out
+}
+
+/// What makes the run a failure: two at a time had the lock.
+pub(crate) fn broken_exclusion(rounds: &[Round]) -> Option<String> {
+    let found: Vec<String> = rounds
+        .iter()
+        .filter(|round| round.findings.overlaps > 0)
+        .map(|round| {
+            let overlaps = round.findings.overlaps;
+            format!(
+                "{} with {} waiters: {overlaps}",
+                round.strategy.name(),
+                round.waiters
+            )
+        })
+        .collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "mutual exclusion was broken, the lock was granted while another waiter held it ({})",
+            found.join("; ")
+        )
+    })
+}

@@ -1,0 +1,110 @@
+//! The three ways to take a lock that are compared, behind one pair of calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::spin::SpinLock;
+use fairlock::{Lock, LockGuard, LockManager};
+
+use crate::Outcome;
+use crate::publish::{Publish, Token};
+
+/// The lease of the strategies that want one by call: the same as fairlock's default.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// How long one call of the spin lock tries, before the waiter calls it again.
+const SPIN_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub(crate) enum Strategy {
+    /// Waiters queue in the server, and the lock is handed to the next.
+    Fairlock,
+    /// The lock is deleted and a message sent; every waiter tries again.
+    Publish,
+    /// Every waiter tries again, after 1, 2, 4 … 128 ms.
+    Spin,
+}
+
+impl Strategy {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Strategy::Fairlock => "fairlock",
+            Strategy::Publish => "publish",
+            Strategy::Spin => "spin",
+        }
+    }
+
+    /// The strategy of that name. Harnesses may call this program what they like: any other name is fairlock.
+    pub(crate) fn named(name: &str) -> Strategy {
+        [Strategy::Publish, Strategy::Spin]
+            .into_iter()
+            .find(|strategy| strategy.name() == name)
+            .unwrap_or(Strategy::Fairlock)
+    }
+
+    /// Connects this process, once for all of its waiters.
+    pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
+        Ok(match self {
+            Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?.lock(name)),
+            Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
+            Strategy::Spin => Connected::Spin(LockManager::connect(url).await?, name.to_owned()),
+        })
+    }
+}
+
+/// A process that is connected to the server.
+#[derive(Debug)]
+pub(crate) enum Connected {
+    Fairlock(Lock),
+    Publish(Arc<Publish>),
+    Spin(LockManager, String),
+}
+
+impl Connected {
+    /// A waiter of this process.
+    pub(crate) fn taker(&self) -> Taker {
+        match self {
+            Connected::Fairlock(lock) => Taker::Fairlock(lock.clone(), None),
+            Connected::Publish(lock) => Taker::Publish(lock.clone(), None),
+            Connected::Spin(locks, name) => Taker::Spin(SpinLock::new(locks, name)),
+        }
+    }
+}
+
+/// One waiter, with the lock while it has it.
+#[derive(Debug)]
+pub(crate) enum Taker {
+    Fairlock(Lock, Option<LockGuard>),
+    Publish(Arc<Publish>, Option<Token>),
+    Spin(SpinLock),
+}
+
+impl Taker {
+    /// Waits until the lock is this waiter's.
+    pub(crate) async fn acquire(&mut self) -> Outcome<()> {
+        match self {
+            Taker::Fairlock(lock, held) => *held = Some(lock.acquire().await?),
+            Taker::Publish(lock, held) => *held = Some(lock.acquire().await?),
+            Taker::Spin(lock) => while !lock.try_lock(SPIN_WAIT, LEASE).await? {},
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) async fn release(&mut self) -> Outcome<()> {
+        match self {
+            Taker::Fairlock(_, held) => {
+                if let Some(guard) = held.take() {
+                    guard.release().await?;
+                }
+            }
+            Taker::Publish(lock, held) => {
+                if let Some(token) = held.take() {
+                    lock.release(token).await?;
+                }
+            }
+            Taker::Spin(lock) => lock.unlock().await?,
+        }
+        Ok(())
+    }
+}
