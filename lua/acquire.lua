@@ -30,8 +30,8 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[5]  µs of the server's clock: the ticket that the request had before, or ''
 -- ARGV[6]  ms: how long the client's record lives
 -- ARGV[7]  string: what the clients' unlock channels begin with
-local request, mode, lease_ms, not_after_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local ticket_us, heartbeat_ms, channel = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local request, mode, lease_ms, not_after_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local ticket_us, heartbeat_ms, channel = ARGV[5], ARGV[6], ARGV[7]
 
 -- Adds a hold to those of its owner. The first gets an entry of its own with the second.
 local function add_hold(lock, deadline)
@@ -64,9 +64,8 @@ end
 if now_ms > not_after_ms then
   return {4, request, now_ms, lock.deadline}
 end
-local client = client_of(request)
 if mode == 'question' then
-  local alive_until = redis.call('ZSCORE', clients_key, client)
+  local alive_until = redis.call('ZSCORE', clients_key, client_of(request))
   if not alive_until or tonumber(alive_until) <= now_ms then
     return {5, request, now_ms, lock.deadline}
   end
@@ -114,7 +113,7 @@ if lock.count == 0 then
   end
 end
 
-local seen = 0
+local client, seen = client_of(request), 0
 if mode == 'open' or mode == 'question' then
   redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now_ms .. '')
   redis.call('ZADD', clients_key, (now_ms + heartbeat_ms) .. '', client)
