@@ -119,7 +119,10 @@ async fn a_release_after_another_took_over_says_taken(ground: Ground) {
     assert_eq!((lost.name(), lost.reason()), ("a", LostReason::Taken));
 
     let after = there.lock("a").status().await.unwrap().holder.unwrap();
-    assert_eq!((after.fence, &after.owner, after.holds), (new.fence(), new.owner(), 1));
+    assert_eq!(
+        (after.fence, &after.owner, after.holds),
+        (new.fence(), new.owner(), 1)
+    );
     assert!(after.ttl > Duration::from_secs(15), "{after:?}");
     new.release().await.unwrap();
 }
@@ -221,7 +224,9 @@ async fn contend(clients: Vec<LockManager>, rounds: usize) {
         });
     }
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
-    timeout(Duration::from_secs(30), all).await.expect("all to finish");
+    timeout(Duration::from_secs(30), all)
+        .await
+        .expect("all to finish");
     assert_eq!(history.grants().len(), expected);
     history.assert_no_overlap();
     history.assert_fences_increase();
