@@ -50,9 +50,11 @@ impl Held {
             self.keeper
                 .out(&self.hold.keys, &self.hold.request, false, &self.hold.trail);
         }
-        match lost {
-            Some(reason) => Err(self.hold.lost_by(reason).into()),
-            None => released,
+        match (lost, released) {
+            // The server knows whether somebody else has had the lock since.
+            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
+            (Some(reason), _) => Err(self.hold.lost_by(reason).into()),
+            (None, released) => released,
         }
     }
 
