@@ -38,21 +38,27 @@ impl Held {
     }
 
     /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the keeper.
-    pub(crate) async fn release(mut self) -> Result<(), Error> {
-        let lost = self.finish();
-        let give_up = self.keeper.patience_until();
-        let released = self
+    pub(crate) async fn release(self) -> Result<(), Error> {
+        // A closed client ends with its last hold: not before this one's release. Declared before `held`, so that
+        // what `held` leaves to the keeper, dropped midway, is known before this is gone.
+        let _stay = self.keeper.stay();
+        let mut held = self;
+        let lost = held.finish();
+        let give_up = held.keeper.patience_until();
+        let released = held
             .keeper
-            .release(&self.hold, &mut Releasing::default(), give_up)
+            .release(&held.hold, &mut Releasing::default(), give_up)
             .await;
         if !matches!(released, Err(Error::Unavailable(_))) {
-            self.settled = true;
-            self.keeper
-                .out(&self.hold.keys, &self.hold.request, false, &self.hold.trail);
+            held.settled = true;
+            held.keeper
+                .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);
         }
-        match lost {
-            Some(reason) => Err(self.hold.lost_by(reason).into()),
-            None => released,
+        match (lost, released) {
+            // The server knows whether somebody else has had the lock since.
+            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
+            (Some(reason), _) => Err(held.hold.lost_by(reason).into()),
+            (None, released) => released,
         }
     }
 
@@ -76,6 +82,8 @@ impl Drop for Held {
         if self.settled {
             return;
         }
+        // As above.
+        let _stay = self.keeper.stay();
         if self.finish().is_none() {
             count(&self.keeper.counters().released_by_drop);
         }

@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done.
+    /// Errands given and not done, and those who [`stay`](Keeper::stay).
     pending: AtomicUsize,
     wake: Notify,
     idle: Notify,
@@ -120,7 +120,20 @@ impl Keeper {
         self.pending.fetch_add(1, Ordering::AcqRel);
         if self.errands.send(errand).is_err() {
             // The runtime is gone, and with it the connection: the leases are what is left.
-            self.pending.fetch_sub(1, Ordering::AcqRel);
+            self.done();
+        }
+    }
+
+    /// Keeps a closed client from ending before something that the keeper does not know yet.
+    pub(crate) fn stay(self: &Arc<Self>) -> Stay {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        Stay(Arc::clone(self))
+    }
+
+    fn done(&self) {
+        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+            self.wake_if_closing();
         }
     }
 
@@ -199,11 +212,7 @@ impl Keeper {
                 Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
                     Done::Look(hold) => self.place(&hold),
-                    Done::Errand => {
-                        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                            self.idle.notify_waiters();
-                        }
-                    }
+                    Done::Errand => self.done(),
                 },
                 () = self.wake.notified() => {}
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
@@ -397,6 +406,16 @@ impl Keeper {
             }
             backoff.pause().await;
         }
+    }
+}
+
+/// A reason for a closed client not to end yet, while it lives.
+#[derive(Debug)]
+pub(crate) struct Stay(Arc<Keeper>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.done();
     }
 }
 
