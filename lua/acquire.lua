@@ -127,5 +127,6 @@ end
 if enqueued == 0 and mode ~= 'try' then
   ticket_us = redis.call('ZSCORE', queue_key, request)
 end
+local ahead = mode == 'try' and queued or math.max(queued - 1, 0)
 return {mode == 'try' and 3 or 2, request, now_ms, deadline, deadline - now_ms, tonumber(ticket_us) or 0,
-  math.max(queued - 1, 0), enqueued, math.min(seen, 1), denied, unpack(sibling)}
+  ahead, enqueued, math.min(seen, 1), denied, unpack(sibling)}

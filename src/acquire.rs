@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
+use tokio::time::Instant;
 
 use crate::attendant::{Patience, attend};
 use crate::client::{Trail, count};
-use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
 }
 
 /// Waits for the lock, in the order of the queue, until `until` if there is a bound.
-pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Tick>) -> Result<Held> {
+pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Instant>) -> Result<Held> {
     let began = rooms.client().now();
     let permit = rooms.admit()?;
     let mut entry = Entry::new(Arc::clone(&rooms), &wanted, permit);
@@ -43,7 +43,7 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Tic
     client.check_open()?;
     let bound = async {
         match until {
-            Some(until) => client.clock.sleep_until(until).await,
+            Some(until) => tokio::time::sleep_until(until).await,
             None => std::future::pending().await,
         }
     };
@@ -190,40 +190,28 @@ impl Entry {
     async fn wait(&mut self) -> Result<Held> {
         let rooms = Arc::clone(&self.rooms);
         let client = rooms.client();
-        let number = self.request.number();
         let mut patience = Patience::new(client);
-        loop {
-            let Some((call, trail)) = self.room.ask(number, false) else {
-                break;
-            };
-            let mut call = pin!(client.acquire(call));
-            let answer = tokio::select! {
+        while let Some(asked) = self.room.ask(self.request.number(), false) {
+            let mut heard = pin!(self.room.send(asked));
+            let heard = tokio::select! {
                 biased;
-                answer = &mut call => answer,
+                heard = &mut heard => heard,
                 verdict = &mut self.verdict => {
                     // Its reply is about to come, as a rule; that spares the `out` of an unanswered call.
-                    if let Ok(answer) = tokio::time::timeout(LATE_REPLY, call).await {
-                        trail.answered(&answer);
-                    }
+                    drop(tokio::time::timeout(LATE_REPLY, heard).await);
                     return settle(verdict);
                 }
             };
-            trail.answered(&answer);
-            match answer {
-                Ok(answer) => match self.room.heard(number, &answer.at, answer.reply) {
-                    Heard::Again => patience.restore(),
-                    Heard::Settled => break,
-                    Heard::Queued => {
-                        if self.room.needs_attendant() {
-                            tokio::spawn(attend(Arc::clone(&rooms), Arc::clone(&self.room)));
-                        }
-                        break;
+            match heard {
+                Ok((Heard::Again, _)) => patience.restore(),
+                Ok((Heard::Settled, _)) => break,
+                Ok((Heard::Queued, _)) => {
+                    if self.room.needs_attendant() {
+                        client.spawn(attend(Arc::clone(&rooms), Arc::clone(&self.room)));
                     }
-                },
-                Err(failure) => {
-                    self.room.unheard();
-                    tokio::time::sleep(patience.endure(failure)?).await;
+                    break;
                 }
+                Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
             }
         }
         self.verdict().await

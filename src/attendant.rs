@@ -14,46 +14,56 @@ use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
 use crate::retry::Backoff;
 use crate::room::{GiveBack, Heard, Room, Todo};
 use crate::rooms::Rooms;
-use crate::store::{Acquired, Failure, Release, ReleaseWhat};
+use crate::store::{Failure, Release, ReleaseWhat};
 
 /// Attends to a room until it has been empty for long enough, or its client is closed.
 pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     let client = Arc::clone(rooms.client());
     let mut patience = Patience::new(&client);
-    let mut subscribed = false;
+    let mut subscription = Subscription::Due(Tick::ZERO, Backoff::new());
     loop {
         if client.is_closed() {
             room.fail_all(&Error::Closed);
         }
-        let step = if !subscribed && !room.is_empty() {
-            let step = client.store.subscribe(Arc::clone(&room.channel)).await;
-            if step.is_ok() {
-                subscribed = true;
-                room.subscribed();
-            }
-            step
-        } else {
-            let kept = if client.is_closed() || rooms.len() > MAX_ROOMS_KEPT {
-                Duration::ZERO
-            } else {
-                ROOM_KEPT
-            };
-            match room.todo(kept) {
-                Todo::GiveBack(give_back) => return_grant(&client, &room, give_back).await,
-                Todo::Ask(numbers) => ask(&client, &room, &numbers).await,
-                Todo::Question(number) => question(&client, &room, number).await,
-                Todo::Wait(until) => {
-                    tokio::select! {
-                        () = room.call.notified() => {}
-                        () = client.clock.sleep_until(until) => {}
+        if let Subscription::Due(at, backoff) = &mut subscription {
+            if client.now() >= *at && !room.is_empty() {
+                match client.store.subscribe(Arc::clone(&room.channel)).await {
+                    Ok(()) => {
+                        subscription = Subscription::Up;
+                        room.subscribed();
                     }
-                    continue;
+                    Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
+                        room.fail_all(&as_error(failure))
+                    }
+                    // Until it is up, the room lives by its questions.
+                    Err(_) => *at = client.now().after(backoff.step()),
                 }
-                Todo::Leave if rooms.remove(&room) => return,
-                Todo::Leave => continue,
             }
+        }
+        let kept = if client.is_closed() || rooms.len() > MAX_ROOMS_KEPT {
+            Duration::ZERO
+        } else {
+            ROOM_KEPT
         };
-        match step {
+        let done = match room.todo(kept) {
+            Todo::GiveBack(give_back) => return_grant(&client, &room, give_back).await,
+            Todo::Ask(numbers) => ask(&room, &numbers).await,
+            Todo::Question(number) => question(&room, number).await,
+            Todo::Wait(until) => {
+                let until = match &subscription {
+                    Subscription::Due(at, _) if !room.is_empty() => until.min(*at),
+                    _ => until,
+                };
+                tokio::select! {
+                    () = room.call.notified() => {}
+                    () = client.clock.sleep_until(until) => {}
+                }
+                continue;
+            }
+            Todo::Leave if rooms.remove(&room) => return,
+            Todo::Leave => continue,
+        };
+        match done {
             Ok(()) => patience.restore(),
             Err(failure) => match patience.endure(failure) {
                 Ok(pause) => tokio::time::sleep(pause).await,
@@ -63,55 +73,41 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     }
 }
 
+/// Whether the room's channel is subscribed to; if not, when to try.
+#[derive(Debug)]
+enum Subscription {
+    Due(Tick, Backoff),
+    Up,
+}
+
 /// Sends the calls of these requests, in this order and all at once.
-async fn ask(client: &Client, room: &Room, numbers: &[u64]) -> Result<(), Failure> {
-    let mut calls: FuturesUnordered<_> = numbers
-        .iter()
-        .map(|&number| async move { (number, call(client, room, number, false).await) })
-        .collect();
+async fn ask(room: &Room, numbers: &[u64]) -> Result<(), Failure> {
+    let mut calls: FuturesUnordered<_> = numbers.iter().map(|&number| call(room, number, false)).collect();
     let mut outcome = Ok(());
-    while let Some((number, answer)) = calls.next().await {
-        if let Err(failure) = answer {
-            room.ask_again(number);
-            outcome = Err(failure);
-        }
+    while let Some(answer) = calls.next().await {
+        outcome = outcome.and(answer.map(drop));
     }
     outcome
 }
 
 /// Asks for the first of the room whether anything happened that nobody told.
-async fn question(client: &Client, room: &Room, number: u64) -> Result<(), Failure> {
-    let answer = call(client, room, number, true).await;
-    room.questioned(matches!(answer, Ok(Some(true))));
-    if answer.is_err() {
-        room.ask_again(number);
-    }
-    answer.map(drop)
+async fn question(room: &Room, number: u64) -> Result<(), Failure> {
+    let seen = call(room, number, true).await?;
+    room.questioned(seen == Some(true));
+    Ok(())
 }
 
-/// Sends one call of a request. Returns whether the server sees the room's subscription, where it tells.
-async fn call(client: &Client, room: &Room, number: u64, question: bool) -> Result<Option<bool>, Failure> {
-    let Some((call, trail)) = room.ask(number, question) else {
+/// Sends one call of a request, and has it repeated if need be. Returns whether the server sees the room's
+/// subscription, where it tells.
+async fn call(room: &Room, number: u64, question: bool) -> Result<Option<bool>, Failure> {
+    let Some(asked) = room.ask(number, question) else {
         return Ok(None);
     };
-    let answer = client.acquire(call).await;
-    trail.answered(&answer);
-    match answer {
-        Ok(answer) => {
-            let seen = match &answer.reply {
-                Acquired::Contended(contended) => Some(contended.seen),
-                _ => None,
-            };
-            if room.heard(number, &answer.at, answer.reply) == Heard::Again {
-                room.ask_again(number);
-            }
-            Ok(seen)
-        }
-        Err(failure) => {
-            room.unheard();
-            Err(failure)
-        }
+    let heard = room.send(asked).await;
+    if matches!(heard, Err(_) | Ok((Heard::Again, _))) {
+        room.ask_again(number);
     }
+    heard.map(|(_, seen)| seen)
 }
 
 /// Gives one grant back, by request and fence, and has its request ask again, at its old place.

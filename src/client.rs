@@ -1,10 +1,12 @@
 //! What all parts of one client share: its id, its store, what it knows of the server's clock, its counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::runtime::Handle;
 
 use crate::clock::{Clock, Tick};
-use crate::error::{Error, ServerError};
+use crate::error::Error;
 use crate::key::{ClientId, Owner, Request};
 use crate::lease::{Anchors, Exchange, ServerTime, Terms};
 use crate::options::{ManagerOptions, NOT_AFTER};
@@ -20,6 +22,7 @@ pub(crate) struct Client {
     anchors: Mutex<Known>,
     requests: AtomicU64,
     losses: AtomicU64,
+    runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
 
@@ -51,6 +54,7 @@ impl Client {
             }),
             requests: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
     }
@@ -112,6 +116,22 @@ impl Client {
         answer
     }
 
+    /// Sets the runtime that everything in the background lives on, unless it is set. Returns whether this did.
+    pub(crate) fn settle_on(&self, runtime: Handle) -> bool {
+        self.runtime.set(runtime).is_ok()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.runtime.get().is_some()
+    }
+
+    /// Starts a task on the client's runtime, whichever its caller lives on.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.runtime.get() {
+            runtime.spawn(task);
+        }
+    }
+
     /// How many leases this client has lost or let lapse. Each may have cost it its records: the next request of
     /// a room opens one again when the number has changed.
     pub(crate) fn losses(&self) -> u64 {
@@ -147,10 +167,6 @@ pub(crate) fn as_error(failure: Failure) -> Error {
         Failure::Refused(e) => Error::Refused(e),
         Failure::Closed => Error::Closed,
     }
-}
-
-pub(crate) fn no_answer() -> Failure {
-    Failure::Unknown(ServerError::new("no answer in time"))
 }
 
 /// Counts of what has happened since the start.

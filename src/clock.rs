@@ -9,10 +9,6 @@ pub(crate) struct Tick(Duration);
 impl Tick {
     pub(crate) const ZERO: Tick = Tick(Duration::ZERO);
 
-    pub(crate) fn from_nanos(nanos: u64) -> Tick {
-        Tick(Duration::from_nanos(nanos))
-    }
-
     /// Nanoseconds since the clock's origin: fits 64 bits for 584 years.
     pub(crate) fn as_nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)

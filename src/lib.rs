@@ -1,5 +1,54 @@
 //! A fair distributed lock for async Rust on Redis and Valkey.
+//!
+//! Waiters queue on the server in arrival order and sleep on a pub/sub channel. The release itself gives the lock to
+//! the next live waiter and tells that one alone: one round trip per hand-off, two commands per acquisition, however
+//! many wait.
+//!
+//! ```
+//! # struct Order; async fn charge(fence: fairlock::Fence) -> Result<(), std::io::Error> { Ok(()) }
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use fairlock::{LockManager, TryAcquire};
+//!
+//! let locks = LockManager::in_memory();        // or LockManager::connect("redis://127.0.0.1:6379").await?
+//! let lock = locks.lock("invoice:42");         // a name and options: no I/O
+//!
+//! let guard = lock.acquire().await?;           // first come, first served
+//! guard.run(charge(guard.fence())).await??;    // stopped with Err(Lost) if the lease is lost
+//! guard.release().await?;                      // certain; a dropped guard is released in the background
+//!
+//! match lock.try_acquire().await? {            // never waits, never overtakes
+//!     TryAcquire::Acquired(guard) => guard.release().await?,
+//!     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+//! }
+//!
+//! lock.with(async |fence| charge(fence).await).await??;   // acquire, run, release
+//! # Ok(()) }
+//! ```
+//!
+//! # A lease, not a mutex
+//! The server keeps a hold for the length of its lease, and the client renews it. A process that is stopped, cut off, or
+//! on a machine that sleeps loses its lock after that, and another one gets it. A guard knows by its own clock no later
+//! than the server, so **code that stops when it is told [`Lost`] never overlaps with the next holder**, as long as
+//! there is one server, which keeps its data and whose clock is not set forward. If doing it twice would be a bug
+//! all the same, hand [`LockGuard::fence`] to the resource and have it refuse smaller numbers.
+//!
+//! # What lives where
+//! - [`LockManager`]: one client of one server, or [in memory](LockManager::in_memory).
+//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`.
+//! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
+//! - [`Error`]: sorted by what a caller would do about it.
+//! - [`spin`]: the lock that tries again and again, as a baseline and a fallback.
+//!
+//! # Tracing
+//! Spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the fields `lock.name`, `lock.fence`,
+//! `lock.outcome` and `wait_ms`; a WARN for a lost lease, and for a slow acquire if
+//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set. Names and fields are part of the interface.
+//!
+//! # Features
+//! - `redis` (default): locks on a server. Without it, those in memory only.
+//! - `serde`: [`Fence`] as an integer.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 mod acquire;

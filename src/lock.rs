@@ -336,13 +336,15 @@ impl Lock {
     async fn acquire_held(&self, began: Tick, bound: Bound) -> Result<Held> {
         let wanted = self.wanted()?;
         let rooms = Arc::clone(self.inner.rooms());
-        let wait = match bound {
-            Bound::None => return acquire::acquire(rooms, wanted, None).await,
-            Bound::Within(wait) => wait,
-            Bound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
+        let now = Instant::now();
+        let until = match bound {
+            Bound::None => None,
+            // Beyond the end of time is no bound.
+            Bound::Within(wait) => now.checked_add(wait),
+            Bound::Until(deadline) => Some(deadline),
         };
-        if !wait.is_zero() {
-            return acquire::acquire(rooms, wanted, Some(began.after(wait))).await;
+        if until.is_none_or(|until| until > now) {
+            return acquire::acquire(rooms, wanted, until).await;
         }
         match acquire::try_acquire(rooms, wanted).await? {
             Attempt::Held(held) => Ok(held),

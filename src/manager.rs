@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 
 use crate::client::{Client, as_error};
 use crate::error::{Result, Unreleased};
@@ -169,7 +170,6 @@ pub(crate) struct Inner {
     rooms: Arc<Rooms>,
     /// Leads the store's messages to the rooms, for as long as they are wanted.
     _relay: Arc<Relay>,
-    started: AtomicBool,
 }
 
 impl Inner {
@@ -184,11 +184,7 @@ impl Inner {
         let keeper = Arc::new(Keeper::new(Arc::clone(&client)));
         let rooms = Arc::new(Rooms::new(client, keeper));
         relay.lead_to(&rooms);
-        Inner {
-            rooms,
-            _relay: relay,
-            started: AtomicBool::new(false),
-        }
+        Inner { rooms, _relay: relay }
     }
 
     pub(crate) fn rooms(&self) -> &Arc<Rooms> {
@@ -203,16 +199,16 @@ impl Inner {
         self.rooms.keeper()
     }
 
-    /// Starts the keeper on the runtime of the first call.
+    /// Starts the keeper, on the runtime of the first call.
     pub(crate) fn start(&self) {
-        if !self.started.load(Ordering::Acquire) && !self.started.swap(true, Ordering::AcqRel) {
-            let service = Service(Arc::clone(&self.rooms));
-            tokio::spawn(async move {
-                let keeper = Arc::clone(service.0.keeper());
-                keeper.run().await;
-                drop(service);
-            });
+        if self.client().is_settled() || !self.client().settle_on(Handle::current()) {
+            return;
         }
+        let service = Service(Arc::clone(&self.rooms));
+        self.client().spawn(async move {
+            Arc::clone(service.0.keeper()).run().await;
+            drop(service);
+        });
     }
 }
 
@@ -220,7 +216,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.rooms.close();
         self.keeper().wake_if_closing();
-        if !self.started.load(Ordering::Acquire) {
+        if !self.client().is_settled() {
             self.client().store.close();
         }
     }

@@ -4,7 +4,8 @@
 //! granted, when it fails, or when its caller stops waiting; whoever takes it out owns what follows. So a grant is
 //! handed to exactly one, and a cancelled request that is still here was not granted to anybody.
 //!
-//! What comes in (replies, pushes) is handled without waiting; what must be sent is left to the room's attendant.
+//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked is left to the room's
+//! attendant.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use crate::key::{Keys, Request};
 use crate::lease::{Exchange, Fence, Terms, Ticket};
 use crate::options::JITTER;
 use crate::retry::jitter;
-use crate::store::{Acquire, Acquired, Contended, Grant, Mode, Push};
+use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push};
 
 /// How often a room asks, at most, until the server sees its subscription.
 const CONFIRMATIONS: u32 = 3;
@@ -81,6 +82,16 @@ struct Waiter {
     verdict: oneshot::Sender<Result<Held>>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<Tick>,
+}
+
+/// A call that is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    number: u64,
+    call: Acquire,
+    trail: Arc<Trail>,
+    /// The record that it opens or prolongs, if it does.
+    record: Option<Record>,
 }
 
 /// A grant that came too late.
@@ -177,16 +188,12 @@ impl Room {
         !std::mem::replace(&mut state.attended, true)
     }
 
-    pub(crate) fn attendant_left(&self) {
-        locked(&self.state).attended = false;
-    }
-
     /// The call that asks for this request; `None` when it is not here any more.
-    pub(crate) fn ask(&self, number: u64, question: bool) -> Option<(Acquire, Arc<Trail>)> {
-        let now = self.client.now();
+    pub(crate) fn ask(&self, number: u64, question: bool) -> Option<Asked> {
         let losses = self.client.losses();
         let not_after = self.client.not_after();
-        let mut state = locked(&self.state);
+        let now = self.client.now();
+        let state = locked(&self.state);
         let opened = state
             .record
             .is_some_and(|record| record.losses == losses && now < record.until);
@@ -206,26 +213,53 @@ impl Room {
             ticket: waiter.ticket,
             heartbeat: self.client.options.heartbeat,
         };
-        let trail = Arc::clone(&waiter.trail);
-        if mode != Mode::Wait {
-            // Less a tenth, for clocks and the way there: opening once too often does no harm.
-            let until = now.after(self.client.options.heartbeat * 9 / 10);
-            state.record = Some(Record { until, losses });
-        }
-        Some((call, trail))
+        // Less a tenth, for clocks and the way there: opening once too often does no harm.
+        let until = now.after(self.client.options.heartbeat * 9 / 10);
+        let record = (mode != Mode::Wait).then_some(Record { until, losses });
+        Some(Asked {
+            number,
+            call,
+            trail: Arc::clone(&waiter.trail),
+            record,
+        })
     }
 
-    /// A call got no reply, or none that says what was done: its opening may not have happened.
-    pub(crate) fn unheard(&self) {
+    /// Sends a call, and takes in what is answered.
+    pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
+        let Asked {
+            number,
+            call,
+            trail,
+            record,
+        } = asked;
+        let answer = self.client.acquire(call).await;
+        trail.answered(&answer);
+        match answer {
+            Ok(Answer { at, reply }) => {
+                let seen = match &reply {
+                    Acquired::Contended(contended) => Some(contended.seen),
+                    _ => None,
+                };
+                Ok((self.heard(number, record, &at, reply), seen))
+            }
+            Err(failure) => {
+                self.forget_record();
+                Err(failure)
+            }
+        }
+    }
+
+    /// The record may be gone, or may never have been opened.
+    fn forget_record(&self) {
         locked(&self.state).record = None;
     }
 
-    pub(crate) fn heard(&self, number: u64, at: &Exchange, reply: Acquired) -> Heard {
+    fn heard(&self, number: u64, record: Option<Record>, at: &Exchange, reply: Acquired) -> Heard {
         match reply {
             Acquired::Granted(grant) => self.tell(&grant, Some(at.local(grant.deadline))),
-            Acquired::Contended(contended) => self.contended(number, at, contended),
+            Acquired::Contended(contended) => self.contended(number, record, at, contended),
             Acquired::Gone => {
-                self.unheard();
+                self.forget_record();
                 self.ask_all();
                 Heard::Queued
             }
@@ -233,9 +267,11 @@ impl Room {
         }
     }
 
-    fn contended(&self, number: u64, at: &Exchange, contended: Contended) -> Heard {
+    fn contended(&self, number: u64, record: Option<Record>, at: &Exchange, contended: Contended) -> Heard {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
+        // Only a call that queued opened the record, or prolonged it.
+        state.record = record.or(state.record);
         let Some(waiter) = state.waiters.get_mut(&number) else {
             return Heard::Settled;
         };
@@ -324,8 +360,10 @@ impl Room {
                 .filter(same_owner)
                 .map(|(number, _)| *number)
                 .collect();
-            state.asks.some.extend(others);
-            self.call.notify_one();
+            if !others.is_empty() {
+                state.asks.some.extend(others);
+                self.call.notify_one();
+            }
         }
         drop(state);
         count(&self.client.counters.acquired);

@@ -1,5 +1,8 @@
 //! The scripts of `lua/`: their texts, their arguments and their replies. The only file that names Lua.
 
+#[cfg(test)]
+mod tests;
+
 use crate::key::{Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
@@ -11,11 +14,13 @@ use std::time::Duration;
 /// One operation: its own file, after the parts of `lua/lib/` that it shares with others.
 #[derive(Debug)]
 pub(crate) struct Script {
+    #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
 }
 
 /// The clock first, since tests put another in its place.
+#[cfg(test)]
 const CLOCK: &str = include_str!("../lua/lib/clock.lua");
 
 macro_rules! script {

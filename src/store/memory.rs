@@ -1,1 +1,294 @@
+//! Locks inside this process: the same order, leases and fences, without a server.
 
+#[cfg(test)]
+#[cfg(feature = "redis")]
+mod against_scripts;
+mod lock;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use crate::clock::{Clock, Tick};
+use crate::lease::{Exchange, ServerTime, millis};
+use crate::store::{
+    Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
+    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+};
+use lock::{Channels, Now};
+use rules::Rules;
+
+/// Where in-memory locks live: what a server is to the others. Clones are the same store, and all managers that are
+/// built on it share its locks.
+///
+/// Its time is tokio's clock, so that tests which pause that can let leases end.
+#[derive(Clone, Default)]
+pub struct MemoryStore(Arc<Shared>);
+
+impl MemoryStore {
+    /// A store without locks. It needs no runtime.
+    pub fn new() -> MemoryStore {
+        MemoryStore::default()
+    }
+
+    /// A client of this store, which tells `listener` what comes on the channels that it subscribes to.
+    pub(crate) fn connect(&self, listener: Weak<dyn Listener>) -> Arc<Connection> {
+        Arc::new(Connection(Arc::new(Client {
+            store: self.0.clone(),
+            listener,
+            closed: AtomicBool::new(false),
+        })))
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("locks", &self.0.state().rules.locks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    clock: Clock,
+    /// What the store's clock showed at the origin of `clock`: the real time, so that times and fences look as
+    /// they do on a server.
+    origin_us: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    rules: Rules,
+    /// The time of the last call, as a ticket or a fence.
+    last_us: u64,
+    subscribers: HashMap<Arc<str>, Vec<Arc<Client>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        let real = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Shared {
+            clock: Clock::tokio(),
+            origin_us: millis(real) * 1000,
+            state: Mutex::new(State {
+                rules: Rules::new(),
+                last_us: 0,
+                subscribers: HashMap::new(),
+            }),
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store's time at a local one.
+    fn at(&self, local: Tick) -> Duration {
+        Duration::from_micros(self.origin_us) + local.since(Tick::ZERO)
+    }
+}
+
+/// What one call publishes, delivered once the store is unlocked.
+struct Deliveries<'a> {
+    subscribers: &'a HashMap<Arc<str>, Vec<Arc<Client>>>,
+    messages: Vec<(Arc<dyn Listener>, String, String)>,
+}
+
+impl<'a> Deliveries<'a> {
+    fn clients(&self, channel: &str) -> std::slice::Iter<'a, Arc<Client>> {
+        self.subscribers
+            .get(channel)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+            .iter()
+    }
+}
+
+impl Channels for Deliveries<'_> {
+    fn receivers(&self, channel: &str) -> usize {
+        self.clients(channel)
+            .filter(|client| client.listener.strong_count() > 0)
+            .count()
+    }
+
+    fn publish(&mut self, channel: &str, message: &str) -> usize {
+        let before = self.messages.len();
+        for client in self.clients(channel) {
+            // Kept until the store is unlocked: this may become the last reference to the listener, and what that
+            // one drops may call the store.
+            if let Some(listener) = client.listener.upgrade() {
+                self.messages
+                    .push((listener, channel.to_owned(), message.to_owned()));
+            }
+        }
+        self.messages.len() - before
+    }
+}
+
+struct Client {
+    store: Arc<Shared>,
+    listener: Weak<dyn Listener>,
+    closed: AtomicBool,
+}
+
+impl Client {
+    fn check(&self) -> Result<(), Failure> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Failure::Closed);
+        }
+        Ok(())
+    }
+
+    fn execute<T>(
+        &self,
+        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T,
+    ) -> Result<Answer<T>, Failure> {
+        let store = &*self.store;
+        let mut state = store.state();
+        self.check()?;
+        let sent = store.clock.now();
+        let time = store.at(sent);
+        // Calls within one µs, as all are while tokio's clock is paused, still get tickets that tell their order.
+        let us = u64::try_from(time.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(state.last_us + 1);
+        let now = Now { us, ms: millis(time) };
+        let State {
+            rules,
+            last_us,
+            subscribers,
+        } = &mut *state;
+        *last_us = us;
+        rules.sweep(now);
+        let mut deliveries = Deliveries {
+            subscribers,
+            messages: Vec::new(),
+        };
+        let reply = work(rules, now, &mut deliveries);
+        let messages = deliveries.messages;
+        drop(state);
+        for (listener, channel, message) in messages {
+            listener.pushed(&channel, &message);
+        }
+        let at = Exchange {
+            sent,
+            received: sent,
+            now: ServerTime::from_ms(now.ms),
+        };
+        Ok(Answer { at, reply })
+    }
+
+    /// A client is closed under the store's lock too, so that none subscribes afterwards.
+    fn subscribe(self: &Arc<Client>, channel: &Arc<str>) -> Result<(), Failure> {
+        let mut state = self.store.state();
+        self.check()?;
+        let clients = state.subscribers.entry(channel.clone()).or_default();
+        if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {
+            clients.push(self.clone());
+        }
+        Ok(())
+    }
+
+    fn unsubscribe(self: &Arc<Client>, channel: &str) {
+        let mut state = self.store.state();
+        if let Some(clients) = state.subscribers.get_mut(channel) {
+            clients.retain(|client| !Arc::ptr_eq(client, self));
+            if clients.is_empty() {
+                state.subscribers.remove(channel);
+            }
+        }
+    }
+
+    fn close(self: &Arc<Client>) {
+        let mut state = self.store.state();
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            state.subscribers.retain(|_, clients| {
+                clients.retain(|client| !Arc::ptr_eq(client, self));
+                !clients.is_empty()
+            });
+        }
+    }
+}
+
+/// One client of a [`MemoryStore`]. Dropping it closes it.
+pub(crate) struct Connection(Arc<Client>);
+
+impl Connection {
+    /// All work is done at the call's first poll.
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
+    ) -> Call<T> {
+        let client = self.0.clone();
+        Box::pin(async move { client.execute(work) })
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("closed", &self.0.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Store for Connection {
+    fn acquire(&self, call: Acquire) -> Call<Acquired> {
+        self.call(move |rules, now, channels| rules.acquire(&call, now, channels))
+    }
+
+    fn release(&self, call: Release) -> Call<Released> {
+        self.call(move |rules, now, channels| rules.release(&call, now, channels))
+    }
+
+    fn renew(&self, call: Renew) -> Call<Renewed> {
+        self.call(move |rules, now, _| rules.renew(&call, now))
+    }
+
+    fn inspect(&self, call: Inspect) -> Call<Inspected> {
+        self.call(move |rules, now, _| rules.inspect(&call, now))
+    }
+
+    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
+        self.call(move |rules, now, _| rules.spin_acquire(&call, now))
+    }
+
+    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
+        self.call(move |rules, now, _| rules.spin_release(&call, now))
+    }
+
+    fn time(&self) -> Call<()> {
+        self.call(|_, _, _| ())
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let client = self.0.clone();
+        Box::pin(async move { client.subscribe(&channel) })
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.0.unsubscribe(channel);
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.store.clock
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}

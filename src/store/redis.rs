@@ -9,7 +9,7 @@ mod lane;
 mod link;
 mod subscriber;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 
 mod calls;
 mod connections;
-mod server;
+pub(crate) mod server;
 mod subscriptions;
 
 use std::sync::Mutex;

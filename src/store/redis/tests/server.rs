@@ -12,14 +12,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 /// A server process on a free loopback port, killed when it is dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     process: Child,
     directory: PathBuf,
-    pub(super) port: u16,
+    pub(crate) port: u16,
 }
 
 impl Server {
-    pub(super) fn start() -> Server {
+    pub(crate) fn start() -> Server {
         // Somebody else may take the port before the server does.
         for _ in 0..20 {
             if let Some(server) = Server::start_on(free_port()) {
@@ -111,7 +111,7 @@ pub(super) fn free_port() -> u16 {
 
 /// A wire to a server: connections through it can be frozen (nothing passes any more, nothing is closed) or cut.
 pub(super) struct Wire {
-    pub(super) port: u16,
+    pub(crate) port: u16,
     frozen: Arc<AtomicBool>,
     /// Connections of a number not above this one pass nothing more.
     dead: watch::Sender<usize>,

@@ -1,0 +1,278 @@
+//! The rules of the scripts in plain Rust, with time as an argument: what in-memory locks run by, and the model
+//! that the scripts are tested against. A rule is changed here and in `lua/` together.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now};
+use crate::key::Owner;
+use crate::lease::{Fence, ServerTime, Ticket, millis};
+use crate::store::{
+    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
+    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+};
+
+/// How many a call removes from the queue at most before it answers `more`.
+pub(super) const BOUND: usize = 10_000;
+/// With fewer entries than this nothing is swept.
+const SWEEP_FROM: usize = 1024;
+
+/// All locks of one store.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) locks: HashMap<String, Lock>,
+    pub(super) spins: HashMap<String, Spin>,
+    bound: usize,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Spin {
+    pub(super) owner: Owner,
+    pub(super) count: u64,
+    until: u64,
+}
+
+impl Rules {
+    pub(super) fn new() -> Rules {
+        Rules {
+            locks: HashMap::new(),
+            spins: HashMap::new(),
+            bound: BOUND,
+            sweep_at: SWEEP_FROM,
+        }
+    }
+
+    /// The same rules, but removing so few at most before the answer is `more`.
+    #[cfg(test)]
+    pub(super) fn with_bound(bound: usize) -> Rules {
+        Rules {
+            bound,
+            ..Rules::new()
+        }
+    }
+
+    /// Drops what is over. It costs each call little: it looks at everything only when the number of entries has
+    /// doubled since the last time.
+    pub(super) fn sweep(&mut self, now: Now) {
+        if self.locks.len() + self.spins.len() < self.sweep_at {
+            return;
+        }
+        self.locks.retain(|_, lock| lock.kept_until > now.ms);
+        self.spins.retain(|_, spin| spin.until > now.ms);
+        self.sweep_at = (2 * (self.locks.len() + self.spins.len())).max(SWEEP_FROM);
+    }
+
+    fn lock(&mut self, key: &str) -> &mut Lock {
+        self.locks.entry(key.to_owned()).or_default()
+    }
+
+    pub(super) fn acquire(&mut self, call: &Acquire, now: Now, channels: &mut dyn Channels) -> Acquired {
+        let bound = self.bound;
+        let Acquire {
+            keys, request, mode, ..
+        } = call;
+        let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
+        let lock = self.lock(&keys.lock);
+        let (mut holder, ended) = lock.read(now, true);
+        if let Some(grant) = holder.grant_of(request) {
+            return Acquired::Granted(grant);
+        }
+        if now.ms > call.not_after.ms() {
+            return Acquired::Late;
+        }
+        let alive = lock
+            .clients
+            .get(request.client())
+            .is_some_and(|until| *until > now.ms);
+        if *mode == Mode::Question && !alive {
+            return Acquired::Gone;
+        }
+        if holder.is_of(request.owner()) {
+            let deadline = now.ms + lease;
+            holder.holds.insert(request.clone(), Hold { deadline, lease });
+            lock.write_holds(&mut holder);
+            lock.queue.remove(request);
+        } else if !holder.is_held() && lock.queue.len() == 0 {
+            lock.take_for_dead(&ended);
+            lock.grant(&mut holder, request, now, lease, false);
+        }
+        if let Some(grant) = holder.grant_of(request) {
+            return Acquired::Granted(grant);
+        }
+
+        let mut enqueued = false;
+        if *mode != Mode::Try {
+            let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
+            enqueued = lock.queue.add(ticket, request);
+            lock.keep_until(now.ms + heartbeat + KEPT_MS);
+        }
+        let queued = lock.queue.len();
+        if !holder.is_held() {
+            let mine = Some((request, lease));
+            match lock.hand_over(&mut holder, &ended, mine, &keys.channel, now, bound, channels) {
+                HandOver::More => return Acquired::More,
+                HandOver::Nobody => lock.grant(&mut holder, request, now, lease, false),
+                HandOver::Handed => {}
+            }
+            if let Some(grant) = holder.grant_of(request) {
+                return Acquired::Granted(grant);
+            }
+        }
+
+        if matches!(mode, Mode::Open | Mode::Question) {
+            lock.clients.retain(|_, until| *until > now.ms);
+            lock.clients
+                .insert(request.client().to_owned(), now.ms + heartbeat);
+        }
+        let seen = *mode == Mode::Question
+            && channels.receivers(&format!("{}{}", keys.channel, request.client())) > 0;
+        let sibling = holder.request.as_ref().filter(|r| r.client() == request.client());
+        // A try is never queued, so all of the queue is ahead of it.
+        let itself = usize::from(*mode != Mode::Try);
+        Acquired::Contended(Contended {
+            ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
+            ticket: (*mode != Mode::Try).then(|| Ticket(lock.queue.ticket(request).unwrap_or_default())),
+            ahead: queued.saturating_sub(itself) as u64,
+            seen,
+            enqueued,
+            denied: false,
+            sibling: sibling.and_then(|sibling| holder.grant_of(sibling)),
+        })
+    }
+
+    pub(super) fn release(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> Released {
+        let bound = self.bound;
+        let Release { keys, request, what } = call;
+        let lock = self.lock(&keys.lock);
+        let (mut holder, ended) = lock.read(now, true);
+        let was_held = holder.is_held();
+        let fence = match what {
+            ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence) => Some(*fence),
+            ReleaseWhat::Out => None,
+        };
+        let fence_counts = fence.is_none_or(|fence| fence.get() == holder.fence);
+        let mut outcome = None;
+        if let ReleaseWhat::Force(_) = what {
+            if was_held && fence_counts {
+                holder.holds.clear();
+                outcome = Some(ReleaseOutcome::Released);
+            }
+        } else if fence_counts && holder.holds.remove(request).is_some() {
+            outcome = Some(if holder.is_held() {
+                ReleaseOutcome::OneFewer
+            } else {
+                ReleaseOutcome::Released
+            });
+        }
+        if *what == ReleaseWhat::Out {
+            lock.queue.remove(request);
+            outcome = outcome.or(Some(ReleaseOutcome::Released));
+        }
+        let outcome = outcome.unwrap_or(if holder.ran_out(fence) {
+            ReleaseOutcome::Expired
+        } else {
+            ReleaseOutcome::Taken
+        });
+
+        let mut more = false;
+        if outcome == ReleaseOutcome::OneFewer {
+            lock.write_holds(&mut holder);
+        } else if !holder.is_held() {
+            let handed = lock.hand_over(&mut holder, &ended, None, &keys.channel, now, bound, channels);
+            more = matches!(handed, HandOver::More);
+            if was_held && !matches!(handed, HandOver::Handed) {
+                lock.free(&holder, now);
+            }
+        }
+        Released {
+            outcome,
+            denied: false,
+            more,
+        }
+    }
+
+    pub(super) fn renew(&mut self, call: &Renew, now: Now) -> Renewed {
+        let lock = self.lock(&call.keys.lock);
+        let (mut holder, _) = lock.read(now, false);
+        let lease = millis(call.lease);
+        let wanted = (now.ms + lease).min(call.cap.ms());
+        let fence_counts = holder.fence == call.fence.get();
+        let is_first = holder.request.as_ref() == Some(&call.request);
+        let Some(hold) = holder.holds.get_mut(&call.request).filter(|_| fence_counts) else {
+            return if holder.ran_out(Some(call.fence)) {
+                Renewed::Expired
+            } else {
+                Renewed::Taken
+            };
+        };
+        if wanted > hold.deadline {
+            *hold = Hold {
+                deadline: wanted,
+                lease,
+            };
+        }
+        let deadline = hold.deadline;
+        if is_first {
+            holder.pushed = false;
+        }
+        lock.write_holds(&mut holder);
+        Renewed::Until(ServerTime::from_ms(deadline))
+    }
+
+    pub(super) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {
+        let lock = self.lock(&call.keys.lock);
+        let (holder, _) = lock.read(now, false);
+        let held = holder.owner.clone().filter(|_| holder.is_held());
+        Inspected {
+            holder: held.zip(Fence::new(holder.fence)).map(|(owner, fence)| Holding {
+                owner,
+                fence,
+                holds: holder.holds.len() as u64,
+                deadline: ServerTime::from_ms(holder.deadline()),
+            }),
+            waiting: lock.queue.len() as u64,
+        }
+    }
+
+    pub(super) fn spin_acquire(&mut self, call: &SpinAcquire, now: Now) -> SpinAcquired {
+        let until = now.ms + millis(call.lease);
+        let held = self
+            .spins
+            .get_mut(&call.keys.spin)
+            .filter(|spin| spin.until > now.ms);
+        match held {
+            Some(spin) if spin.owner == call.owner => {
+                spin.count += 1;
+                spin.until = spin.until.max(until);
+                SpinAcquired::Held(spin.count)
+            }
+            Some(spin) => SpinAcquired::Busy(Duration::from_millis(spin.until - now.ms)),
+            None => {
+                let spin = Spin {
+                    owner: call.owner.clone(),
+                    count: 1,
+                    until,
+                };
+                self.spins.insert(call.keys.spin.clone(), spin);
+                SpinAcquired::Held(1)
+            }
+        }
+    }
+
+    pub(super) fn spin_release(&mut self, call: &SpinRelease, now: Now) -> SpinReleased {
+        let held = self
+            .spins
+            .get_mut(&call.keys.spin)
+            .filter(|spin| spin.until > now.ms);
+        let Some(spin) = held.filter(|spin| spin.owner == call.owner) else {
+            return SpinReleased::NotHeld;
+        };
+        spin.count -= 1;
+        let left = spin.count;
+        if left == 0 {
+            self.spins.remove(&call.keys.spin);
+        }
+        SpinReleased::Left(left)
+    }
+}
