@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod connections;
 mod holders;
 mod parts;
 mod scene;
