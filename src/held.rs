@@ -38,20 +38,23 @@ impl Held {
     }
 
     /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the keeper.
-    pub(crate) async fn release(mut self) -> Result<(), Error> {
-        let lost = self.finish();
-        let give_up = self.keeper.patience_until();
-        let released = self
+    pub(crate) async fn release(self) -> Result<(), Error> {
+        let _stay = self.keeper.stay();
+        // Dropped before it, so that the keeper hears of what is left to do while it stays.
+        let mut held = self;
+        let lost = held.finish();
+        let give_up = held.keeper.patience_until();
+        let released = held
             .keeper
-            .release(&self.hold, &mut Releasing::default(), give_up)
+            .release(&held.hold, &mut Releasing::default(), give_up)
             .await;
         if !matches!(released, Err(Error::Unavailable(_))) {
-            self.settled = true;
-            self.keeper
-                .out(&self.hold.keys, &self.hold.request, false, &self.hold.trail);
+            held.settled = true;
+            held.keeper
+                .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);
         }
         match lost {
-            Some(reason) => Err(self.hold.lost_by(reason).into()),
+            Some(reason) => Err(held.hold.lost_by(reason).into()),
             None => released,
         }
     }
@@ -76,6 +79,7 @@ impl Drop for Held {
         if self.settled {
             return;
         }
+        let _stay = self.keeper.stay();
         if self.finish().is_none() {
             count(&self.keeper.counters().released_by_drop);
         }

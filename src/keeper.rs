@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done.
+    /// Errands given and not done, and releases that somebody waits for.
     pending: AtomicUsize,
     wake: Notify,
     idle: Notify,
@@ -120,7 +120,21 @@ impl Keeper {
         self.pending.fetch_add(1, Ordering::AcqRel);
         if self.errands.send(errand).is_err() {
             // The runtime is gone, and with it the connection: the leases are what is left.
-            self.pending.fetch_sub(1, Ordering::AcqRel);
+            self.done();
+        }
+    }
+
+    /// Keeps the keeper, and with it the connection, until the returned value is dropped; also when the client is
+    /// closed and the last hold has left.
+    pub(crate) fn stay(self: &Arc<Self>) -> Stay {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        Stay(Arc::clone(self))
+    }
+
+    fn done(&self) {
+        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+            self.wake_if_closing();
         }
     }
 
@@ -145,7 +159,7 @@ impl Keeper {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Waits until every errand is done.
+    /// Waits until all is done that is pending.
     pub(crate) async fn drained(&self) {
         loop {
             let idle = self.idle.notified();
@@ -199,11 +213,7 @@ impl Keeper {
                 Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
                     Done::Look(hold) => self.place(&hold),
-                    Done::Errand => {
-                        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                            self.idle.notify_waiters();
-                        }
-                    }
+                    Done::Errand => self.done(),
                 },
                 () = self.wake.notified() => {}
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
@@ -397,6 +407,16 @@ impl Keeper {
             }
             backoff.pause().await;
         }
+    }
+}
+
+/// Something is being told to the server, and the keeper stays for it.
+#[derive(Debug)]
+pub(crate) struct Stay(Arc<Keeper>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.done();
     }
 }
 
