@@ -118,3 +118,25 @@ async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_guard_that_outlives_its_manager_is_renewed_and_released() {
+    let server = Server::start().await;
+    let others = connect(&server.url()).await;
+    for is_closed in [true, false] {
+        let short = settings()
+            .lease(Duration::from_millis(300))
+            .claim_window(Duration::from_millis(300));
+        let locks = short.connect(&server.url()).await.unwrap();
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        if is_closed {
+            locks.close().await.unwrap_err();
+        }
+        drop(locks);
+        let waiter = in_line(&server, &others, NAME, 1).await;
+        tokio::time::sleep(SECOND).await;
+        guard.check().unwrap();
+        guard.release().await.unwrap();
+        granted(waiter, SOON).await.release().await.unwrap();
+    }
+}

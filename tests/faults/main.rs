@@ -11,5 +11,6 @@ mod support;
 mod connections;
 mod holders;
 mod parts;
+mod replies;
 mod scene;
 mod waiters;
