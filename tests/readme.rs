@@ -56,6 +56,26 @@ fn called_by(script: &str) -> BTreeSet<String> {
     calls.map(name).collect()
 }
 
+/// The crate's documentation has the same example, where it is compiled and run.
+#[test]
+fn the_example_is_the_one_that_is_tested() {
+    let crate_docs = include_str!("../src/lib.rs");
+    let tested = |line: &str| {
+        crate_docs
+            .lines()
+            .any(|doc| doc.trim_start_matches("//! ") == line)
+    };
+    let example = README
+        .split("```rust\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("an example");
+    let connect = |line: &&str| !line.is_empty() && !line.starts_with("let locks = ");
+    for line in example.lines().filter(connect) {
+        assert!(tested(line), "not in the example of src/lib.rs: {line}");
+    }
+}
+
 #[test]
 fn the_advised_rights_are_those_that_the_scripts_need() {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");

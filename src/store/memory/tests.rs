@@ -105,7 +105,7 @@ fn clients_of_one_store_share_its_locks_and_one_is_told() {
     assert_eq!([a.heard(), b.heard(), c.heard()], [0, 1, 0]);
     b.out(1);
     assert_eq!([b.heard(), c.heard()], [1, 1]);
-    assert_eq!(granted(&c.acquire(1)).is_some(), true);
+    assert!(granted(&c.acquire(1)).is_some());
 }
 
 #[test]
