@@ -9,7 +9,9 @@
 mod support;
 
 mod connections;
+mod forgetful;
 mod holders;
+mod network;
 mod parts;
 mod replies;
 mod scene;
