@@ -15,4 +15,5 @@ mod network;
 mod parts;
 mod replies;
 mod scene;
+mod unwilling;
 mod waiters;
