@@ -19,10 +19,10 @@ async fn main() -> fairlock::Result<()> {
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
     println!("holding {} with fence {}", guard.name(), guard.fence());
 
-    // Who does not want to wait is told when to come again.
+    // Who does not want to wait is told when the lease of the holder ends.
     match lock.try_acquire().await? {
         TryAcquire::Acquired(_) => println!("never printed: the lock is held"),
-        TryAcquire::Busy(busy) => println!("busy; try again in {} s at the latest", busy.retry_after_secs()),
+        TryAcquire::Busy(busy) => println!("busy; retry after {} s", busy.retry_after_secs()),
     }
 
     // The work is stopped, with `Err(Lost)`, should the lease be lost meanwhile.

@@ -134,9 +134,15 @@ impl Hold {
         locked(&self.state).over.is_some()
     }
 
-    /// Why it ends now that its deadline has come.
-    pub(crate) fn reason_now(&self) -> LostReason {
-        self.reason_at_deadline(&locked(&self.state))
+    /// Why it ends now that the server has nothing of it any more, and nobody has had the lock since: its time was
+    /// over, or somebody took the key away before that.
+    pub(crate) fn reason_gone(&self) -> LostReason {
+        let state = locked(&self.state);
+        if self.clock.now() < state.deadline {
+            LostReason::Taken
+        } else {
+            self.reason_at_deadline(&state)
+        }
     }
 
     fn reason_at_deadline(&self, state: &State) -> LostReason {

@@ -237,7 +237,7 @@ impl Keeper {
     fn look(self: &Arc<Self>, hold: Arc<Hold>) -> Option<Job> {
         let deadline = hold.deadline();
         if self.client.now() >= deadline {
-            self.lose(&hold, hold.reason_now());
+            self.lose(&hold, hold.reason_gone());
             return None;
         }
         let mut schedule = locked(&self.schedule);
@@ -270,7 +270,7 @@ impl Keeper {
         match answer {
             Ok(answer) => match answer.reply {
                 Renewed::Until(deadline) => hold.renewed(deadline, answer.at.local(deadline)),
-                Renewed::Expired => self.lose(hold, hold.reason_now()),
+                Renewed::Expired => self.lose(hold, hold.reason_gone()),
                 Renewed::Taken => self.lose(hold, LostReason::Taken),
             },
             Err(failure) => {
@@ -386,7 +386,7 @@ impl Keeper {
                     return match answer.reply.outcome {
                         _ if so_far.done => Ok(()),
                         ReleaseOutcome::Taken => Err(hold.lost_by(LostReason::Taken).into()),
-                        _ => Err(hold.lost_by(hold.reason_now()).into()),
+                        _ => Err(hold.lost_by(hold.reason_gone()).into()),
                     };
                 }
                 Err(failure) => failure,

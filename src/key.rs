@@ -107,10 +107,6 @@ impl ClientId {
     pub(crate) fn from_number(n: u128) -> ClientId {
         ClientId(Uuid::from_u128(n).simple().to_string().into())
     }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl fmt::Display for ClientId {

@@ -1,5 +1,8 @@
 //! The scripts of `lua/`: their texts, their arguments and their replies. The only file that names Lua.
 
+#[cfg(test)]
+mod tests;
+
 use crate::key::{Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
@@ -11,6 +14,7 @@ use std::time::Duration;
 /// One operation: its own file, after the parts of `lua/lib/` that it shares with others.
 #[derive(Debug)]
 pub(crate) struct Script {
+    #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
 }

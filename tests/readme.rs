@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+#[cfg(unix)]
+mod support;
+
 const README: &str = include_str!("../README.md");
 
 /// Rights that the client needs for itself rather than for its scripts.
@@ -53,6 +56,26 @@ fn called_by(script: &str) -> BTreeSet<String> {
     calls.map(name).collect()
 }
 
+/// The crate's documentation has the same example, where it is compiled and run.
+#[test]
+fn the_example_is_the_one_that_is_tested() {
+    let crate_docs = include_str!("../src/lib.rs");
+    let tested = |line: &str| {
+        crate_docs
+            .lines()
+            .any(|doc| doc.trim_start_matches("//! ") == line)
+    };
+    let example = README
+        .split("```rust\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("an example");
+    let connect = |line: &&str| !line.is_empty() && !line.starts_with("let locks = ");
+    for line in example.lines().filter(connect) {
+        assert!(tested(line), "not in the example of src/lib.rs: {line}");
+    }
+}
+
 #[test]
 fn the_advised_rights_are_those_that_the_scripts_need() {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
@@ -71,4 +94,96 @@ fn the_advised_rights_are_those_that_the_scripts_need() {
     );
     needed.extend(OF_THE_CLIENT.map(str::to_owned));
     assert_eq!(advised_commands(), needed);
+}
+
+#[cfg(all(unix, feature = "redis"))]
+mod on_a_server {
+    use std::time::Duration;
+
+    use fairlock::LockManager;
+    use fairlock::spin::SpinLock;
+
+    use super::support::{self, Server};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    async fn server_with_the_advised_user() -> Server {
+        let server = Server::start().await;
+        let words: Vec<&str> = super::advised_user().split(' ').collect();
+        assert_eq!(server.command(&words).await.text(), "OK");
+        server
+    }
+
+    /// How often the server refused something.
+    async fn denials(server: &Server) -> usize {
+        server.command(&["ACL", "LOG"]).await.array().len()
+    }
+
+    #[tokio::test]
+    async fn the_advised_user_can_do_everything() {
+        let server = server_with_the_advised_user().await;
+        let url = server.url_as("locks", "secret");
+        let (one, other) = (
+            LockManager::connect(&url).await.unwrap(),
+            LockManager::connect(&url).await.unwrap(),
+        );
+
+        let name = support::name();
+        let (lock, same) = (one.lock(&name), other.lock(&name));
+        let first = lock.acquire().await.unwrap();
+        assert!(same.try_acquire().await.unwrap().acquired().is_none());
+        let waiting = tokio::spawn(same.acquire_timeout(10 * SECOND));
+        support::eventually("one waits", 5 * SECOND, async || {
+            lock.status().await.unwrap().waiting == 1
+        })
+        .await;
+        first.renew().await.unwrap();
+        first.release().await.unwrap();
+        let second = waiting.await.unwrap().unwrap();
+        assert!(lock.force_release(second.fence()).await.unwrap());
+        lock.acquire_timeout(SECOND)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+
+        let spin = SpinLock::new(&one, &name);
+        assert!(spin.try_lock(SECOND, SECOND).await.unwrap());
+        spin.unlock().await.unwrap();
+
+        assert_eq!(
+            denials(&server).await,
+            0,
+            "{:?}",
+            server.command(&["ACL", "LOG"]).await
+        );
+    }
+
+    #[tokio::test]
+    async fn every_key_that_the_readme_names_is_there_and_has_a_ttl() {
+        let server = Server::start().await;
+        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let lock = locks.lock("orders:42");
+        let _guard = lock.acquire().await.unwrap();
+        let waiting = tokio::spawn(lock.acquire());
+        support::eventually("one waits", 5 * SECOND, async || {
+            lock.status().await.unwrap().waiting == 1
+        })
+        .await;
+        let spin = SpinLock::new(&locks, "orders:42");
+        assert!(spin.try_lock(SECOND, SECOND).await.unwrap());
+
+        for key in server.keys("").await {
+            assert!(super::README.contains(&format!("| `{key}` |")), "{key}");
+            assert!(server.command(&["PTTL", &key]).await.int() > 0, "{key}");
+        }
+        assert_eq!(server.command(&["DBSIZE"]).await.int(), 4);
+        let channels = server.command(&["PUBSUB", "CHANNELS"]).await.texts();
+        assert!(
+            channels[0].starts_with("fairlock:unlock:{orders:42}:"),
+            "{channels:?}"
+        );
+        waiting.abort();
+    }
 }

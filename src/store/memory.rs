@@ -1,8 +1,12 @@
 //! Locks inside this process: the same order, leases and fences, without a server.
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod against_scripts;
+mod lock;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +21,8 @@ use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
     Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
 };
-use rules::{Channels, Now, Rules};
+use lock::{Channels, Now};
+use rules::Rules;
 
 /// Where in-memory locks live: what a server is to the others. Clones are the same store, and all managers that are
 /// built on it share its locks.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::rules::{Channels, Lock, Now, Rules};
+use super::lock::{Channels, Lock, Now};
+use super::rules::Rules;
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
 use crate::script::Operation;

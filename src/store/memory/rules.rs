@@ -1,40 +1,21 @@
 //! The rules of the scripts in plain Rust, with time as an argument: what in-memory locks run by, and the model
 //! that the scripts are tested against. A rule is changed here and in `lua/` together.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::key::{Owner, Request};
+use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now};
+use crate::key::Owner;
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
+    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
 };
 
-/// How long a lock is remembered after its deadline, with its fence.
-const KEPT_MS: u64 = 60_000;
 /// How many a call removes from the queue at most before it answers `more`.
 pub(super) const BOUND: usize = 10_000;
 /// With fewer entries than this nothing is swept.
 const SWEEP_FROM: usize = 1024;
-
-/// The time of one call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    /// For tickets and fences.
-    pub(super) us: u64,
-    /// For deadlines.
-    pub(super) ms: u64,
-}
-
-/// Who listens where.
-pub(super) trait Channels {
-    /// How many receive what is published on a channel.
-    fn receivers(&self, channel: &str) -> usize;
-
-    /// Publishes, and returns how many receive it.
-    fn publish(&mut self, channel: &str, message: &str) -> usize;
-}
 
 /// All locks of one store.
 #[derive(Debug)]
@@ -45,262 +26,11 @@ pub(super) struct Rules {
     sweep_at: usize,
 }
 
-/// One lock: its holder, its queue, and its clients' records.
-#[derive(Debug, Default)]
-pub(super) struct Lock {
-    /// As last written: holds whose deadline is past stay until the next write. `None` before the first holder.
-    pub(super) written: Option<Holder>,
-    pub(super) queue: Queue,
-    /// Client → server time (ms) until which it counts as alive.
-    pub(super) clients: HashMap<String, u64>,
-    /// When nothing of this is needed any more, in ms.
-    kept_until: u64,
-}
-
-/// Who holds, or held last.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Holder {
-    /// 0: there was none.
-    pub(super) fence: u64,
-    /// `None` after a release: tells it from a lease that ran out.
-    pub(super) owner: Option<Owner>,
-    /// By which the owner became the owner, or another hold of its when that is over.
-    pub(super) request: Option<Request>,
-    /// The grant was pushed, and is not claimed yet.
-    pub(super) pushed: bool,
-    pub(super) holds: BTreeMap<Request, Hold>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
-    pub(super) deadline: u64,
-    pub(super) lease: u64,
-}
-
-/// The queue in the order of a sorted set: by ticket, then by request.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) order: BTreeSet<(u64, Request)>,
-    tickets: HashMap<Request, u64>,
-}
-
 #[derive(Debug)]
 pub(super) struct Spin {
     pub(super) owner: Owner,
     pub(super) count: u64,
     until: u64,
-}
-
-enum HandOver {
-    Nobody,
-    Handed,
-    More,
-}
-
-impl Queue {
-    fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    fn ticket(&self, request: &Request) -> Option<u64> {
-        self.tickets.get(request).copied()
-    }
-
-    /// Whether it was not queued before; if it was, it keeps its place.
-    fn add(&mut self, ticket: u64, request: &Request) -> bool {
-        if self.tickets.contains_key(request) {
-            return false;
-        }
-        self.tickets.insert(request.clone(), ticket);
-        self.order.insert((ticket, request.clone()))
-    }
-
-    fn remove(&mut self, request: &Request) {
-        if let Some(ticket) = self.tickets.remove(request) {
-            self.order.remove(&(ticket, request.clone()));
-        }
-    }
-
-    fn pop(&mut self) -> Option<Request> {
-        let (_, request) = self.order.pop_first()?;
-        self.tickets.remove(&request);
-        Some(request)
-    }
-}
-
-impl Holder {
-    /// The hold that ends last, and whose it is.
-    pub(super) fn latest(&self) -> Option<(&Request, Hold)> {
-        // Of equals the first: `max_by_key` would return the last.
-        self.holds
-            .iter()
-            .map(|(request, hold)| (request, *hold))
-            .reduce(|a, b| if b.1.deadline > a.1.deadline { b } else { a })
-    }
-
-    fn deadline(&self) -> u64 {
-        self.latest().map_or(0, |(_, hold)| hold.deadline)
-    }
-
-    fn is_held(&self) -> bool {
-        !self.holds.is_empty()
-    }
-
-    fn is_of(&self, owner: &str) -> bool {
-        self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
-    }
-
-    /// Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
-    fn ran_out(&self, fence: Option<Fence>) -> bool {
-        self.fence == 0 || (fence.is_some_and(|f| f.get() == self.fence) && self.owner.is_some())
-    }
-
-    fn grant_of(&self, request: &Request) -> Option<Grant> {
-        let hold = self.holds.get(request)?;
-        Some(Grant {
-            request: request.clone(),
-            fence: Fence::new(self.fence)?,
-            deadline: ServerTime::from_ms(hold.deadline),
-            pushed: self.pushed && self.request.as_ref() == Some(request),
-        })
-    }
-}
-
-impl Lock {
-    /// Who holds now, without the holds whose deadline is past; and the clients of those, if they are still to be
-    /// taken for dead. A deadline beyond now + lease means that the clock was set back, and is clamped.
-    fn read(&mut self, now: Now, clients_too: bool) -> (Holder, Vec<String>) {
-        let mut holder = self.written.clone().unwrap_or_default();
-        let mut ended = Vec::new();
-        let mut changed = false;
-        holder.holds.retain(|request, hold| {
-            if hold.deadline <= now.ms {
-                ended.push(request.client().to_owned());
-                changed = true;
-                return false;
-            }
-            if hold.deadline > now.ms + hold.lease {
-                hold.deadline = now.ms + hold.lease;
-                changed = true;
-            }
-            true
-        });
-        if changed && holder.is_held() {
-            self.write_holds(&mut holder);
-            if clients_too {
-                self.take_for_dead(&ended);
-            }
-            ended.clear();
-        }
-        (holder, ended)
-    }
-
-    fn take_for_dead(&mut self, clients: &[String]) {
-        for client in clients {
-            self.clients.remove(client);
-        }
-    }
-
-    fn write(&mut self, holder: &Holder, until: u64) {
-        self.written = Some(holder.clone());
-        self.keep_until(until + KEPT_MS);
-    }
-
-    fn keep_until(&mut self, until: u64) {
-        self.kept_until = self.kept_until.max(until);
-    }
-
-    /// Writes the holds of a lock that goes on being held.
-    fn write_holds(&mut self, holder: &mut Holder) {
-        let stays = holder
-            .request
-            .as_ref()
-            .is_some_and(|r| holder.holds.contains_key(r));
-        if !stays {
-            holder.request = holder.latest().map(|(request, _)| request.clone());
-            holder.pushed = false;
-        }
-        self.write(holder, holder.deadline());
-    }
-
-    /// Makes `request` the only holder of a lock that is free.
-    fn grant(&mut self, holder: &mut Holder, request: &Request, now: Now, lease: u64, pushed: bool) {
-        let deadline = now.ms + lease;
-        *holder = Holder {
-            fence: next_fence(holder, now),
-            owner: Some(Owner::from_wire(request.owner())),
-            request: Some(request.clone()),
-            pushed,
-            holds: BTreeMap::from([(request.clone(), Hold { deadline, lease })]),
-        };
-        self.write(holder, deadline);
-    }
-
-    /// Leaves the lock with nobody.
-    fn free(&mut self, holder: &Holder, now: Now) {
-        let nobody = Holder {
-            fence: holder.fence,
-            ..Holder::default()
-        };
-        self.write(&nobody, now.ms);
-    }
-
-    /// Gives a free lock to the first in the queue who can be reached, and tells that one alone. `mine` is the
-    /// caller's own request and its lease. Who can't be reached stays removed, with its client's record.
-    #[expect(clippy::too_many_arguments)]
-    fn hand_over(
-        &mut self,
-        holder: &mut Holder,
-        ended: &[String],
-        mine: Option<(&Request, u64)>,
-        prefix: &str,
-        now: Now,
-        bound: usize,
-        channels: &mut dyn Channels,
-    ) -> HandOver {
-        self.take_for_dead(ended);
-        let mut unreachable = BTreeSet::new();
-        for _ in 0..bound {
-            let Some(request) = self.queue.pop() else {
-                return HandOver::Nobody;
-            };
-            if let Some((_, lease)) = mine.filter(|(mine, _)| **mine == request) {
-                self.grant(holder, &request, now, lease, false);
-                return HandOver::Handed;
-            }
-            if unreachable.contains(request.client()) {
-                continue;
-            }
-            let client = request.client();
-            if self.clients.get(client).is_some_and(|until| *until > now.ms) {
-                let grant_ms = millis(request.grant());
-                let heard = next_grant(holder, &request, now, grant_ms).is_some_and(|grant| {
-                    channels.publish(&format!("{prefix}{client}"), &Push::write(&grant)) > 0
-                });
-                if heard {
-                    self.grant(holder, &request, now, grant_ms, true);
-                    return HandOver::Handed;
-                }
-            }
-            self.clients.remove(client);
-            unreachable.insert(client.to_owned());
-        }
-        HandOver::More
-    }
-}
-
-fn next_fence(holder: &Holder, now: Now) -> u64 {
-    now.us.max(holder.fence + 1)
-}
-
-/// The grant that the next hand-over to `request` makes.
-fn next_grant(holder: &Holder, request: &Request, now: Now, grant_ms: u64) -> Option<Grant> {
-    Some(Grant {
-        request: request.clone(),
-        fence: Fence::new(next_fence(holder, now))?,
-        deadline: ServerTime::from_ms(now.ms + grant_ms),
-        pushed: true,
-    })
 }
 
 impl Rules {

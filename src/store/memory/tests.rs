@@ -1,0 +1,188 @@
+//! The promises, one by one, kept by the rules; and what the store adds to these.
+
+mod promises;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::key::{ClientId, Keys, Request};
+use crate::store::Mode;
+
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+impl Listener for Recorder {
+    fn pushed(&self, channel: &str, message: &str) {
+        self.0.lock().unwrap().push(format!("{channel} {message}"));
+    }
+
+    fn reconnected(&self) {}
+}
+
+/// A client of a store, and what it is told.
+struct Peer {
+    id: ClientId,
+    recorder: Arc<Recorder>,
+    connection: Arc<Connection>,
+}
+
+impl Peer {
+    fn of(store: &MemoryStore, n: u128) -> Peer {
+        let recorder = Arc::new(Recorder::default());
+        let listener: Weak<dyn Listener> = Arc::downgrade(&(recorder.clone() as Arc<dyn Listener>));
+        Peer {
+            id: ClientId::from_number(n),
+            connection: store.connect(listener),
+            recorder,
+        }
+    }
+
+    fn request(&self, n: u64) -> Request {
+        Request::new(&self.id, Duration::from_secs(5), n, None)
+    }
+
+    fn acquire(&self, n: u64) -> Answer<Acquired> {
+        let call = Acquire {
+            keys: keys(),
+            request: self.request(n),
+            mode: Mode::Open,
+            lease: Duration::from_secs(30),
+            not_after: ServerTime::MAX,
+            ticket: None,
+            heartbeat: Duration::from_secs(15),
+        };
+        now(self.connection.acquire(call)).unwrap()
+    }
+
+    fn out(&self, n: u64) {
+        let call = Release {
+            keys: keys(),
+            request: self.request(n),
+            what: crate::store::ReleaseWhat::Out,
+        };
+        now(self.connection.release(call)).unwrap();
+    }
+
+    fn subscribe(&self) {
+        now(self.connection.subscribe(keys().channel_of(&self.id))).unwrap();
+    }
+
+    fn heard(&self) -> usize {
+        self.recorder.0.lock().unwrap().len()
+    }
+}
+
+fn keys() -> Arc<Keys> {
+    Arc::new(Keys::new("fairlock", "orders:42").unwrap())
+}
+
+/// What a future is ready with at its first poll.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("it never waits")
+}
+
+fn granted(answer: &Answer<Acquired>) -> Option<u64> {
+    match &answer.reply {
+        Acquired::Granted(grant) => Some(grant.fence.get()),
+        _ => None,
+    }
+}
+
+#[test]
+fn clients_of_one_store_share_its_locks_and_one_is_told() {
+    let store = MemoryStore::new();
+    let [a, b, c] = [1, 2, 3].map(|n| Peer::of(&store.clone(), n));
+    assert!(granted(&a.acquire(1)).is_some());
+    for peer in [&b, &c] {
+        assert_eq!(granted(&peer.acquire(1)), None);
+        peer.subscribe();
+        peer.subscribe();
+    }
+    a.out(1);
+    assert_eq!([a.heard(), b.heard(), c.heard()], [0, 1, 0]);
+    b.out(1);
+    assert_eq!([b.heard(), c.heard()], [1, 1]);
+    assert!(granted(&c.acquire(1)).is_some());
+}
+
+#[test]
+fn whoever_is_gone_is_passed_over() {
+    let store = MemoryStore::new();
+    let [a, b, mut c, d] = [1, 2, 3, 4].map(|n| Peer::of(&store, n));
+    a.acquire(1);
+    for peer in [&b, &c, &d] {
+        peer.acquire(1);
+        peer.subscribe();
+    }
+    // One drops its connection, of one only the listener is gone.
+    drop(b);
+    c.recorder = Arc::default();
+    a.out(1);
+    assert_eq!(d.heard(), 1);
+}
+
+#[test]
+fn a_closed_client_is_told_so_and_hears_no_more() {
+    let store = MemoryStore::new();
+    let [a, b] = [1, 2].map(|n| Peer::of(&store, n));
+    a.acquire(1);
+    b.acquire(1);
+    b.subscribe();
+    b.connection.close();
+    let channel = keys().channel_of(&b.id);
+    assert!(matches!(now(b.connection.time()), Err(Failure::Closed)));
+    assert!(matches!(
+        now(b.connection.subscribe(channel)),
+        Err(Failure::Closed)
+    ));
+    a.out(1);
+    assert_eq!(b.heard(), 0);
+    assert!(a.acquire(2).reply != Acquired::Gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_is_tokios_and_fences_increase_while_it_stands_still() {
+    let store = MemoryStore::new();
+    let a = Peer::of(&store, 1);
+    let (first, second) = (a.acquire(1), a.acquire(2));
+    assert_eq!(first.at.now, second.at.now);
+    a.out(1);
+    let third = a.acquire(2);
+    assert!(granted(&third) > granted(&first));
+    tokio::time::advance(Duration::from_secs(31)).await;
+    let b = Peer::of(&store, 2);
+    let fourth = b.acquire(1);
+    assert_eq!(fourth.at.now.since(third.at.now), Duration::from_secs(31));
+    assert_eq!(fourth.at.sent.since(third.at.received), Duration::from_secs(31));
+    assert!(granted(&fourth) > granted(&third));
+}
+
+#[test]
+fn a_listener_may_call_the_store_from_where_it_is_told() {
+    #[derive(Debug)]
+    struct Caller(Mutex<Option<Arc<Connection>>>);
+    impl Listener for Caller {
+        fn pushed(&self, _: &str, _: &str) {
+            if let Some(connection) = self.0.lock().unwrap().take() {
+                now(connection.time()).unwrap();
+            }
+        }
+
+        fn reconnected(&self) {}
+    }
+    let store = MemoryStore::new();
+    let a = Peer::of(&store, 1);
+    let b = Peer::of(&store, 2);
+    a.acquire(1);
+    b.acquire(1);
+    let caller = Arc::new(Caller(Mutex::default()));
+    let listener: Weak<dyn Listener> = Arc::downgrade(&(caller.clone() as Arc<dyn Listener>));
+    let connection = store.connect(listener);
+    now(connection.subscribe(keys().channel_of(&b.id))).unwrap();
+    *caller.0.lock().unwrap() = Some(connection);
+    a.out(1);
+    assert!(caller.0.lock().unwrap().is_none());
+}

@@ -1,0 +1,496 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::{ClientId, Keys, Owner, Request};
+use crate::lease::{Fence, ServerTime, Ticket};
+use crate::store::memory::lock::{Channels, Now};
+use crate::store::memory::rules::Rules;
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+};
+
+const LEASE_MS: u64 = 30_000;
+const GRANT_MS: u64 = 5_000;
+
+/// One lock under a clock of its own, with every client within reach.
+struct World {
+    rules: Rules,
+    wires: Wires,
+    keys: Arc<Keys>,
+    now_us: u64,
+}
+
+#[derive(Default)]
+struct Wires {
+    deaf: BTreeSet<String>,
+    pushes: Vec<Push>,
+}
+
+impl Channels for Wires {
+    fn receivers(&self, channel: &str) -> usize {
+        usize::from(!self.deaf.contains(channel))
+    }
+
+    fn publish(&mut self, channel: &str, message: &str) -> usize {
+        let receivers = self.receivers(channel);
+        if receivers > 0 {
+            self.pushes.push(Push::parse(message).unwrap());
+        }
+        receivers
+    }
+}
+
+/// The first request of client `n`; a name makes it one of that owner.
+fn request(n: u128) -> Request {
+    nth(n, 1)
+}
+
+fn nth(client: u128, n: u64) -> Request {
+    Request::new(
+        &ClientId::from_number(client),
+        Duration::from_millis(GRANT_MS),
+        n,
+        None,
+    )
+}
+
+fn owned(client: u128, n: u64) -> Request {
+    let owner = Owner::named("one of several");
+    Request::new(
+        &ClientId::from_number(client),
+        Duration::from_millis(GRANT_MS),
+        n,
+        Some(&owner),
+    )
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            rules: Rules::new(),
+            wires: Wires::default(),
+            keys: Arc::new(Keys::new("fairlock", "orders:42").unwrap()),
+            now_us: 1_700_000_000_000_000,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            us: self.now_us,
+            ms: self.now_us / 1000,
+        }
+    }
+
+    fn time(&self) -> ServerTime {
+        ServerTime::from_ms(self.now().ms)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_us += ms * 1000;
+    }
+
+    fn call(&self, request: &Request, mode: Mode) -> Acquire {
+        Acquire {
+            keys: self.keys.clone(),
+            request: request.clone(),
+            mode,
+            lease: Duration::from_millis(LEASE_MS),
+            not_after: ServerTime::MAX,
+            ticket: None,
+            heartbeat: Duration::from_secs(15),
+        }
+    }
+
+    fn run(&mut self, call: &Acquire) -> Acquired {
+        // No two calls of a test have one time, as on a server.
+        self.now_us += 1;
+        self.rules.acquire(call, self.now(), &mut self.wires)
+    }
+
+    fn acquire(&mut self, request: &Request, mode: Mode) -> Acquired {
+        self.run(&self.call(request, mode))
+    }
+
+    fn grant(&mut self, request: &Request) -> Grant {
+        match self.acquire(request, Mode::Open) {
+            Acquired::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn queue(&mut self, request: &Request) -> Contended {
+        self.contended(request, Mode::Open)
+    }
+
+    fn contended(&mut self, request: &Request, mode: Mode) -> Contended {
+        match self.acquire(request, mode) {
+            Acquired::Contended(contended) => contended,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, request: &Request, what: ReleaseWhat) -> ReleaseOutcome {
+        let call = Release {
+            keys: self.keys.clone(),
+            request: request.clone(),
+            what,
+        };
+        self.now_us += 1;
+        let Released { outcome, .. } = self.rules.release(&call, self.now(), &mut self.wires);
+        outcome
+    }
+
+    fn give(&mut self, grant: &Grant) -> ReleaseOutcome {
+        self.release(&grant.request, ReleaseWhat::Grant(grant.fence))
+    }
+
+    fn renew(&mut self, grant: &Grant, lease_ms: u64, cap: ServerTime) -> Renewed {
+        let call = Renew {
+            keys: self.keys.clone(),
+            request: grant.request.clone(),
+            fence: grant.fence,
+            lease: Duration::from_millis(lease_ms),
+            cap,
+        };
+        self.rules.renew(&call, self.now())
+    }
+
+    fn inspect(&mut self) -> Inspected {
+        let call = Inspect {
+            keys: self.keys.clone(),
+            request: request(99),
+        };
+        self.rules.inspect(&call, self.now())
+    }
+
+    /// The last grant that was pushed.
+    fn pushed(&self) -> Grant {
+        self.wires.pushes.last().expect("a push").grant.clone()
+    }
+
+    fn deafen(&mut self, client: u128) {
+        let channel = self.keys.channel_of(&ClientId::from_number(client));
+        self.wires.deaf.insert(channel.to_string());
+    }
+
+    fn in_ms(&self, ms: u64) -> ServerTime {
+        self.time().after(Duration::from_millis(ms))
+    }
+}
+
+#[test]
+fn first_come_first_served() {
+    let mut world = World::new();
+    let mut holder = world.grant(&request(1));
+    let waiters: Vec<_> = (2..10).map(request).collect();
+    for (ahead, waiter) in waiters.iter().enumerate() {
+        assert_eq!(world.queue(waiter).ahead, ahead as u64);
+    }
+    for waiter in &waiters {
+        assert_eq!(world.give(&holder), ReleaseOutcome::Released);
+        let pushed = world.pushed();
+        assert_eq!(&pushed.request, waiter);
+        assert!(pushed.fence > holder.fence);
+        assert_eq!(pushed.deadline, world.in_ms(GRANT_MS));
+        holder = pushed;
+    }
+    assert_eq!(
+        world.wires.pushes.len(),
+        waiters.len(),
+        "each is told once, and alone"
+    );
+}
+
+#[test]
+fn a_try_never_overtakes_and_is_never_queued() {
+    let mut world = World::new();
+    world.grant(&request(1));
+    world.queue(&request(2));
+    let told = world.contended(&request(3), Mode::Try);
+    assert_eq!((told.ahead, told.ticket), (1, None));
+    world.pass(LEASE_MS);
+    world.acquire(&request(4), Mode::Try);
+    // The record of the first in the queue is over: it can't be reached, and nobody else waits.
+    assert_eq!(
+        world.inspect().holder.unwrap().owner.as_str(),
+        request(4).as_str()
+    );
+
+    let mut world = World::new();
+    world.grant(&request(1));
+    world.pass(LEASE_MS - 1_000);
+    world.queue(&request(2));
+    world.pass(1_000);
+    assert_eq!(world.contended(&request(3), Mode::Try).ahead, 1);
+    assert_eq!(world.pushed().request, request(2));
+}
+
+#[test]
+fn an_owner_holds_several_times_under_one_fence_and_each_hold_ends_by_itself() {
+    let mut world = World::new();
+    let outer = world.grant(&owned(1, 1));
+    world.queue(&request(3));
+    world.pass(10_000);
+    let inner = world.grant(&owned(2, 1));
+    assert_eq!(inner.fence, outer.fence);
+    assert_eq!(inner.deadline, world.in_ms(LEASE_MS));
+    assert_eq!(world.inspect().holder.unwrap().holds, 2);
+    world.pass(LEASE_MS - 10_000);
+    assert_eq!(world.inspect().holder.unwrap().holds, 1);
+    assert_eq!(world.renew(&outer, LEASE_MS, ServerTime::MAX), Renewed::Expired);
+    assert_eq!(world.give(&outer), ReleaseOutcome::Expired);
+    let again = world.grant(&owned(1, 2));
+    assert_eq!(again.fence, outer.fence);
+    assert_eq!(world.give(&inner), ReleaseOutcome::OneFewer);
+    assert_eq!(world.wires.pushes.len(), 0);
+    assert_eq!(world.give(&again), ReleaseOutcome::Released);
+}
+
+#[test]
+fn the_same_request_asked_again_has_the_same_grant() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.pass(100);
+    assert_eq!(world.grant(&request(1)), first);
+    let queued = world.queue(&request(2));
+    let again = world.queue(&request(2));
+    assert_eq!(again.ticket, queued.ticket);
+    assert_eq!((queued.enqueued, again.enqueued), (true, false));
+}
+
+#[test]
+fn a_late_give_back_does_not_free_a_newer_grant() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.queue(&request(2));
+    world.give(&first);
+    let late = world.pushed();
+    world.pass(GRANT_MS);
+    let newer = world.grant(&request(2));
+    assert!(newer.fence > late.fence);
+    assert_eq!(world.give(&late), ReleaseOutcome::Taken);
+    assert_eq!(world.give(&newer), ReleaseOutcome::Released);
+    assert_eq!(world.give(&newer), ReleaseOutcome::Taken);
+}
+
+#[test]
+fn out_leaves_nothing_of_a_request() {
+    let mut world = World::new();
+    world.grant(&request(1));
+    world.queue(&request(2));
+    world.queue(&request(3));
+    assert_eq!(
+        world.release(&request(2), ReleaseWhat::Out),
+        ReleaseOutcome::Released
+    );
+    assert_eq!(world.inspect().waiting, 1);
+    assert_eq!(
+        world.release(&request(1), ReleaseWhat::Out),
+        ReleaseOutcome::Released
+    );
+    assert_eq!(world.pushed().request, request(3));
+}
+
+#[test]
+fn a_forced_release_ends_all_holds_under_its_fence_and_no_others() {
+    let mut world = World::new();
+    let first = world.grant(&owned(1, 1));
+    world.grant(&owned(2, 1));
+    world.queue(&request(3));
+    let other = Fence::new(first.fence.get() + 1).unwrap();
+    assert_eq!(
+        world.release(&request(9), ReleaseWhat::Force(other)),
+        ReleaseOutcome::Taken
+    );
+    assert_eq!(
+        world.release(&request(9), ReleaseWhat::Force(first.fence)),
+        ReleaseOutcome::Released
+    );
+    assert_eq!(world.pushed().request, request(3));
+    assert_eq!(
+        world.release(&request(9), ReleaseWhat::Force(first.fence)),
+        ReleaseOutcome::Taken
+    );
+}
+
+#[test]
+fn a_renewal_never_revives_never_shortens_and_keeps_to_its_cap() {
+    let mut world = World::new();
+    let grant = world.grant(&request(1));
+    let until = |time| Renewed::Until(time);
+    assert_eq!(world.renew(&grant, 1_000, ServerTime::MAX), until(grant.deadline));
+    world.pass(1_000);
+    assert_eq!(
+        world.renew(&grant, LEASE_MS, world.in_ms(29_500)),
+        until(world.in_ms(29_500))
+    );
+    assert_eq!(
+        world.renew(&grant, LEASE_MS, world.in_ms(100)),
+        until(world.in_ms(29_500))
+    );
+    world.pass(29_500);
+    assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Expired);
+    assert_eq!(world.inspect().holder, None);
+    world.grant(&request(2));
+    assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Taken);
+}
+
+#[test]
+fn the_first_renewal_claims_a_pushed_grant() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.queue(&request(2));
+    world.give(&first);
+    let pushed = world.pushed();
+    assert!(world.grant(&request(2)).pushed);
+    let full = world.in_ms(LEASE_MS);
+    assert_eq!(
+        world.renew(&pushed, LEASE_MS, ServerTime::MAX),
+        Renewed::Until(full)
+    );
+    assert!(!world.grant(&request(2)).pushed);
+}
+
+#[test]
+fn a_deadline_far_ahead_is_a_clock_set_back() {
+    let mut world = World::new();
+    world.grant(&request(1));
+    world.now_us -= 3_600_000_000;
+    let told = world.queue(&request(2));
+    assert_eq!(told.ttl, Duration::from_millis(LEASE_MS));
+}
+
+#[test]
+fn fences_increase_though_the_clock_is_set_back() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.give(&first);
+    world.now_us -= 1_000_000;
+    let second = world.grant(&request(2));
+    assert_eq!(second.fence.get(), first.fence.get() + 1);
+}
+
+#[test]
+fn who_cannot_be_reached_is_passed_over_and_comes_back_with_its_ticket() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    let ticket = world.queue(&request(2)).ticket;
+    world.queue(&request(3));
+    world.queue(&request(4));
+    world.deafen(2);
+    world.give(&first);
+    assert_eq!(world.pushed().request, request(3));
+    assert_eq!(world.acquire(&request(2), Mode::Question), Acquired::Gone);
+    let mut call = world.call(&request(2), Mode::Open);
+    call.ticket = ticket;
+    world.wires.deaf.clear();
+    let Acquired::Contended(back) = world.run(&call) else {
+        panic!("it is queued again");
+    };
+    assert_eq!(back.ticket, ticket);
+    let second = world.pushed();
+    world.give(&second);
+    assert_eq!(world.pushed().request, request(2));
+}
+
+#[test]
+fn a_ticket_of_the_future_counts_as_now() {
+    let mut world = World::new();
+    world.grant(&request(1));
+    let mut call = world.call(&request(2), Mode::Wait);
+    call.ticket = Some(Ticket(world.now_us + 1_000_000));
+    assert!(
+        matches!(world.run(&call), Acquired::Contended(told) if told.ticket == Some(Ticket(world.now_us)))
+    );
+}
+
+#[test]
+fn a_call_that_comes_too_late_does_nothing() {
+    let mut world = World::new();
+    let mut call = world.call(&request(1), Mode::Open);
+    call.not_after = world.time();
+    world.pass(1);
+    assert_eq!(world.run(&call), Acquired::Late);
+    assert_eq!(world.inspect().holder, None);
+    // But it is told of a grant that it has already.
+    let grant = world.grant(&request(1));
+    assert_eq!(world.run(&call), Acquired::Granted(grant));
+}
+
+#[test]
+fn a_client_is_told_of_a_grant_to_another_of_its_requests() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.queue(&nth(2, 1));
+    world.queue(&nth(2, 2));
+    world.give(&first);
+    let told = world.contended(&nth(2, 2), Mode::Question);
+    assert_eq!(told.sibling, Some(world.pushed()));
+    assert!(told.seen);
+    assert_eq!(world.queue(&request(3)).sibling, None);
+}
+
+#[test]
+fn a_client_that_let_a_hold_run_out_counts_as_dead() {
+    let mut world = World::new();
+    let first = world.grant(&request(1));
+    world.queue(&nth(2, 1));
+    world.queue(&nth(2, 2));
+    world.queue(&request(3));
+    world.give(&first);
+    assert_eq!(world.pushed().request, nth(2, 1));
+    world.pass(GRANT_MS);
+    world.queue(&request(4));
+    assert_eq!(
+        world.pushed().request,
+        request(3),
+        "not the other request of the frozen client"
+    );
+}
+
+#[test]
+fn what_is_over_is_dropped_in_passing() {
+    let mut world = World::new();
+    for n in 0..10_000 {
+        world.keys = Arc::new(Keys::new("fairlock", &format!("order:{n}")).unwrap());
+        let grant = world.grant(&request(1));
+        world.give(&grant);
+        world.pass(1_000);
+        world.rules.sweep(world.now());
+    }
+    assert!(world.rules.locks.len() < 2_000, "{}", world.rules.locks.len());
+}
+
+#[test]
+fn the_spin_lock_is_counted_and_ends_with_its_lease() {
+    let mut world = World::new();
+    let (me, other) = (Owner::named("me"), Owner::named("other"));
+    let lease = Duration::from_secs(1);
+    let acquire = |world: &mut World, owner: &Owner| {
+        let call = SpinAcquire {
+            keys: world.keys.clone(),
+            owner: owner.clone(),
+            lease,
+        };
+        world.rules.spin_acquire(&call, world.now())
+    };
+    let release = |world: &mut World, owner: &Owner| {
+        let call = SpinRelease {
+            keys: world.keys.clone(),
+            owner: owner.clone(),
+        };
+        world.rules.spin_release(&call, world.now())
+    };
+    assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(1));
+    assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(2));
+    assert_eq!(acquire(&mut world, &other), SpinAcquired::Busy(lease));
+    assert_eq!(release(&mut world, &other), SpinReleased::NotHeld);
+    assert_eq!(release(&mut world, &me), SpinReleased::Left(1));
+    assert_eq!(release(&mut world, &me), SpinReleased::Left(0));
+    assert_eq!(acquire(&mut world, &other), SpinAcquired::Held(1));
+    world.pass(1_000);
+    assert_eq!(release(&mut world, &other), SpinReleased::NotHeld);
+    assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(1));
+}
