@@ -182,11 +182,13 @@ async fn a_server_that_comes_back_within_the_wait_grants() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     server.stop();
-    let (guard, ()) = tokio::join!(locks.lock(NAME).acquire(), async {
+    let url = server.url();
+    let (guard, late, ()) = tokio::join!(locks.lock(NAME).acquire(), connect(&url), async {
         tokio::time::sleep(Duration::from_millis(600)).await;
         server.restart().await;
     });
     guard.unwrap().release().await.unwrap();
+    late.lock(NAME).acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

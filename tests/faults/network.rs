@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LeaseState, LockManager};
 
-use super::scene::{NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, number, settings};
+use super::scene::{
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, number, queued, settings, subscribed,
+};
 use super::support::{Proxy, Server, eventually};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -103,11 +105,46 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
     })
     .await;
     // What it left in the queue is taken out.
-    super::scene::queued(&server, NAME, 0).await;
+    queued(&server, NAME, 0).await;
     let waiter = in_line(&server, &away, NAME, 1).await;
     proxy.black_hole();
     tokio::time::sleep(Duration::from_millis(400)).await;
     guard.release().await.unwrap();
     proxy.heal();
     granted(waiter, 4 * SECOND).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_to_whom_every_push_comes_too_late_gets_the_lock_by_asking() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let claim = Duration::from_millis(300);
+    let (locks, slow) = (connect(&server.url()).await, settings().claim_window(claim));
+    let slow = slow.connect(&proxy.url()).await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &slow, NAME, 1).await;
+    subscribed(&server, 1).await;
+    proxy.delay_down(claim + claim / 3);
+    guard.release().await.unwrap();
+    let guard = granted(waiter, 4 * SECOND).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connections_are_half_open_finds_out_and_keeps_waiting() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let settings = settings().claim_window(SECOND).heartbeat(SECOND);
+    let (locks, away) = (
+        connect(&server.url()).await,
+        settings.connect(&proxy.url()).await.unwrap(),
+    );
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &away, NAME, 1).await;
+    subscribed(&server, 1).await;
+    // Nothing goes through any more, nobody is told, and new connections work.
+    proxy.freeze_open();
+    guard.release().await.unwrap();
+    granted(waiter, 6 * SECOND).await.release().await.unwrap();
 }
