@@ -39,8 +39,9 @@ impl Held {
 
     /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the keeper.
     pub(crate) async fn release(self) -> Result<(), Error> {
+        // A closed client ends with its last hold: not before this one's release. Declared before `held`, so that
+        // what `held` leaves to the keeper, dropped midway, is known before this is gone.
         let _stay = self.keeper.stay();
-        // Dropped before it, so that the keeper hears of what is left to do while it stays.
         let mut held = self;
         let lost = held.finish();
         let give_up = held.keeper.patience_until();
@@ -53,9 +54,11 @@ impl Held {
             held.keeper
                 .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);
         }
-        match lost {
-            Some(reason) => Err(held.hold.lost_by(reason).into()),
-            None => released,
+        match (lost, released) {
+            // The server knows whether somebody else has had the lock since.
+            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
+            (Some(reason), _) => Err(held.hold.lost_by(reason).into()),
+            (None, released) => released,
         }
     }
 
@@ -79,6 +82,7 @@ impl Drop for Held {
         if self.settled {
             return;
         }
+        // As above.
         let _stay = self.keeper.stay();
         if self.finish().is_none() {
             count(&self.keeper.counters().released_by_drop);

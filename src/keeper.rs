@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done, and releases that somebody waits for.
+    /// Errands given and not done, and those who [`stay`](Keeper::stay).
     pending: AtomicUsize,
     wake: Notify,
     idle: Notify,
@@ -124,8 +124,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps the keeper, and with it the connection, until the returned value is dropped; also when the client is
-    /// closed and the last hold has left.
+    /// Keeps a closed client from ending before something that the keeper does not know yet.
     pub(crate) fn stay(self: &Arc<Self>) -> Stay {
         self.pending.fetch_add(1, Ordering::AcqRel);
         Stay(Arc::clone(self))
@@ -159,7 +158,7 @@ impl Keeper {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Waits until all is done that is pending.
+    /// Waits until every errand is done.
     pub(crate) async fn drained(&self) {
         loop {
             let idle = self.idle.notified();
@@ -410,7 +409,7 @@ impl Keeper {
     }
 }
 
-/// Something is being told to the server, and the keeper stays for it.
+/// A reason for a closed client not to end yet, while it lives.
 #[derive(Debug)]
 pub(crate) struct Stay(Arc<Keeper>);
 

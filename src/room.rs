@@ -391,6 +391,8 @@ impl Room {
 
     /// Ends the wait of everybody.
     pub(crate) fn fail_all(&self, error: &Error) {
+        // A closed client stays until all of them are told.
+        let _stay = self.keeper.stay();
         let waiters = {
             let mut state = locked(&self.state);
             let waiters = std::mem::take(&mut state.waiters);

@@ -101,6 +101,7 @@ impl Rooms {
 
     /// Ends the wait of everybody; the attendants leave.
     pub(crate) fn close(&self) {
+        let _stay = self.keeper.stay();
         self.client.set_closed();
         for room in self.all() {
             room.fail_all(&Error::Closed);

@@ -1,11 +1,14 @@
 //! What the integration tests share: real servers, a network that fails on command, processes that can be
 //! killed, and histories of who held what when.
 //!
-//! Nothing here uses fairlock itself, so that a fault of the crate cannot hide in its own tests.
+//! Nothing here uses fairlock itself, so that a fault of the crate cannot hide in its own tests; but for `both`,
+//! which makes the clients.
 
 // Every test binary compiles all of this and uses a part.
 #![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
 
+#[cfg(feature = "redis")]
+mod both;
 mod history;
 mod names;
 mod process;
@@ -14,6 +17,10 @@ mod resp;
 mod server;
 mod signal;
 
+#[cfg(feature = "redis")]
+pub use both::Ground;
+#[cfg(feature = "redis")]
+pub(crate) use both::{on_both, on_both_in_parallel};
 pub use history::{Entry, History, Hold, now_ns};
 pub use names::{TempDir, free_port, name, prefix};
 pub use process::{Process, Role, role};
@@ -21,9 +28,11 @@ pub use proxy::Proxy;
 pub use resp::{Client, Resp};
 pub use server::{Server, ServerBuilder};
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Waits until `check` says yes, and fails the test when it has not within `limit`.
+use tokio::time::Instant;
+
+/// Waits until `check` says yes, and fails the test when it has not within `limit` of tokio's time.
 pub async fn eventually(what: &str, limit: Duration, mut check: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !check().await {
