@@ -30,6 +30,7 @@ mod strategy;
 #[path = "contention/wire.rs"]
 mod wire;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use args::{CompareArgs, Face};
@@ -37,7 +38,9 @@ use args::{CompareArgs, Face};
 /// What went well, or what to tell the user.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-#[tokio::main]
+// One worker: the client processes and the server outnumber the cores of most machines already, and every strategy
+// loses to threads that wake each other.
+#[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
     if std::env::args().len() == 1 {
         // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
@@ -72,20 +75,28 @@ async fn compare(args: &CompareArgs) -> Outcome<()> {
     }
     let rounds = compare::run(args).await?;
     let lines = report::pooled(args, &rounds);
-    println!("{}", report::table(args, &lines));
+    print(&report::table(args, &lines))?;
     if let Some(path) = &args.csv {
         std::fs::write(path, report::csv(args, &rounds))?;
-        println!("every round: {}", path.display());
+        print(&format!("every round: {}", path.display()))?;
     }
     if let Some(path) = &args.svg {
         picture::draw(path, &lines)?;
-        println!("picture:     {}", path.display());
+        print(&format!("picture:     {}", path.display()))?;
     }
     let errors: Vec<&String> = rounds.iter().flat_map(|round| &round.errors).collect();
     if let Some(first) = errors.first() {
-        println!("{} errors in client processes, the first: {first}", errors.len());
+        print(&format!(
+            "{} errors in client processes, the first: {first}",
+            errors.len()
+        ))?;
     }
     report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+}
+
+/// Unlike `println!` it does not panic when nobody reads: the server would still end, but not quietly.
+fn print(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
 }
 
 /// Resolves when the user, or the system, wants the program to end.

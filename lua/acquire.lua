@@ -30,43 +30,48 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[5]  µs of the server's clock: the ticket that the request had before, or ''
 -- ARGV[6]  ms: how long the client's record lives
 -- ARGV[7]  string: what the clients' unlock channels begin with
-local request, mode, lease_ms, not_after_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local ticket_us, heartbeat_ms, channel = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local request, mode, lease_ms, not_after_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local ticket_us, heartbeat_ms, channel = ARGV[5], ARGV[6], ARGV[7]
+
+-- Adds a hold to those of its owner. The first gets an entry of its own with the second.
+local function add_hold(lock, deadline)
+  lock.holds = lock.holds or {[lock.request] = {deadline = lock.deadline, lease = lock.lease, changed = true}}
+  lock.holds[request] = {deadline = deadline, lease = lease_ms, changed = true}
+  lock.count = lock.count + 1
+end
 
 -- Keeps a key at least as long as records live: nobody's shorter heartbeat takes it from under another's.
 local function keep(key)
   if redis.call('PTTL', key) < heartbeat_ms + KEPT_MS then
-    redis.call('PEXPIRE', key, heartbeat_ms + KEPT_MS)
+    redis.call('PEXPIRE', key, (heartbeat_ms + KEPT_MS) .. '')
   end
 end
 
 local now_us, now_ms = server_clock()
-local client, owner = client_of(request), owner_of(request)
 local lock = read_lock(lock_key, clients_key, now_ms)
 if not lock then
   return {0, request, now_ms, 0}
 end
 
 local function granted()
-  local pushed = request == lock.request and lock.pushed or 0
-  return {1, request, now_ms, lock.holds[request].deadline, tonumber(lock.fence), pushed}
+  local pushed = request == lock.request and tonumber(lock.pushed) or 0
+  return {1, request, now_ms, deadline_of(lock, request), tonumber(lock.fence), pushed}
 end
 
-if lock.holds[request] then
+if deadline_of(lock, request) then
   return granted()
 end
 if now_ms > not_after_ms then
-  return {4, request, now_ms, (latest_deadline(lock))}
+  return {4, request, now_ms, lock.deadline}
 end
 if mode == 'question' then
-  local alive_until = redis.call('ZSCORE', clients_key, client)
+  local alive_until = redis.call('ZSCORE', clients_key, client_of(request))
   if not alive_until or tonumber(alive_until) <= now_ms then
-    return {5, request, now_ms, (latest_deadline(lock))}
+    return {5, request, now_ms, lock.deadline}
   end
 end
-if lock.count > 0 and lock.owner == owner then
-  lock.holds[request] = {deadline = now_ms + lease_ms, lease = lease_ms}
-  lock.count = lock.count + 1
+if lock.count > 0 and lock.owner == owner_of(request) then
+  add_hold(lock, now_ms + lease_ms)
   write_holds(lock_key, lock, now_ms)
   redis.call('ZREM', queue_key, request)
   return granted()
@@ -74,9 +79,9 @@ end
 
 local queued = redis.call('ZCARD', queue_key)
 if lock.count == 0 and queued == 0 then
-  grant(lock_key, lock, request, next_fence(lock, now_us), now_ms, lease_ms, 0)
-  for _, ended in ipairs(lock.ended) do
-    redis.pcall('ZREM', clients_key, ended)
+  grant(lock_key, lock, request, next_fence(lock, now_us), now_ms, lease_ms, '0')
+  if lock.ended then
+    forget_ended(clients_key, lock)
   end
   return granted()
 end
@@ -101,32 +106,35 @@ if lock.count == 0 then
   if outcome == MORE then
     return {6, request, now_ms, 0}
   elseif outcome == NOBODY then
-    grant(lock_key, lock, request, next_fence(lock, now_us), now_ms, lease_ms, 0)
+    grant(lock_key, lock, request, next_fence(lock, now_us), now_ms, lease_ms, '0')
   end
   if lock.request == request then
     return granted()
   end
 end
 
-local seen = 0
+local client, seen = client_of(request), 0
 if mode == 'open' or mode == 'question' then
-  redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now_ms)
-  redis.call('ZADD', clients_key, now_ms + heartbeat_ms, client)
+  redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now_ms .. '')
+  redis.call('ZADD', clients_key, (now_ms + heartbeat_ms) .. '', client)
   keep(clients_key)
   keep(queue_key)
 end
-if mode == 'question' then
-  seen = redis.call('PUBSUB', 'NUMSUB', channel .. client)[2]
+if mode == 'question' and redis.call('PUBSUB', 'NUMSUB', channel .. client)[2] > 0 then
+  seen = 1
 end
 
-local deadline = latest_deadline(lock)
-local sibling = {'', 0, 0, 0}
+local status, ticket, ahead = 3, 0, queued
+if mode ~= 'try' then
+  if enqueued == 0 then
+    ticket_us = redis.call('ZSCORE', queue_key, request)
+  end
+  status, ticket, ahead = 2, tonumber(ticket_us) or 0, queued - 1
+end
+local sibling, fence, deadline, pushed = '', 0, 0, 0
 if client_of(lock.request) == client then
-  sibling = {lock.request, tonumber(lock.fence), lock.holds[lock.request].deadline, lock.pushed}
+  sibling, fence, deadline, pushed =
+    lock.request, tonumber(lock.fence), deadline_of(lock, lock.request), tonumber(lock.pushed)
 end
-if enqueued == 0 and mode ~= 'try' then
-  ticket_us = redis.call('ZSCORE', queue_key, request)
-end
-local ahead = mode == 'try' and queued or math.max(queued - 1, 0)
-return {mode == 'try' and 3 or 2, request, now_ms, deadline, deadline - now_ms, tonumber(ticket_us) or 0,
-  ahead, enqueued, math.min(seen, 1), denied, unpack(sibling)}
+return {status, request, now_ms, lock.deadline, lock.deadline - now_ms, ticket, ahead, enqueued, seen, denied,
+  sibling, fence, deadline, pushed}

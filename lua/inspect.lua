@@ -24,4 +24,4 @@ local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
   return {2, request, now_ms, 0, 0, '', 0, waiting}
 end
-return {1, request, now_ms, latest_deadline(lock), tonumber(lock.fence), lock.owner, lock.count, waiting}
+return {1, request, now_ms, lock.deadline, tonumber(lock.fence), lock.owner, lock.count, waiting}

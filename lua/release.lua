@@ -25,6 +25,19 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[4]  string: what the clients' unlock channels begin with
 local request, what, fence, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
+-- Leaves the lock with nobody, having been held for `left_ms` more. An empty owner tells a release from a lease that
+-- ran out. The hash is kept for `left_ms` and KEPT_MS as it is: only a long rest is worth a command.
+local function free(lock, left_ms)
+  if lock.holds then
+    redis.call('DEL', lock_key)
+    redis.call('HSET', lock_key, 'v', FORMAT, 'fence', lock.fence)
+  end
+  redis.call('HSET', lock_key, 'owner', '', 'request', '', 'until', '0', 'lease', '0', 'pushed', '0', 'holds', '0')
+  if lock.holds or left_ms > KEPT_MS then
+    redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
+  end
+end
+
 local now_us, now_ms = server_clock()
 local lock = read_lock(lock_key, clients_key, now_ms)
 if not lock then
@@ -32,30 +45,29 @@ if not lock then
 end
 
 local status
-local was_held = lock.count > 0
+local was_until = lock.deadline
 if what == 'force' then
-  if was_held and lock.fence == fence then
-    lock.holds, lock.count, status = {}, 0, 1
+  if was_until > 0 and lock.fence == fence then
+    lock.count, status = 0, 1
   end
-elseif lock.holds[request] and (what == 'out' or lock.fence == fence) then
-  lock.holds[request] = nil
-  lock.count = lock.count - 1
+elseif deadline_of(lock, request) and (what == 'out' or lock.fence == fence) then
+  drop_hold(lock, request)
   status = lock.count > 0 and 2 or 1
 end
 if what == 'out' then
   redis.call('ZREM', queue_key, request)
   status = status or 1
 end
+status = status or (ran_out(lock, fence) and 3 or 4)
 
 local outcome, denied = NOBODY, 0
 if status == 2 then
   write_holds(lock_key, lock, now_ms)
 elseif lock.count == 0 then
-  status = status or (ran_out(lock, fence) and 3 or 4)
+  lock.deadline = 0
   outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms)
-  if outcome ~= HANDED and was_held then
-    free(lock_key, lock)
+  if outcome ~= HANDED and was_until > 0 then
+    free(lock, was_until - now_ms)
   end
 end
-status = status or (ran_out(lock, fence) and 3 or 4)
-return {status, request, now_ms, latest_deadline(lock), denied, outcome == MORE and 1 or 0}
+return {status, request, now_ms, lock.deadline, denied, outcome == MORE and 1 or 0}

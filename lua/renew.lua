@@ -24,16 +24,20 @@ local lock = read_lock(lock_key, nil, now_ms)
 if not lock then
   return {0, request, now_ms, 0}
 end
-local hold = lock.holds[request]
-if not hold or lock.fence ~= fence then
-  return {ran_out(lock, fence) and 2 or 3, request, now_ms, (latest_deadline(lock))}
+local held_until = deadline_of(lock, request)
+if not held_until or lock.fence ~= fence then
+  return {ran_out(lock, fence) and 2 or 3, request, now_ms, lock.deadline}
 end
 local deadline = math.min(now_ms + lease_ms, cap_ms)
-if deadline > hold.deadline then
-  hold.deadline, hold.lease = deadline, lease_ms
+if deadline <= held_until then
+  deadline = held_until
+elseif lock.holds then
+  lock.holds[request] = {deadline = deadline, lease = lease_ms, changed = true}
+else
+  lock.deadline, lock.lease = deadline, lease_ms
 end
 if request == lock.request then
-  lock.pushed = 0
+  lock.pushed = '0'
 end
 write_holds(lock_key, lock, now_ms)
-return {1, request, now_ms, hold.deadline}
+return {1, request, now_ms, deadline}

@@ -3,7 +3,6 @@
 //! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the room, and
 //! sends an `out` unless a grant was on its way, which then releases itself.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,7 +191,8 @@ impl Entry {
         let client = rooms.client();
         let mut patience = Patience::new(client);
         while let Some(asked) = self.room.ask(self.request.number(), false) {
-            let mut heard = pin!(self.room.send(asked));
+            // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps.
+            let mut heard = Box::pin(self.room.send(asked));
             let heard = tokio::select! {
                 biased;
                 heard = &mut heard => heard,

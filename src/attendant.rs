@@ -58,6 +58,7 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
                     () = room.call.notified() => {}
                     () = client.clock.sleep_until(until) => {}
                 }
+                patience.restore();
                 continue;
             }
             Todo::Leave if rooms.remove(&room) => return,
@@ -128,7 +129,8 @@ async fn return_grant(client: &Client, room: &Room, grant: GiveBack) -> Result<(
 #[derive(Debug)]
 pub(crate) struct Patience<'a> {
     client: &'a Client,
-    since: Option<Tick>,
+    /// When the call began that failed first, or may fail next.
+    since: Tick,
     backoff: Backoff,
 }
 
@@ -136,7 +138,7 @@ impl Patience<'_> {
     pub(crate) fn new(client: &Client) -> Patience<'_> {
         Patience {
             client,
-            since: None,
+            since: client.now(),
             backoff: Backoff::new(),
         }
     }
@@ -146,20 +148,14 @@ impl Patience<'_> {
         if matches!(failure, Failure::Refused(_) | Failure::Closed) {
             return Err(as_error(failure));
         }
-        let now = self.client.now();
-        let attempt = match failure {
-            Failure::Unknown(_) => self.client.options.attempt_timeout(),
-            _ => Duration::ZERO,
-        };
-        let since = *self.since.get_or_insert(now.before(attempt));
-        if now.since(since) >= self.client.options.server_timeout {
+        if self.client.now().since(self.since) >= self.client.options.server_timeout {
             return Err(as_error(failure));
         }
         Ok(self.backoff.step())
     }
 
+    /// Begins anew: an answer came, or nothing was called for a while.
     pub(crate) fn restore(&mut self) {
-        self.since = None;
-        self.backoff = Backoff::new();
+        *self = Patience::new(self.client);
     }
 }

@@ -259,8 +259,7 @@ impl Room {
             Acquired::Granted(grant) => self.tell(&grant, Some(at.local(grant.deadline))),
             Acquired::Contended(contended) => self.contended(number, record, at, contended),
             Acquired::Gone => {
-                self.forget_record();
-                self.ask_all();
+                self.return_all();
                 Heard::Queued
             }
             Acquired::Late | Acquired::More => Heard::Again,
@@ -306,8 +305,15 @@ impl Room {
         }
     }
 
+    /// Everybody asks again after this client could not be reached: whose turn came meanwhile has lost its place, and
+    /// the client its record, without which nobody here could be reached at the next turn either.
+    pub(crate) fn return_all(&self) {
+        self.forget_record();
+        self.ask_all();
+    }
+
     /// Everybody asks again, with tickets.
-    pub(crate) fn ask_all(&self) {
+    fn ask_all(&self) {
         locked(&self.state).asks.all = true;
         self.call.notify_one();
     }

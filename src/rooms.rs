@@ -124,7 +124,7 @@ impl Listener for Rooms {
     fn reconnected(&self) {
         self.client.forget_anchors();
         for room in self.all() {
-            room.ask_all();
+            room.return_all();
         }
     }
 }

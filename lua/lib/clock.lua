@@ -4,6 +4,9 @@
 -- Returns the time in µs as a string of 16 digits, and in ms as a number.
 local function server_clock()
   local time = redis.call('TIME')
-  local us = string.sub('000000' .. time[2], -6)
-  return time[1] .. us, tonumber(time[1] .. string.sub(us, 1, 3))
+  local us = time[2]
+  if #us < 6 then
+    us = string.sub('00000' .. us, -6)
+  end
+  return time[1] .. us, time[1] * 1000 + (us - us % 1000) / 1000
 end

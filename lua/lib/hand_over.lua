@@ -10,39 +10,46 @@ local BOUND = 10000
 
 local NOBODY, HANDED, MORE = 0, 1, 2
 
+-- Takes the clients whose holds ran out for dead.
+local function forget_ended(clients_key, lock)
+  for _, client in ipairs(lock.ended) do
+    redis.pcall('ZREM', clients_key, client)
+  end
+end
+
 -- `mine` (or nil) is the caller's own request, queued too, which gets `mine_ms` instead of a claim window.
 -- Returns NOBODY, HANDED or MORE, and whether the server's ACL refused a push.
 local function hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms, mine, mine_ms)
-  local unreachable, denied = {}, 0
-  for popped = 1, BOUND do
+  local unreachable, denied = nil, 0
+  for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
-    if popped == 1 then
-      for _, client in ipairs(lock.ended) do
-        redis.pcall('ZREM', clients_key, client)
-      end
+    if lock.ended then
+      forget_ended(clients_key, lock)
+      lock.ended = nil
     end
     if not request then
       return NOBODY, denied
     end
     local fence = next_fence(lock, now_us)
     if request == mine then
-      grant(lock_key, lock, request, fence, now_ms, mine_ms, 0)
+      grant(lock_key, lock, request, fence, now_ms, mine_ms, '0')
       return HANDED, denied
     end
     local client = client_of(request)
-    if not unreachable[client] then
+    if not (unreachable and unreachable[client]) then
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
       if type(alive_until) == 'string' and tonumber(alive_until) > now_ms then
-        local grant_ms = grant_ms_of(request)
+        local grant_ms = tonumber(string.sub(request, 34, 41))
         local heard = redis.pcall('PUBLISH', channel .. client,
           PUSH_VERSION .. ' ' .. fence .. ' ' .. (now_ms + grant_ms) .. ' ' .. request)
         if type(heard) == 'table' then
           denied = 1
         elseif heard > 0 then
-          grant(lock_key, lock, request, fence, now_ms, grant_ms, 1)
+          grant(lock_key, lock, request, fence, now_ms, grant_ms, '1')
           return HANDED, denied
         end
       end
+      unreachable = unreachable or {}
       unreachable[client] = true
       redis.pcall('ZREM', clients_key, client)
     end

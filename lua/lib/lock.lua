@@ -1,10 +1,13 @@
 -- The lock's hash: reading it, and writing it.
 --
--- A lock is a table: fence, owner, request (by which the owner became the owner), pushed, count of holds, and
--- holds: request -> {deadline, lease}, in ms. With one hold the fields of the hash say it all; from two on each
--- hold has a field `h:<request>` of its own beside them (`spread`).
+-- A lock is a table: fence, owner, request (by which the owner became the owner), pushed, lease (of `request`), count
+-- of holds, and the latest deadline of these (0: none). With one hold these say it all; from two on each hold has a
+-- field `h:<request>` of its own beside them, and here an entry in `holds`: request -> {deadline, lease}, in ms.
+--
+-- A script runs all definitions anew each time, and most locks have one hold: its path makes no table but the lock.
+-- Numbers go to `redis.call` as strings (`.. ''`), since writing them costs it more than most commands.
 
-local FORMAT = 1
+local FORMAT = '1'
 -- How long the hash outlives its deadline: a server clock set back by less takes no fence back, and the next script
 -- can tell whose hold ran out.
 local KEPT_MS = 60000
@@ -14,10 +17,6 @@ local function client_of(request)
   return string.sub(request, 1, 32)
 end
 
-local function grant_ms_of(request)
-  return tonumber(string.sub(request, 34, 41))
-end
-
 local function owner_of(request)
   if string.sub(request, -1) == ':' then
     return request
@@ -25,130 +24,139 @@ local function owner_of(request)
   return string.sub(request, -32)
 end
 
--- The latest deadline of its holds (0: none), and whose that is.
-local function latest_deadline(lock)
-  local latest, whose = 0, nil
-  for request, hold in pairs(lock.holds) do
-    if hold.deadline > latest or (hold.deadline == latest and request < whose) then
-      latest, whose = hold.deadline, request
-    end
+-- Until when a request holds; nil if it doesn't.
+local function deadline_of(lock, request)
+  if lock.holds then
+    local hold = lock.holds[request]
+    return hold and hold.deadline
+  elseif lock.request == request and lock.count == 1 then
+    return lock.deadline
   end
-  return latest, whose
 end
 
--- Writes the holds of a lock that goes on being held. PEXPIRE comes first: an out-of-memory server lets it pass,
--- and then whatever follows.
-local function write_holds(lock_key, lock, now_ms)
-  local latest, whose = latest_deadline(lock)
-  redis.call('PEXPIRE', lock_key, latest - now_ms + KEPT_MS)
-  if not lock.holds[lock.request] then
-    lock.request, lock.pushed = whose, 0
+-- Takes a hold away; `write_holds` removes its field.
+local function drop_hold(lock, request)
+  lock.count = lock.count - 1
+  if lock.holds then
+    lock.holds[request] = nil
+    lock.dropped = lock.dropped or {}
+    table.insert(lock.dropped, request)
   end
-  if lock.spread then
-    for field in pairs(lock.spread) do
-      if lock.count == 1 or not lock.holds[string.sub(field, 3)] then
-        redis.call('HDEL', lock_key, field)
+end
+
+-- Writes the holds of a lock that goes on being held, after any change of them. PEXPIRE comes first: an
+-- out-of-memory server lets it pass, and then whatever follows.
+local function write_holds(lock_key, lock, now_ms)
+  local holds, first = lock.holds, nil
+  if holds then
+    lock.deadline = 0
+    for request, hold in pairs(holds) do
+      if hold.deadline > lock.deadline or (hold.deadline == lock.deadline and request < first) then
+        lock.deadline, first = hold.deadline, request
+      end
+    end
+    if not holds[lock.request] then
+      lock.request, lock.pushed = first, '0'
+    end
+    lock.lease = holds[lock.request].lease
+  end
+  redis.call('PEXPIRE', lock_key, (lock.deadline - now_ms + KEPT_MS) .. '')
+  if holds then
+    for _, request in ipairs(lock.dropped or {}) do
+      redis.call('HDEL', lock_key, 'h:' .. request)
+    end
+    for request, hold in pairs(holds) do
+      if lock.count == 1 then
+        redis.call('HDEL', lock_key, 'h:' .. request)
+      elseif hold.changed then
+        redis.call('HSET', lock_key, 'h:' .. request, hold.deadline .. ' ' .. hold.lease)
       end
     end
   end
-  local fields = {'request', lock.request, 'until', latest, 'lease', lock.holds[lock.request].lease,
-    'pushed', lock.pushed, 'holds', lock.count}
-  if lock.count > 1 then
-    for request, hold in pairs(lock.holds) do
-      fields[#fields + 1] = 'h:' .. request
-      fields[#fields + 1] = hold.deadline .. ' ' .. hold.lease
+  redis.call('HSET', lock_key, 'request', lock.request, 'until', lock.deadline .. '', 'lease', lock.lease .. '',
+    'pushed', lock.pushed, 'holds', lock.count .. '')
+  lock.dropped = nil
+  if lock.count == 1 then
+    lock.holds = nil
+  end
+end
+
+-- Reads the fields of two holds or more: drops those that are over, clamps the others.
+local function read_holds(lock_key, clients_key, lock, now_ms)
+  local changed, ended = false, {}
+  lock.holds = {}
+  local all = redis.call('HGETALL', lock_key)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'h:' then
+      local request = string.sub(all[i], 3)
+      local hold = {deadline = tonumber(string.sub(all[i + 1], 1, 13)), lease = string.sub(all[i + 1], 15)}
+      lock.holds[request] = hold
+      if hold.deadline <= now_ms then
+        drop_hold(lock, request)
+        ended[#ended + 1] = client_of(request)
+        changed = true
+      elseif hold.deadline > now_ms + hold.lease then
+        hold.deadline, hold.changed = now_ms + hold.lease, true
+        changed = true
+      end
     end
   end
-  redis.call('HSET', lock_key, unpack(fields))
-end
-
--- A deadline beyond now + lease means that the server's clock was set back; a dead holder never mends it.
-local function clamp(hold, now_ms)
-  if hold.deadline > now_ms + hold.lease then
-    hold.deadline = now_ms + hold.lease
-    return true
+  if lock.count == 0 then
+    lock.deadline, lock.ended = 0, ended
+  elseif changed then
+    write_holds(lock_key, lock, now_ms)
+    for _, client in ipairs(clients_key and ended or {}) do
+      redis.pcall('ZREM', clients_key, client)
+    end
   end
 end
 
--- Reads the lock, drops the holds whose deadline is past, and clamps the others. Their clients' records go with
--- them, at once or, when no hold is left, through `ended`: by the hand-over, after its first write.
+-- Reads the lock, drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's
+-- clock was set back, and a dead holder never mends it. The records of clients whose holds are over go with them: at
+-- once or, when no hold is left, through `ended`, after the first write of what follows.
 -- Returns nil for a hash of a newer format.
 local function read_lock(lock_key, clients_key, now_ms)
   local f = redis.call('HMGET', lock_key, 'v', 'fence', 'owner', 'request', 'until', 'lease', 'pushed', 'holds')
-  if f[1] and tonumber(f[1]) > FORMAT then
+  if f[1] and f[1] ~= FORMAT then
     return nil
+  elseif not f[2] then
+    return {fence = '0', owner = '', count = 0, deadline = 0}
   end
-  local lock = {exists = f[2], fence = f[2] or '0', owner = f[3] or '', request = f[4] or '',
-    pushed = tonumber(f[7] or 0), count = tonumber(f[8] or 0), holds = {}, ended = {}}
-  if lock.count == 1 then
-    lock.holds[lock.request] = {deadline = tonumber(f[5]), lease = tonumber(f[6])}
-  elseif lock.count > 1 then
-    lock.spread = {}
-    local all = redis.call('HGETALL', lock_key)
-    for i = 1, #all, 2 do
-      if string.sub(all[i], 1, 2) == 'h:' then
-        lock.spread[all[i]] = true
-        lock.holds[string.sub(all[i], 3)] =
-          {deadline = tonumber(string.sub(all[i + 1], 1, 13)), lease = tonumber(string.sub(all[i + 1], 15))}
-      end
-    end
-  end
-  local changed = false
-  for request, hold in pairs(lock.holds) do
-    if hold.deadline <= now_ms then
-      lock.holds[request] = nil
-      lock.count = lock.count - 1
-      lock.ended[#lock.ended + 1] = client_of(request)
-      changed = true
-    elseif clamp(hold, now_ms) then
-      changed = true
-    end
-  end
-  if changed and lock.count > 0 then
+  local lock = {fence = f[2], owner = f[3], request = f[4], deadline = tonumber(f[5]), lease = f[6], pushed = f[7],
+    count = tonumber(f[8])}
+  if lock.count > 1 then
+    read_holds(lock_key, clients_key, lock, now_ms)
+  elseif lock.count == 1 and lock.deadline <= now_ms then
+    lock.count, lock.deadline, lock.ended = 0, 0, {client_of(lock.request)}
+  elseif lock.deadline > now_ms + lock.lease then
+    lock.deadline = now_ms + lock.lease
     write_holds(lock_key, lock, now_ms)
-    if clients_key then
-      for _, client in ipairs(lock.ended) do
-        redis.pcall('ZREM', clients_key, client)
-      end
-    end
-    lock.ended = {}
-    lock.spread = lock.count > 1 and lock.spread or nil
   end
   return lock
 end
 
 -- Makes `request` the only holder of a lock that is free.
 local function grant(lock_key, lock, request, fence, now_ms, lease_ms, pushed)
-  if lock.spread then
+  if lock.holds then
     redis.call('DEL', lock_key)
-    lock.spread = nil
+    lock.holds = nil
   end
   lock.fence, lock.owner, lock.request, lock.pushed = fence, owner_of(request), request, pushed
-  lock.count, lock.holds = 1, {[request] = {deadline = now_ms + lease_ms, lease = lease_ms}}
+  lock.count, lock.deadline = 1, now_ms + lease_ms
   redis.call('HSET', lock_key, 'v', FORMAT, 'fence', fence, 'owner', lock.owner, 'request', request,
-    'until', now_ms + lease_ms, 'lease', lease_ms, 'pushed', pushed, 'holds', 1)
-  redis.call('PEXPIRE', lock_key, lease_ms + KEPT_MS)
-end
-
--- Leaves the lock with nobody. An empty owner tells a release from a lease that ran out.
-local function free(lock_key, lock)
-  if lock.spread then
-    redis.call('DEL', lock_key)
-  end
-  redis.call('HSET', lock_key, 'v', FORMAT, 'fence', lock.fence, 'owner', '', 'request', '',
-    'until', 0, 'lease', 0, 'pushed', 0, 'holds', 0)
-  redis.call('PEXPIRE', lock_key, KEPT_MS)
+    'until', lock.deadline .. '', 'lease', lease_ms .. '', 'pushed', pushed, 'holds', '1')
+  redis.call('PEXPIRE', lock_key, (lease_ms + KEPT_MS) .. '')
 end
 
 -- The fence of the next change of owner. Both are strings of 16 digits, but for the '0' of a lock without one.
 local function next_fence(lock, now_us)
-  if #lock.fence < #now_us or lock.fence < now_us then
+  if lock.fence < now_us then
     return now_us
   end
-  return string.format('%.0f', tonumber(lock.fence) + 1)
+  return string.format('%.0f', lock.fence + 1)
 end
 
 -- Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
 local function ran_out(lock, fence)
-  return not lock.exists or (lock.fence == fence and lock.owner ~= '')
+  return lock.fence == '0' or (lock.fence == fence and lock.owner ~= '')
 end

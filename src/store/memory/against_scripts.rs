@@ -1,6 +1,7 @@
 //! Random calls under a clock of the test's own, made of the rules and of the scripts on a real server: the replies,
 //! all data and all pushes must be the same after each.
 
+mod edges;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,8 @@ use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
 use crate::script::Operation;
 use crate::store::{
-    Acquire, Inspect, Mode, Release, ReleaseWhat, Renew, SpinAcquire, SpinAcquired, SpinRelease,
+    Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SpinAcquire,
+    SpinAcquired, SpinRelease,
 };
 use server::Scripts;
 

@@ -166,6 +166,12 @@ impl Scripts {
         }
     }
 
+    /// Sends a command as an operator would.
+    pub(super) fn tell(&mut self, command: &[&str]) {
+        let reply = self.commands.ask(command);
+        assert!(!matches!(reply, Resp::Error(_)), "{reply:?}");
+    }
+
     pub(super) fn subscribe(&mut self, channel: &str) {
         self.subscriber.queue(&["SUBSCRIBE", channel]);
         self.messages_before_barrier();

@@ -1,0 +1,118 @@
+//! What random calls don't come to.
+
+use super::*;
+use crate::script::ReplyError;
+
+fn renewal(world: &World<'_>, request: usize, fence: Fence) -> Renew {
+    Renew {
+        keys: world.keys[0].clone(),
+        request: world.requests[request].clone(),
+        fence,
+        lease: Duration::from_secs(30),
+        cap: ServerTime::MAX,
+    }
+}
+
+fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
+    Acquire {
+        keys: world.keys[0].clone(),
+        request: request.clone(),
+        mode: Mode::Open,
+        lease: Duration::from_secs(30),
+        not_after: ServerTime::MAX,
+        ticket: None,
+        heartbeat: Duration::from_secs(15),
+    }
+}
+
+#[test]
+fn a_newer_format_is_left_as_it_is() {
+    fn refused(world: &mut World<'_>, call: &impl Operation) {
+        let reply = world.scripts.call(&call.invocation(), START_US);
+        assert!(matches!(call.read(&reply), Err(ReplyError::NewerFormat)));
+    }
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    let keys = world.keys[0].clone();
+    let fence = Fence::new(START_US).unwrap();
+    world.scripts.tell(&[
+        "HSET",
+        &keys.lock,
+        "v",
+        "2",
+        "fence",
+        &fence.to_string(),
+        "holds",
+        "many",
+    ]);
+    world.scripts.tell(&["PEXPIRE", &keys.lock, "60000"]);
+    let before = world.scripts.data(&keys);
+    let request = world.requests[0].clone();
+    let acquire = acquisition(&world, &request);
+    refused(&mut world, &acquire);
+    let renew = renewal(&world, 0, fence);
+    refused(&mut world, &renew);
+    for what in [
+        ReleaseWhat::Grant(fence),
+        ReleaseWhat::Out,
+        ReleaseWhat::Force(fence),
+    ] {
+        let release = Release {
+            keys: keys.clone(),
+            request: request.clone(),
+            what,
+        };
+        refused(&mut world, &release);
+    }
+    let inspect = Inspect {
+        keys: keys.clone(),
+        request,
+    };
+    refused(&mut world, &inspect);
+    assert_eq!(world.scripts.data(&keys), before);
+}
+
+#[test]
+fn one_owner_may_hold_ten_thousand_times() {
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    let keys = world.keys[0].clone();
+    let owner = world.owners[0].clone();
+    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    for n in 0..2 {
+        let call = acquisition(&world, &nth(n));
+        assert!(matches!(world.ask(&call), Acquired::Granted(_)));
+    }
+    // As further calls would write it, one by one.
+    let until = (START_US / 1000 + 30_000).to_string();
+    for first in (2..10_000).step_by(1_000) {
+        let fields: Vec<_> = (first..(first + 1_000).min(10_000))
+            .map(|n| format!("h:{}", nth(n)))
+            .collect();
+        let hold = format!("{until} 30000");
+        let pairs = fields.iter().flat_map(|field| [field.as_str(), hold.as_str()]);
+        let command: Vec<_> = ["HSET", keys.lock.as_str()].into_iter().chain(pairs).collect();
+        world.scripts.tell(&command);
+    }
+    world.scripts.tell(&["HSET", &keys.lock, "holds", "10000"]);
+
+    let call = acquisition(&world, &nth(10_000));
+    let Acquired::Granted(grant) = world.ask(&call) else {
+        panic!("one more hold");
+    };
+    assert_eq!(grant.fence.get(), START_US);
+    let mut release = Release {
+        keys: keys,
+        request: nth(0),
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
+    // All but one run out at once.
+    world.now_us += 1_000_000;
+    let mut renew = renewal(&world, 0, grant.fence);
+    renew.request = nth(10_000);
+    assert!(matches!(world.ask(&renew), Renewed::Until(_)));
+    world.now_us += 29_500_000;
+    release.request = nth(10_000);
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+}

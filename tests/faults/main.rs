@@ -1,0 +1,19 @@
+//! What the locks promise when processes, connections and servers fail, tested from outside: on real servers,
+//! through networks that fail on command, and with processes that are killed and stopped.
+//!
+//! One binary, so that the tests, which mostly wait, run beside each other. Each has a server of its own.
+
+#![cfg(all(unix, feature = "redis"))]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod connections;
+mod forgetful;
+mod holders;
+mod network;
+mod parts;
+mod replies;
+mod scene;
+mod unwilling;
+mod waiters;

@@ -1,0 +1,113 @@
+//! Networks that go silent, between a holder and its server.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LeaseState, LockManager};
+
+use super::scene::{NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, number, settings};
+use super::support::{Proxy, Server, eventually};
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+async fn behind(proxy: &Proxy) -> LockManager {
+    let settings = settings()
+        .lease(LEASE)
+        .claim_window(LEASE)
+        .server_timeout(Duration::from_millis(400));
+    settings.connect(&proxy.url()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_lease_is_lost_here_no_later_than_on_the_server_whatever_the_network_does() {
+    let server = Server::start().await;
+    let others = connect(&server.url()).await;
+    for fault in [Proxy::black_hole, Proxy::freeze, Proxy::refuse] {
+        let proxy = Proxy::start(server.port());
+        let locks = behind(&proxy).await;
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        let waiter = in_line(&server, &others, NAME, 1).await;
+        // A renewal or two.
+        tokio::time::sleep(SECOND).await;
+        fault(&proxy);
+        server.kill_clients("normal").await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let lost = guard.lost().await;
+        let lost_at = epoch_ms();
+        let lease_end = number(&server, NAME, "until").await;
+        assert!(
+            lost_at <= lease_end,
+            "told {} ms after the lease's end",
+            lost_at - lease_end
+        );
+        assert_eq!(guard.lease().state(), LeaseState::Lost);
+        assert!(guard.run(async {}).await.is_err());
+        assert_eq!(lost.name(), NAME);
+
+        // The release ends too, and the next one holds in time.
+        let started = Instant::now();
+        assert!(matches!(
+            guard.release().await,
+            Err(Error::Lost(_) | Error::Unavailable(_))
+        ));
+        assert!(started.elapsed() < 2 * SECOND, "{:?}", started.elapsed());
+        granted(waiter, SOON).await.release().await.unwrap();
+
+        proxy.heal();
+        let again = async || match locks.lock(NAME).acquire().await {
+            Ok(guard) => guard.release().await.is_ok(),
+            Err(_) => false,
+        };
+        eventually("it acquires again", 3 * SECOND, again).await;
+    }
+}
+
+#[tokio::test]
+async fn a_partition_shorter_than_the_lease_leaves_doubt_for_a_while_and_loses_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let settings = settings()
+        .lease(3 * SECOND)
+        .claim_window(SECOND)
+        .server_timeout(Duration::from_millis(300));
+    let locks = settings.connect(&proxy.url()).await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let (lost, state) = (guard.lost(), || guard.lease().state());
+    assert_eq!(state(), LeaseState::Held);
+    proxy.black_hole();
+    eventually("in doubt", 2 * SECOND, async || state() == LeaseState::InDoubt).await;
+    assert!(!guard.is_lost() && !guard.lease().remaining().is_zero());
+    proxy.heal();
+    eventually("held again", 2 * SECOND, async || state() == LeaseState::Held).await;
+    assert!(tokio::time::timeout(3 * SECOND, lost).await.is_err());
+    guard.release().await.unwrap();
+    assert_eq!(locks.stats().lost, 0);
+}
+
+#[tokio::test]
+async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&server.url()).await;
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let away = settings().heartbeat(SECOND).server_timeout(SECOND);
+    let away = away.connect(&proxy.url()).await.unwrap();
+
+    let waiter = in_line(&server, &away, NAME, 1).await;
+    proxy.black_hole();
+    let told = tokio::time::timeout(4 * SECOND, waiter).await.expect("no hang");
+    assert!(matches!(told.unwrap(), Err(Error::Unavailable(_))));
+
+    proxy.heal();
+    eventually("the network is back", 3 * SECOND, async || {
+        away.ping().await.is_ok()
+    })
+    .await;
+    // What it left in the queue is taken out.
+    super::scene::queued(&server, NAME, 0).await;
+    let waiter = in_line(&server, &away, NAME, 1).await;
+    proxy.black_hole();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    guard.release().await.unwrap();
+    proxy.heal();
+    granted(waiter, 4 * SECOND).await.release().await.unwrap();
+}

@@ -1,0 +1,170 @@
+//! Calls whose replies are lost, and calls that arrive long after everybody has forgotten them.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, nothing_left, number, settings,
+    subscribed, turn, waiting,
+};
+use super::support::{History, Proxy, Server, eventually};
+
+/// One turn of a waiter, whose `n`-th reply is lost, between two turns of others. Returns whether there was one.
+async fn turn_without_reply(server: &Server, n: usize) -> bool {
+    let name = format!("reply-{n}");
+    let proxy = Proxy::start(server.port());
+    let others = connect(&server.url()).await;
+    // A short lease: renewals are part of the turn.
+    let short = settings().lease(SECOND).claim_window(SECOND);
+    let short = short.connect(&proxy.url()).await.unwrap();
+    let history = History::default();
+    let hold = Duration::from_millis(300);
+    let first = tokio::spawn(turn(
+        others.clone(),
+        name.clone(),
+        history.clone(),
+        "first".into(),
+        hold,
+    ));
+    eventually("the first holds", SECOND, async || is_held(server, &name).await).await;
+    proxy.lose_reply(n);
+    let middle = tokio::spawn(turn(
+        short,
+        name.clone(),
+        history.clone(),
+        "middle".into(),
+        SECOND,
+    ));
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let last = tokio::spawn(turn(
+        others,
+        name.clone(),
+        history.clone(),
+        "last".into(),
+        Duration::ZERO,
+    ));
+    for done in [first, middle, last] {
+        tokio::time::timeout(4 * SECOND, done)
+            .await
+            .expect("in time")
+            .expect("a turn");
+    }
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+    nothing_left(server, &name, SETTLED + SECOND).await;
+    proxy.lost_replies() > 0
+}
+
+#[tokio::test]
+async fn a_lost_reply_costs_neither_the_lock_nor_exclusion_whichever_it_is() {
+    let server = Server::start().await;
+    // In a turn: acquire, question, two or three renewals, release.
+    let lost = join_all((1..=7).map(|n| turn_without_reply(&server, n))).await;
+    assert!(lost[..5].iter().all(|&lost| lost), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    for n in 1..=2 {
+        proxy.lose_reply(n);
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        let fence = number(&server, NAME, "fence").await;
+        assert_eq!(guard.fence().get(), fence);
+        guard.release().await.unwrap();
+        assert!(!is_held(&server, NAME).await);
+    }
+    assert_eq!(proxy.lost_replies(), 2);
+    proxy.lose_reply(1);
+    let guard = locks.lock(NAME).try_acquire().await.unwrap().acquired();
+    assert!(guard.is_some());
+    drop(guard);
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+/// An acquire that is stuck on its way to the server, and whose connection its client has lost.
+async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandle<fairlock::LockGuard> {
+    let locks = connect(&proxy.url()).await;
+    proxy.freeze_open();
+    let acquiring = tokio::spawn(async move { locks.lock(NAME).acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!is_held(server, NAME).await);
+    proxy.strand();
+    acquiring
+}
+
+#[tokio::test]
+async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let guard = stuck_acquire(&server, &proxy).await.await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    proxy.thaw();
+    // It ran, and holds for nobody; but not for a lease.
+    let has_run = async || number(&server, NAME, "fence").await > fence.get();
+    eventually("the first attempt runs", SECOND, has_run).await;
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let guard = stuck_acquire(&server, &proxy).await.await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    tokio::time::sleep(SETTLED).await;
+    let calls = server.calls().await["evalsha"];
+    proxy.thaw();
+    eventually("the first attempt arrives", SECOND, async || {
+        server.calls().await["evalsha"] > calls
+    })
+    .await;
+    assert!(!is_held(&server, NAME).await);
+    assert_eq!(waiting(&server, NAME).await, 0);
+    assert_eq!(number(&server, NAME, "fence").await, fence.get());
+}
+
+#[tokio::test]
+async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    let others = connect(&server.url()).await;
+    proxy.freeze_open();
+    let left = locks.lock(NAME).acquire_timeout(Duration::from_millis(100)).await;
+    assert!(matches!(left, Err(fairlock::Error::Timeout { .. })), "{left:?}");
+    proxy.strand();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    proxy.thaw();
+    // Whether it holds for a moment or not, the next one does not wait for a lease.
+    let next = others.lock(NAME).acquire_timeout(SETTLED).await.unwrap();
+    next.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_stuck_attempt_runs_late_is_queued_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let others = connect(&server.url()).await;
+    let guard = others.lock(NAME).acquire().await.unwrap();
+    let locks = connect(&proxy.url()).await;
+    proxy.freeze_open();
+    let waiter = tokio::spawn(locks.lock(NAME).acquire());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.strand();
+    subscribed(&server, 1).await;
+    let last = in_line(&server, &others, NAME, 2).await;
+    proxy.thaw();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(waiting(&server, NAME).await, 2);
+    guard.release().await.unwrap();
+    granted(waiter, SOON).await.release().await.unwrap();
+    granted(last, SOON).await.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
+}
