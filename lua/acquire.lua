@@ -48,7 +48,7 @@ local function keep(key)
 end
 
 local now_us, now_ms = server_clock()
-local lock = read_lock(lock_key, clients_key, now_ms)
+local lock = read_lock(lock_key, clients_key, now_ms, client_of(request))
 if not lock then
   return {0, request, now_ms, 0}
 end

@@ -23,10 +23,6 @@ impl Tick {
         Tick(self.0.saturating_add(span))
     }
 
-    pub(crate) fn before(self, span: Duration) -> Tick {
-        Tick(self.0.saturating_sub(span))
-    }
-
     fn origin_to(self) -> Duration {
         self.0
     }

@@ -82,7 +82,7 @@ local function write_holds(lock_key, lock, now_ms)
 end
 
 -- Reads the fields of two holds or more: drops those that are over, clamps the others.
-local function read_holds(lock_key, clients_key, lock, now_ms)
+local function read_holds(lock_key, clients_key, lock, now_ms, caller)
   local changed, ended = false, {}
   lock.holds = {}
   local all = redis.call('HGETALL', lock_key)
@@ -93,7 +93,9 @@ local function read_holds(lock_key, clients_key, lock, now_ms)
       lock.holds[request] = hold
       if hold.deadline <= now_ms then
         drop_hold(lock, request)
-        ended[#ended + 1] = client_of(request)
+        if client_of(request) ~= caller then
+          ended[#ended + 1] = client_of(request)
+        end
         changed = true
       elseif hold.deadline > now_ms + hold.lease then
         hold.deadline, hold.changed = now_ms + hold.lease, true
@@ -112,10 +114,11 @@ local function read_holds(lock_key, clients_key, lock, now_ms)
 end
 
 -- Reads the lock, drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's
--- clock was set back, and a dead holder never mends it. The records of clients whose holds are over go with them: at
--- once or, when no hold is left, through `ended`, after the first write of what follows.
+-- clock was set back, and a dead holder never mends it. The records of clients whose holds are over go with them, but
+-- for the calling client's, which is awake: at once or, when no hold is left, through `ended`, after the first write of
+-- what follows.
 -- Returns nil for a hash of a newer format.
-local function read_lock(lock_key, clients_key, now_ms)
+local function read_lock(lock_key, clients_key, now_ms, caller)
   local f = redis.call('HMGET', lock_key, 'v', 'fence', 'owner', 'request', 'until', 'lease', 'pushed', 'holds')
   if f[1] and f[1] ~= FORMAT then
     return nil
@@ -125,9 +128,12 @@ local function read_lock(lock_key, clients_key, now_ms)
   local lock = {fence = f[2], owner = f[3], request = f[4], deadline = tonumber(f[5]), lease = f[6], pushed = f[7],
     count = tonumber(f[8])}
   if lock.count > 1 then
-    read_holds(lock_key, clients_key, lock, now_ms)
+    read_holds(lock_key, clients_key, lock, now_ms, caller)
   elseif lock.count == 1 and lock.deadline <= now_ms then
-    lock.count, lock.deadline, lock.ended = 0, 0, {client_of(lock.request)}
+    lock.count, lock.deadline = 0, 0
+    if client_of(lock.request) ~= caller then
+      lock.ended = {client_of(lock.request)}
+    end
   elseif lock.deadline > now_ms + lock.lease then
     lock.deadline = now_ms + lock.lease
     write_holds(lock_key, lock, now_ms)

@@ -212,3 +212,43 @@ async fn a_hold_outlives_its_connections() {
     guard.release().await.unwrap();
     assert_eq!(locks.stats().lost, 0);
 }
+
+#[tokio::test]
+async fn waits_that_end_while_their_connections_are_killed_leave_nothing() {
+    let server = Server::start().await;
+    let history = History::default();
+    let mut running = Vec::new();
+    for client in 0..4 {
+        let locks = connect(&server.url()).await;
+        for waiter in 0..10_u64 {
+            let (locks, history) = (locks.clone(), history.clone());
+            running.push(tokio::spawn(async move {
+                for round in 0..20 {
+                    let entry = history.asks(format!("{client}/{waiter}"));
+                    let patience = Duration::from_millis((waiter * 7 + round * 3) % 50);
+                    // Dropped, rather than told that its time is over.
+                    let acquiring = locks.lock(NAME).acquire();
+                    if let Ok(guard) = tokio::time::timeout(patience, acquiring).await {
+                        let guard = guard.expect("a guard");
+                        entry.granted(guard.fence().get());
+                        tokio::task::yield_now().await;
+                        entry.released();
+                        drop(guard);
+                    }
+                }
+            }));
+        }
+    }
+    let kills = async {
+        for kind in ["normal", "pubsub"].repeat(6) {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+            server.kill_clients(kind).await;
+        }
+    };
+    let (done, ()) = tokio::join!(join_all(running), kills);
+    done.into_iter().for_each(|done| done.expect("all rounds"));
+    assert!(!history.grants().is_empty());
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+    nothing_left(&server, NAME, SETTLED + SECOND).await;
+}

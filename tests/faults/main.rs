@@ -4,6 +4,8 @@
 //! One binary, so that the tests, which mostly wait, run beside each other. Each has a server of its own.
 
 #![cfg(all(unix, feature = "redis"))]
+// Helpers count as tests: whatever fails in one fails the test.
+#![allow(clippy::unwrap_used)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,7 +15,9 @@ mod forgetful;
 mod holders;
 mod network;
 mod parts;
+mod refusals;
 mod replies;
+mod residue;
 mod scene;
 mod unwilling;
 mod waiters;

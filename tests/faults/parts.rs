@@ -1,7 +1,7 @@
 //! A client in a process of its own, that does what it is told.
 
 use fairlock::{LockGuard, LockManager};
-use tokio::task::JoinHandle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::scene::{NAME, settings};
 use super::support::{Process, Server, role};
@@ -23,7 +23,7 @@ async fn client_part() {
     let ms = |key| std::time::Duration::from_millis(role.number(key));
     let locks = settings().lease(ms("lease")).claim_window(ms("claim"));
     let locks = locks.connect(&role.arg("url")).await.unwrap();
-    let (sender, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut grants) = unbounded_channel();
     let mut guard = None;
     loop {
         tokio::select! {
@@ -35,7 +35,7 @@ async fn client_part() {
             heard = role.heard() => match heard.split_once(' ') {
                 Some(("acquire", count)) => {
                     for _ in 0..count.parse().unwrap() {
-                        let _ = wait(&locks, sender.clone());
+                        wait(&locks, sender.clone());
                     }
                 }
                 _ if heard == "look" => {
@@ -52,11 +52,11 @@ async fn client_part() {
     }
 }
 
-fn wait(locks: &LockManager, grants: tokio::sync::mpsc::UnboundedSender<LockGuard>) -> JoinHandle<()> {
+fn wait(locks: &LockManager, grants: UnboundedSender<LockGuard>) {
     let waiting = locks.lock(NAME).acquire();
     tokio::spawn(async move {
         let _ = grants.send(waiting.await.expect("a guard"));
-    })
+    });
 }
 
 /// The fence of the grant that the part says next.

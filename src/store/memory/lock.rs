@@ -144,14 +144,16 @@ impl Holder {
 
 impl Lock {
     /// Who holds now, without the holds whose deadline is past; and the clients of those, if they are still to be
-    /// taken for dead. A deadline beyond now + lease means that the clock was set back, and is clamped.
-    pub(super) fn read(&mut self, now: Now, clients_too: bool) -> (Holder, Vec<String>) {
+    /// taken for dead: not the caller's, which is awake, and none where no caller is given. A deadline beyond now + lease means that the clock was set back, and is clamped.
+    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Vec<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
         let mut ended = Vec::new();
         let mut changed = false;
         holder.holds.retain(|request, hold| {
             if hold.deadline <= now.ms {
-                ended.push(request.client().to_owned());
+                if caller.is_some_and(|caller| caller != request.client()) {
+                    ended.push(request.client().to_owned());
+                }
                 changed = true;
                 return false;
             }
@@ -163,9 +165,7 @@ impl Lock {
         });
         if changed && holder.is_held() {
             self.write_holds(&mut holder);
-            if clients_too {
-                self.take_for_dead(&ended);
-            }
+            self.take_for_dead(&ended);
             ended.clear();
         }
         (holder, ended)

@@ -74,7 +74,7 @@ impl Rules {
         } = call;
         let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
         let lock = self.lock(&keys.lock);
-        let (mut holder, ended) = lock.read(now, true);
+        let (mut holder, ended) = lock.read(now, Some(request.client()));
         if let Some(grant) = holder.grant_of(request) {
             return Acquired::Granted(grant);
         }
@@ -145,7 +145,7 @@ impl Rules {
         let bound = self.bound;
         let Release { keys, request, what } = call;
         let lock = self.lock(&keys.lock);
-        let (mut holder, ended) = lock.read(now, true);
+        let (mut holder, ended) = lock.read(now, Some(request.client()));
         let was_held = holder.is_held();
         let fence = match what {
             ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence) => Some(*fence),
@@ -194,7 +194,7 @@ impl Rules {
 
     pub(super) fn renew(&mut self, call: &Renew, now: Now) -> Renewed {
         let lock = self.lock(&call.keys.lock);
-        let (mut holder, _) = lock.read(now, false);
+        let (mut holder, _) = lock.read(now, None);
         let lease = millis(call.lease);
         let wanted = (now.ms + lease).min(call.cap.ms());
         let fence_counts = holder.fence == call.fence.get();
@@ -222,7 +222,7 @@ impl Rules {
 
     pub(super) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {
         let lock = self.lock(&call.keys.lock);
-        let (holder, _) = lock.read(now, false);
+        let (holder, _) = lock.read(now, None);
         let held = holder.owner.clone().filter(|_| holder.is_held());
         Inspected {
             holder: held.zip(Fence::new(holder.fence)).map(|(owner, fence)| Holding {
