@@ -10,13 +10,14 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
-use crate::attendant::{Patience, attend};
+use crate::attendant::attend;
 use crate::client::{Trail, count};
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::Terms;
+use crate::retry::Patience;
 use crate::room::{Heard, Room};
 use crate::rooms::{Permit, Rooms};
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
