@@ -5,7 +5,13 @@
 //! which makes the clients.
 
 // Every test binary compiles all of this and uses a part.
-#![allow(dead_code, unused_imports, unused_macros, unreachable_pub, clippy::unwrap_used)]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    unreachable_pub,
+    clippy::unwrap_used
+)]
 
 #[cfg(feature = "redis")]
 mod both;
