@@ -10,19 +10,17 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
-use crate::attendant::{Patience, attend};
+use crate::attendant::attend;
 use crate::client::{Trail, count};
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::Terms;
+use crate::retry::Patience;
 use crate::room::{Heard, Room};
 use crate::rooms::{Permit, Rooms};
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
-
-/// How long a reply is waited for when the grant has come before it.
-const LATE_REPLY: Duration = Duration::from_millis(10);
 
 /// What is to be acquired, and how.
 #[derive(Clone, Debug)]
@@ -191,18 +189,9 @@ impl Entry {
         let client = rooms.client();
         let mut patience = Patience::new(client);
         while let Some(asked) = self.room.ask(self.request.number(), false) {
-            // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps.
-            let mut heard = Box::pin(self.room.send(asked));
-            let heard = tokio::select! {
-                biased;
-                heard = &mut heard => heard,
-                verdict = &mut self.verdict => {
-                    // Its reply is about to come, as a rule; that spares the `out` of an unanswered call.
-                    drop(tokio::time::timeout(LATE_REPLY, heard).await);
-                    return settle(verdict);
-                }
-            };
-            match heard {
+            // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps. The verdict
+            // is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
+            match Box::pin(self.room.send(asked)).await {
                 Ok((Heard::Again, _)) => patience.restore(),
                 Ok((Heard::Settled, _)) => break,
                 Ok((Heard::Queued, _)) => {
@@ -211,7 +200,13 @@ impl Entry {
                     }
                     break;
                 }
-                Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
+                // Its grant may have come by another way meanwhile.
+                Err(failure) => {
+                    let pause = patience.endure(failure)?;
+                    if let Ok(verdict) = tokio::time::timeout(pause, &mut self.verdict).await {
+                        return settle(verdict);
+                    }
+                }
             }
         }
         self.verdict().await

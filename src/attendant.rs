@@ -9,9 +9,9 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::client::{Client, as_error};
 use crate::clock::Tick;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
-use crate::retry::Backoff;
+use crate::retry::{Backoff, Patience};
 use crate::room::{GiveBack, Heard, Room, Todo};
 use crate::rooms::Rooms;
 use crate::store::{Failure, Release, ReleaseWhat};
@@ -123,39 +123,4 @@ async fn return_grant(client: &Client, room: &Room, grant: GiveBack) -> Result<(
     let released = client.release(call).await.map(drop);
     room.ask_again(grant.number);
     released
-}
-
-/// How long failures are put up with: until no server has answered for the `server_timeout`.
-#[derive(Debug)]
-pub(crate) struct Patience<'a> {
-    client: &'a Client,
-    /// When the call began that failed first, or may fail next.
-    since: Tick,
-    backoff: Backoff,
-}
-
-impl Patience<'_> {
-    pub(crate) fn new(client: &Client) -> Patience<'_> {
-        Patience {
-            client,
-            since: client.now(),
-            backoff: Backoff::new(),
-        }
-    }
-
-    /// How long to wait before the next try; or what to tell the caller.
-    pub(crate) fn endure(&mut self, failure: Failure) -> Result<Duration> {
-        if matches!(failure, Failure::Refused(_) | Failure::Closed) {
-            return Err(as_error(failure));
-        }
-        if self.client.now().since(self.since) >= self.client.options.server_timeout {
-            return Err(as_error(failure));
-        }
-        Ok(self.backoff.step())
-    }
-
-    /// Begins anew: an answer came, or nothing was called for a while.
-    pub(crate) fn restore(&mut self) {
-        *self = Patience::new(self.client);
-    }
 }

@@ -228,7 +228,12 @@ impl Keeper {
 
     fn sleep_until_next(&self) -> Option<Tick> {
         let mut schedule = locked(&self.schedule);
-        schedule.sleeping_until = schedule.looks.keys().next().map(|(due, _)| *due);
+        let first = schedule.looks.keys().next().map(|(due, _)| *due);
+        // A hold that came and went leaves its time: waking once for nothing is cheaper than being woken by every one.
+        let before = schedule
+            .sleeping_until
+            .filter(|until| *until > self.client.now() && !self.client.is_closed());
+        schedule.sleeping_until = [first, before].into_iter().flatten().min();
         schedule.sleeping_until
     }
 

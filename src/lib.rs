@@ -53,6 +53,20 @@
 // The seam to a server is wider than the in-memory store alone needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
+// The house, top to bottom; nothing imports upward.
+//
+//   manager lock guard spin   what a user sees
+//   service                   one client at work, from its first call to its end
+//   acquire                   one acquire call, from its first poll to a hold
+//   attendant                 the task of a waiting room
+//   rooms room                how one client waits, lock by lock
+//   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
+//   retry client              what all of them share: patience; store, clock, counters
+//   store                     the seam: what a lock needs of a server, as requests and replies
+//   store/redis store/memory  who does it
+//   script                    the scripts of lua/, their arguments and replies
+//   lease key clock options error
+
 mod acquire;
 mod attendant;
 mod client;
@@ -72,6 +86,7 @@ mod room;
 mod rooms;
 #[cfg(feature = "redis")]
 mod script;
+mod service;
 pub mod spin;
 mod store;
 

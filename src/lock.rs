@@ -10,7 +10,6 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use crate::acquire::{self, Attempt, Wanted};
-use crate::attendant::Patience;
 use crate::client::{Client, count};
 use crate::clock::Tick;
 use crate::error::{Error, Invalid, Result};
@@ -18,8 +17,9 @@ use crate::guard::{LockGuard, after_work};
 use crate::held::Held;
 use crate::key::{Keys, Owner};
 use crate::lease::{Fence, Terms};
-use crate::manager::Inner;
 use crate::options::LockOptions;
+use crate::retry::Patience;
+use crate::service::Service;
 use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
 
 /// A lock by its name, with the options for acquiring it. Cheap to make and to clone, and free of I/O.
@@ -36,7 +36,7 @@ use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    inner: Arc<Inner>,
+    service: Arc<Service>,
     /// The keys and the channel; or why the name is refused, which the first call tells.
     name: Arc<str>,
     place: Result<(Arc<Keys>, Arc<str>), Invalid>,
@@ -45,13 +45,13 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(inner: Arc<Inner>, name: &str) -> Lock {
-        let place = Keys::new(&inner.client().options.prefix, name).map(|keys| {
-            let channel = keys.channel_of(&inner.client().id);
+    pub(crate) fn new(service: Arc<Service>, name: &str) -> Lock {
+        let place = Keys::new(&service.client().options.prefix, name).map(|keys| {
+            let channel = keys.channel_of(&service.client().id);
             (Arc::new(keys), channel)
         });
         Lock {
-            inner,
+            service,
             name: name.into(),
             place,
             options: LockOptions::default(),
@@ -273,7 +273,7 @@ impl Lock {
     }
 
     fn client(&self) -> &Arc<Client> {
-        self.inner.client()
+        self.service.client()
     }
 
     /// Refuses what is wrong before anything is sent.
@@ -281,7 +281,7 @@ impl Lock {
         let terms = self.options.terms(&self.client().options)?;
         let (keys, _) = self.place.clone()?;
         self.client().check_open()?;
-        self.inner.start();
+        self.service.start();
         Ok((keys, terms))
     }
 
@@ -335,7 +335,7 @@ impl Lock {
 
     async fn acquire_held(&self, began: Tick, bound: Bound) -> Result<Held> {
         let wanted = self.wanted()?;
-        let rooms = Arc::clone(self.inner.rooms());
+        let rooms = Arc::clone(self.service.rooms());
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -362,7 +362,7 @@ impl Lock {
     async fn attempt(self) -> Result<TryAcquire> {
         let wanted = self.wanted()?;
         Ok(
-            match acquire::try_acquire(Arc::clone(self.inner.rooms()), wanted).await? {
+            match acquire::try_acquire(Arc::clone(self.service.rooms()), wanted).await? {
                 Attempt::Held(held) => TryAcquire::Acquired(LockGuard::new(held)),
                 Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
             },

@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::runtime::Handle;
 
-use crate::client::{Client, as_error};
+use crate::client::as_error;
 use crate::error::{Result, Unreleased};
-use crate::keeper::Keeper;
 use crate::key::ClientId;
-use crate::lease::Exchange;
 use crate::lock::Lock;
 use crate::options::ManagerOptions;
-use crate::rooms::{Relay, Rooms};
+use crate::rooms::Relay;
+use crate::service::Service;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
@@ -48,7 +46,7 @@ use crate::store::memory::MemoryStore;
 /// ```
 #[derive(Clone)]
 pub struct LockManager {
-    inner: Arc<Inner>,
+    service: Arc<Service>,
 }
 
 impl LockManager {
@@ -83,7 +81,7 @@ impl LockManager {
     /// puts the lock beside other keys of that tag in a cluster). No I/O; a name that is not allowed is refused by the
     /// first call.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(Arc::clone(&self.inner), name.as_ref())
+        Lock::new(Arc::clone(&self.service), name.as_ref())
     }
 
     /// One round trip to the server: for health checks.
@@ -94,17 +92,23 @@ impl LockManager {
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub async fn ping(&self) -> Result<()> {
-        self.inner.client().check_open()?;
-        self.inner.client().store.time().await.map(drop).map_err(as_error)
+        self.service.client().check_open()?;
+        self.service
+            .client()
+            .store
+            .time()
+            .await
+            .map(drop)
+            .map_err(as_error)
     }
 
     /// What this client has and has done.
     pub fn stats(&self) -> Stats {
-        let counters = &self.inner.client().counters;
+        let counters = &self.service.client().counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
-            held: self.inner.keeper().held_count(),
-            waiting: self.inner.rooms.waiting(),
+            held: self.service.keeper().held_count(),
+            waiting: self.service.rooms().waiting(),
             acquired: read(&counters.acquired),
             handed_over: read(&counters.handed_over),
             lost: read(&counters.lost),
@@ -124,9 +128,9 @@ impl LockManager {
     /// # Cancel safety
     /// It is closed from the first poll on; dropping the future only stops the waiting.
     pub async fn close(&self) -> Result<(), Unreleased> {
-        self.inner.rooms.close();
-        let keeper = self.inner.keeper();
-        let bound = self.inner.client().options.server_timeout;
+        self.service.rooms().close();
+        let keeper = self.service.keeper();
+        let bound = self.service.client().options.server_timeout;
         // What is left at the bound is in the answer.
         let _ = tokio::time::timeout(bound, keeper.drained()).await;
         let held: Vec<_> = keeper
@@ -145,90 +149,21 @@ impl LockManager {
 
     /// Whether it was closed, or the runtime that it lived on is gone.
     pub fn is_closed(&self) -> bool {
-        self.inner.client().is_closed()
+        self.service.client().is_closed()
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.service
     }
 }
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("id", &self.inner.client().id)
-            .field("options", &self.inner.client().options)
+            .field("id", &self.service.client().id)
+            .field("options", &self.service.client().options)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
-    }
-}
-
-/// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client is
-/// closed; guards that live keep their keeper.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    rooms: Arc<Rooms>,
-    /// Leads the store's messages to the rooms, for as long as they are wanted.
-    _relay: Arc<Relay>,
-}
-
-impl Inner {
-    fn new(
-        relay: Arc<Relay>,
-        id: ClientId,
-        store: Arc<dyn Store>,
-        options: ManagerOptions,
-        first: Exchange,
-    ) -> Inner {
-        let client = Arc::new(Client::new(id, store, options, first));
-        let keeper = Arc::new(Keeper::new(Arc::clone(&client)));
-        let rooms = Arc::new(Rooms::new(client, keeper));
-        relay.lead_to(&rooms);
-        Inner { rooms, _relay: relay }
-    }
-
-    pub(crate) fn rooms(&self) -> &Arc<Rooms> {
-        &self.rooms
-    }
-
-    pub(crate) fn client(&self) -> &Arc<Client> {
-        self.rooms.client()
-    }
-
-    fn keeper(&self) -> &Arc<Keeper> {
-        self.rooms.keeper()
-    }
-
-    /// Starts the keeper, on the runtime of the first call.
-    pub(crate) fn start(&self) {
-        if self.client().is_settled() || !self.client().settle_on(Handle::current()) {
-            return;
-        }
-        let service = Service(Arc::clone(&self.rooms));
-        self.client().spawn(async move {
-            Arc::clone(service.0.keeper()).run().await;
-            drop(service);
-        });
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.rooms.close();
-        self.keeper().wake_if_closing();
-        if !self.client().is_settled() {
-            self.client().store.close();
-        }
-    }
-}
-
-/// The keeper's task, or what is left when its runtime is gone: then everybody who waits is told.
-struct Service(Arc<Rooms>);
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.0.close();
-        self.0.client().store.close();
     }
 }
 
@@ -319,10 +254,10 @@ impl LockManagerBuilder {
         };
         let store = RedisStore::connect(url, options, listener).await?;
         let first = store.time().await.map_err(as_error)?.at;
-        let inner = Inner::new(relay, ClientId::random(), store, self.options, first);
-        inner.start();
+        let service = Service::new(relay, ClientId::random(), store, self.options, first);
+        service.start();
         Ok(LockManager {
-            inner: Arc::new(inner),
+            service: Arc::new(service),
         })
     }
 
@@ -343,7 +278,13 @@ impl LockManagerBuilder {
         let first = time.and_then(std::result::Result::ok).map(|answer| answer.at);
         let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
         LockManager {
-            inner: Arc::new(Inner::new(relay, ClientId::random(), store, self.options, first)),
+            service: Arc::new(Service::new(
+                relay,
+                ClientId::random(),
+                store,
+                self.options,
+                first,
+            )),
         }
     }
 }

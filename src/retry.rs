@@ -1,6 +1,11 @@
-//! How long to wait between two attempts at the same call.
+//! How long to wait between two attempts at the same call, and when to give up.
 
 use std::time::Duration;
+
+use crate::client::{Client, as_error};
+use crate::clock::Tick;
+use crate::error::Result;
+use crate::store::Failure;
 
 /// 10, 20, 40 … 1,000 ms, each with up to a quarter of jitter, so that clients that failed together do not
 /// come back together.
@@ -25,6 +30,41 @@ impl Backoff {
 
     pub(crate) async fn pause(&mut self) {
         tokio::time::sleep(self.step()).await;
+    }
+}
+
+/// How long failures are put up with: until no server has answered for the `server_timeout`.
+#[derive(Debug)]
+pub(crate) struct Patience<'a> {
+    client: &'a Client,
+    /// When the call began that failed first, or may fail next.
+    since: Tick,
+    backoff: Backoff,
+}
+
+impl Patience<'_> {
+    pub(crate) fn new(client: &Client) -> Patience<'_> {
+        Patience {
+            client,
+            since: client.now(),
+            backoff: Backoff::new(),
+        }
+    }
+
+    /// How long to wait before the next try; or what to tell the caller.
+    pub(crate) fn endure(&mut self, failure: Failure) -> Result<Duration> {
+        if matches!(failure, Failure::Refused(_) | Failure::Closed) {
+            return Err(as_error(failure));
+        }
+        if self.client.now().since(self.since) >= self.client.options.server_timeout {
+            return Err(as_error(failure));
+        }
+        Ok(self.backoff.step())
+    }
+
+    /// Begins anew: an answer came, or nothing was called for a while.
+    pub(crate) fn restore(&mut self) {
+        *self = Patience::new(self.client);
     }
 }
 

@@ -8,11 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attendant::Patience;
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
 use crate::key::{Keys, Owner};
-use crate::manager::{Inner, LockManager};
+use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
+use crate::retry::Patience;
+use crate::service::Service;
 use crate::store::{SpinAcquire, SpinAcquired, SpinRelease, SpinReleased};
 
 /// The longest pause between two tries.
@@ -24,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 /// as you like, and unlock it as often. It shares nothing with the fair lock of the same name.
 #[derive(Clone)]
 pub struct SpinLock {
-    inner: Arc<Inner>,
+    service: Arc<Service>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, Invalid>,
     owner: Owner,
@@ -33,10 +34,10 @@ pub struct SpinLock {
 impl SpinLock {
     /// The spin lock of this name, for a new owner. No I/O.
     pub fn new(manager: &LockManager, name: impl AsRef<str>) -> SpinLock {
-        let inner = Arc::clone(manager.inner());
-        let keys = Keys::new(&inner.client().options.prefix, name.as_ref()).map(Arc::new);
+        let service = Arc::clone(manager.service());
+        let keys = Keys::new(&service.client().options.prefix, name.as_ref()).map(Arc::new);
         SpinLock {
-            inner,
+            service,
             name: name.as_ref().into(),
             keys,
             owner: Owner::new(),
@@ -68,7 +69,7 @@ impl SpinLock {
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
-        let client = self.inner.client();
+        let client = self.service.client();
         let until = client.now().after(wait);
         let mut pause = Duration::from_millis(1);
         let mut patience = Patience::new(client);
@@ -108,7 +109,7 @@ impl SpinLock {
             owner: self.owner.clone(),
         };
         let answer = self
-            .inner
+            .service
             .client()
             .store
             .spin_release(call)
@@ -125,8 +126,8 @@ impl SpinLock {
 
     fn open(&self) -> Result<Arc<Keys>> {
         let keys = self.keys.clone()?;
-        self.inner.client().check_open()?;
-        self.inner.start();
+        self.service.client().check_open()?;
+        self.service.start();
         Ok(keys)
     }
 }

@@ -1,5 +1,7 @@
 //! The names of spans and fields are part of the interface.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
-//! A server of one's own: on a free loopback port, in a temporary folder, without persistence, ended by its process
-//! id when the value goes, also by a panic.
+//! A server of one's own: on a free loopback port, in a temporary folder, without persistence. It is ended by its
+//! process id when the value goes, or when this process does, however that comes about.
 
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,14 @@ use crate::wire::Wire;
 /// How long a server may take to answer its first PING.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Waits until the other end of its stdin is closed, which the system does for a process that dies; not even Ctrl-C
+/// ends it before that. $1 is the server's process id, $2 its folder.
+const UNDERTAKER: &str = r#"trap '' INT TERM HUP; read _; kill -9 "$1"; rm -rf "$2""#;
+
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    undertaker: Child,
     folder: PathBuf,
     url: String,
 }
@@ -37,11 +42,14 @@ impl Server {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let folder = std::env::temp_dir().join(format!("fairlock-bench-{}-{port}", std::process::id()));
         std::fs::create_dir(&folder)?;
-        let child = spawn(&folder, port).inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
+        let mut child = spawn(&folder, port).inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
+        let undertaker = undertaker(&child, &folder).inspect_err(|_| drop(child.kill()))?;
+        let url = format!("redis://127.0.0.1:{port}");
         let mut server = Server {
             child,
+            undertaker,
             folder,
-            url: format!("redis://127.0.0.1:{port}"),
+            url,
         };
         server.wait_until_ready()?;
         Ok(server)
@@ -80,14 +88,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing to save, nobody to tell: the shortest way out.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The undertaker first: a process id that was waited for may be somebody else's. Nothing to save, nobody to
+        // tell: the shortest way out for both.
+        for process in [&mut self.undertaker, &mut self.child] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn spawn(folder: &std::path::Path, port: u16) -> io::Result<Child> {
+fn spawn(folder: &Path, port: u16) -> io::Result<Child> {
     for program in ["redis-server", "valkey-server"] {
         let spawned = Command::new(program)
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
@@ -107,4 +118,14 @@ fn spawn(folder: &std::path::Path, port: u16) -> io::Result<Child> {
         "neither redis-server nor valkey-server is on the PATH: install one (scripts/install-server), or name a \
          running server with --url",
     ))
+}
+
+fn undertaker(server: &Child, folder: &Path) -> io::Result<Child> {
+    Command::new("sh")
+        .args(["-c", UNDERTAKER, "sh", &server.id().to_string()])
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
 }

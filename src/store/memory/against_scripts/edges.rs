@@ -102,7 +102,7 @@ fn one_owner_may_hold_ten_thousand_times() {
     };
     assert_eq!(grant.fence.get(), START_US);
     let mut release = Release {
-        keys: keys,
+        keys,
         request: nth(0),
         what: ReleaseWhat::Grant(grant.fence),
     };

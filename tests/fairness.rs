@@ -1,0 +1,290 @@
+//! First come, first served; and everybody is served.
+
+#![cfg(feature = "redis")]
+// The bodies of the tests are functions of their own.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fairlock::{Error, Lock};
+use support::{Ground, History, on_both, on_both_in_parallel};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
+
+on_both! {
+    waiters_of_many_clients_are_served_in_the_order_of_the_queue,
+    calls_of_one_client_are_served_in_the_order_of_their_first_polls,
+    a_future_that_is_not_polled_has_no_place,
+    who_gives_up_does_not_shift_the_others,
+    who_waits_longer_than_every_timer_is_still_served,
+    a_release_and_a_new_wait_go_to_the_end_of_the_queue,
+}
+
+on_both_in_parallel! {
+    a_try_never_overtakes_a_waiter,
+    five_hundred_waiters_are_all_served,
+    every_one_of_many_clients_finishes_its_rounds,
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Waits for the lock in a task, and logs it.
+fn wait(tasks: &mut JoinSet<()>, lock: &Lock, history: &History, waiter: usize) {
+    let (wait, history) = (lock.acquire(), history.clone());
+    tasks.spawn(async move {
+        let entry = history.asks(waiter);
+        let guard = wait.await.unwrap();
+        entry.granted(guard.fence().get());
+        entry.released();
+        guard.release().await.unwrap();
+    });
+}
+
+async fn join_all(mut tasks: JoinSet<()>) {
+    let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(LONG, all).await.expect("all to be served");
+}
+
+async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(ground: Ground) {
+    const WAITERS: usize = 64;
+    let holder = ground.client().await;
+    let clients = ground.clients(4).await;
+    let lock = holder.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for waiter in 0..WAITERS {
+        wait(&mut tasks, &clients[waiter * 7 % 4].lock("a"), &history, waiter);
+        let queued = u64::try_from(waiter + 1).unwrap();
+        ground.queued(&lock, queued, 1).await;
+    }
+    ground.queued(&lock, 64, 4).await;
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+    history.assert_order(0..WAITERS);
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+}
+
+async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(ground: Ground) {
+    let client = ground.client().await;
+    let guard = client.lock("a").acquire().await.unwrap();
+    let order = std::sync::Mutex::new(Vec::new());
+    let wait = async |waiter: u32| {
+        let guard = client.lock("a").acquire().await.unwrap();
+        order.lock().unwrap().push(waiter);
+        guard.release().await.unwrap();
+    };
+    let release = async {
+        ground.queued(&client.lock("a"), 4, 1).await;
+        guard.release().await.unwrap();
+    };
+    // `biased`: polled from the first to the last.
+    let all = async { tokio::join!(biased; wait(0), wait(1), wait(2), wait(3), release) };
+    timeout(LONG, all).await.expect("all to be served");
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
+}
+
+async fn a_future_that_is_not_polled_has_no_place(ground: Ground) {
+    let client = ground.client().await;
+    let guard = client.lock("a").acquire().await.unwrap();
+    let made_first = client.lock("a").acquire();
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    wait(&mut tasks, &client.lock("a"), &history, 1);
+    ground.queued(&client.lock("a"), 1, 1).await;
+    tasks.spawn({
+        let history = history.clone();
+        async move {
+            let entry = history.asks(2);
+            let guard = made_first.await.unwrap();
+            entry.granted(guard.fence().get());
+            entry.released();
+        }
+    });
+    ground.queued(&client.lock("a"), 2, 1).await;
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+    history.assert_order([1, 2]);
+}
+
+async fn who_gives_up_does_not_shift_the_others(ground: Ground) {
+    const WAITERS: usize = 12;
+    let holder = ground.client().await;
+    let (clients, impatient) = (ground.clients(3).await, ground.client().await);
+    let lock = holder.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let quitters: Vec<_> = (0..4u64)
+        .map(|number| {
+            let (lock, over) = (impatient.lock("a"), Arc::clone(&over));
+            tokio::spawn(async move {
+                let mut gave_up = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let bound = Duration::from_millis(5 + number);
+                    match lock.acquire_timeout(bound).await {
+                        Err(Error::Timeout { .. }) => gave_up += 1,
+                        other => drop(other.unwrap()),
+                    }
+                }
+                gave_up
+            })
+        })
+        .collect();
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for waiter in 0..WAITERS {
+        let client = &clients[waiter % 3];
+        let before = client.stats().waiting;
+        wait(&mut tasks, &client.lock("a"), &history, waiter);
+        while client.stats().waiting == before {
+            yield_now().await;
+        }
+        // The queue is never as long as it is here, since the impatient come and go; a call takes no longer.
+        client.ping().await.unwrap();
+    }
+    sleep(Duration::from_millis(100)).await;
+    while ground.subscriptions().await < 3 {
+        sleep(Duration::from_millis(2)).await;
+    }
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+    over.store(true, Ordering::Relaxed);
+    for quitter in quitters {
+        assert!(quitter.await.unwrap() > 3, "it gave up again and again");
+    }
+    history.assert_order(0..WAITERS);
+}
+
+async fn who_waits_longer_than_every_timer_is_still_served(ground: Ground) {
+    let here = ground.client().await;
+    // The shortest timers that are allowed; in memory, hours pass.
+    let there = ground
+        .client_with(|settings| {
+            settings
+                .claim_window(Duration::from_millis(100))
+                .heartbeat(Duration::from_secs(1))
+                .server_timeout(Duration::from_secs(1))
+        })
+        .await;
+    let guard = here.lock("a").acquire().await.unwrap();
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for waiter in 0..3 {
+        wait(&mut tasks, &there.lock("a"), &history, waiter);
+        ground
+            .queued(&here.lock("a"), u64::try_from(waiter).unwrap() + 1, 1)
+            .await;
+    }
+    sleep(if ground.server().is_some() {
+        Duration::from_millis(2500)
+    } else {
+        Duration::from_secs(3 * 60 * 60)
+    })
+    .await;
+    assert_eq!(here.lock("a").status().await.unwrap().waiting, 3);
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+    history.assert_order(0..3);
+}
+
+async fn a_release_and_a_new_wait_go_to_the_end_of_the_queue(ground: Ground) {
+    let (here, there) = (ground.client().await, ground.client().await);
+    let mut guard = here.lock("a").acquire().await.unwrap();
+    for _ in 0..3 {
+        let waiter = tokio::spawn(there.lock("a").acquire());
+        ground.queued(&here.lock("a"), 1, 1).await;
+        let again = here.lock("a").acquire();
+        guard.release().await.unwrap();
+        let again = tokio::spawn(again);
+        let next = timeout(LONG, waiter).await.expect("served").unwrap().unwrap();
+        ground.queued(&here.lock("a"), 1, 1).await;
+        assert!(!again.is_finished());
+        next.release().await.unwrap();
+        guard = timeout(LONG, again).await.expect("served").unwrap().unwrap();
+    }
+    guard.release().await.unwrap();
+}
+
+async fn a_try_never_overtakes_a_waiter(ground: Ground) {
+    const WAITERS: usize = 24;
+    let (holder, hasty) = (ground.client().await, ground.client().await);
+    let clients = ground.clients(2).await;
+    let lock = holder.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for waiter in 0..WAITERS {
+        let (wait, served) = (clients[waiter % 2].lock("a").acquire(), Arc::clone(&served));
+        tasks.spawn(async move {
+            let guard = wait.await.unwrap();
+            served.fetch_add(1, Ordering::SeqCst);
+            sleep(Duration::from_millis(1)).await;
+            guard.release().await.unwrap();
+        });
+    }
+    ground.queued(&lock, u64::try_from(WAITERS).unwrap(), 2).await;
+    for client in [&hasty, &hasty, &holder] {
+        let (lock, served) = (client.lock("a"), Arc::clone(&served));
+        tasks.spawn(async move {
+            loop {
+                let got = lock.try_acquire().await.unwrap().acquired();
+                if let Some(guard) = got {
+                    assert_eq!(served.load(Ordering::SeqCst), WAITERS, "overtaken");
+                    guard.release().await.unwrap();
+                    return;
+                }
+                yield_now().await;
+            }
+        });
+    }
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+}
+
+async fn five_hundred_waiters_are_all_served(ground: Ground) {
+    let clients = ground.clients(4).await;
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for waiter in 0..500 {
+        wait(&mut tasks, &clients[waiter % 4].lock("a"), &history, waiter);
+    }
+    join_all(tasks).await;
+    assert_eq!(history.grants().len(), 500);
+    history.assert_no_overlap();
+}
+
+async fn every_one_of_many_clients_finishes_its_rounds(ground: Ground) {
+    const ROUNDS: usize = 100;
+    let clients = ground.clients(10).await;
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for (number, client) in clients.into_iter().enumerate() {
+        let history = history.clone();
+        tasks.spawn(async move {
+            let lock = client.lock("a");
+            for _ in 0..ROUNDS {
+                let entry = history.asks(number);
+                let guard = lock.acquire().await.unwrap();
+                entry.granted(guard.fence().get());
+                entry.released();
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    join_all(tasks).await;
+    let order = history.order();
+    for number in 0..10 {
+        let rounds = order
+            .iter()
+            .filter(|waiter| **waiter == number.to_string())
+            .count();
+        assert_eq!(rounds, ROUNDS);
+    }
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+}
