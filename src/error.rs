@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lease::Fence;
-
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -212,46 +210,3 @@ impl fmt::Display for Lost {
 }
 
 impl std::error::Error for Lost {}
-
-/// What [`LockManager::close`](crate::LockManager::close) left behind: guards that still live (their locks stay
-/// held until each is dropped or its lease ends), and releases that no server confirmed.
-#[derive(Clone, Debug)]
-pub struct Unreleased {
-    held: Vec<(Arc<str>, Fence)>,
-    unconfirmed: usize,
-}
-
-impl Unreleased {
-    pub(crate) fn new(held: Vec<(Arc<str>, Fence)>, unconfirmed: usize) -> Unreleased {
-        Unreleased { held, unconfirmed }
-    }
-
-    /// The locks that guards of this manager still hold: name and fencing token.
-    pub fn held(&self) -> impl Iterator<Item = (&str, Fence)> {
-        self.held.iter().map(|(name, fence)| (&**name, *fence))
-    }
-
-    /// How many releases of dropped guards and cancelled waits no server had confirmed. What they left is
-    /// over, at the latest, when its lease is.
-    pub fn unconfirmed(&self) -> usize {
-        self.unconfirmed
-    }
-}
-
-impl fmt::Display for Unreleased {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "closed with {} locks still held", self.held.len())?;
-        for (i, (name, fence)) in self.held().take(8).enumerate() {
-            write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
-        }
-        if self.held.len() > 8 {
-            f.write_str(", …")?;
-        }
-        if self.unconfirmed > 0 {
-            write!(f, "; {} releases unconfirmed", self.unconfirmed)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Unreleased {}

@@ -55,7 +55,7 @@
 
 // The house, top to bottom; nothing imports upward.
 //
-//   manager lock guard spin   what a user sees
+//   manager lock spin guard   what a user sees; answer: what calls answer
 //   service                   one client at work, from its first call to its end
 //   acquire                   one acquire call, from its first poll to a hold
 //   attendant                 the task of a waiting room
@@ -68,6 +68,7 @@
 //   lease key clock options error
 
 mod acquire;
+mod answer;
 mod attendant;
 mod client;
 mod clock;
@@ -90,10 +91,11 @@ mod service;
 pub mod spin;
 mod store;
 
-pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError, Unreleased};
+pub use answer::{Busy, Holder, Status, TryAcquire};
+pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
 pub use guard::LockGuard;
 pub use key::Owner;
 pub use lease::{Fence, Lease, LeaseState};
-pub use lock::{Busy, Holder, Lock, Status, TryAcquire};
-pub use manager::{LockManager, LockManagerBuilder, Stats};
+pub use lock::Lock;
+pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
 pub use store::memory::MemoryStore;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use crate::client::as_error;
-use crate::error::{Result, Unreleased};
+use crate::error::Result;
 use crate::key::ClientId;
+use crate::lease::Fence;
 use crate::lock::Lock;
 use crate::options::ManagerOptions;
 use crate::rooms::Relay;
@@ -308,3 +309,46 @@ pub struct Stats {
     /// Guards that were dropped, and not released.
     pub released_by_drop: u64,
 }
+
+/// What [`LockManager::close`](crate::LockManager::close) left behind: guards that still live (their locks stay
+/// held until each is dropped or its lease ends), and releases that no server confirmed.
+#[derive(Clone, Debug)]
+pub struct Unreleased {
+    held: Vec<(Arc<str>, Fence)>,
+    unconfirmed: usize,
+}
+
+impl Unreleased {
+    fn new(held: Vec<(Arc<str>, Fence)>, unconfirmed: usize) -> Unreleased {
+        Unreleased { held, unconfirmed }
+    }
+
+    /// The locks that guards of this manager still hold: name and fencing token.
+    pub fn held(&self) -> impl Iterator<Item = (&str, Fence)> {
+        self.held.iter().map(|(name, fence)| (&**name, *fence))
+    }
+
+    /// How many releases of dropped guards and cancelled waits no server had confirmed. What they left is
+    /// over, at the latest, when its lease is.
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed
+    }
+}
+
+impl fmt::Display for Unreleased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "closed with {} locks still held", self.held.len())?;
+        for (i, (name, fence)) in self.held().take(8).enumerate() {
+            write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
+        }
+        if self.held.len() > 8 {
+            f.write_str(", …")?;
+        }
+        if self.unconfirmed > 0 {
+            write!(f, "; {} releases unconfirmed", self.unconfirmed)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unreleased {}
