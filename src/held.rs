@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::client::count;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
-use crate::keeper::{Keeper, Releasing};
+use crate::keeper::Keeper;
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -45,10 +45,7 @@ impl Held {
         let mut held = self;
         let lost = held.finish();
         let give_up = held.keeper.patience_until();
-        let released = held
-            .keeper
-            .release(&held.hold, &mut Releasing::default(), give_up)
-            .await;
+        let released = held.keeper.release(&held.hold, give_up).await;
         if !matches!(released, Err(Error::Unavailable(_))) {
             held.settled = true;
             held.keeper

@@ -83,11 +83,6 @@ impl Keeper {
         }
     }
 
-    /// Takes charge of a new hold, until it is over.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.place(hold);
-    }
-
     /// Leaves a hold that is over.
     pub(crate) fn leave(&self, hold: &Hold) {
         let mut schedule = locked(&self.schedule);
@@ -176,7 +171,8 @@ impl Keeper {
         }
     }
 
-    fn place(&self, hold: &Arc<Hold>) {
+    /// Takes charge of a hold until it is over; of one that it has, when to look next.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
         let mut schedule = locked(&self.schedule);
         // Under the schedule's lock, so that a hold which ends meanwhile is either not placed or taken out after.
@@ -211,7 +207,7 @@ impl Keeper {
             tokio::select! {
                 Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    Done::Look(hold) => self.place(&hold),
+                    Done::Look(hold) => self.watch(&hold),
                     Done::Errand => self.done(),
                 },
                 () = self.wake.notified() => {}
@@ -308,10 +304,7 @@ impl Keeper {
     async fn errand(self: Arc<Self>, errand: Errand) -> Done {
         match errand {
             Errand::Release(hold) => {
-                if let Err(error) = self
-                    .release(&hold, &mut Releasing::default(), hold.deadline())
-                    .await
-                {
+                if let Err(error) = self.release(&hold, hold.deadline()).await {
                     tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
                         "release not confirmed; the lease ends by itself");
                 }
@@ -368,44 +361,41 @@ impl Keeper {
     }
 
     /// Releases a hold that has left the schedule: until it is answered, or until `give_up`.
-    pub(crate) async fn release(
-        &self,
-        hold: &Hold,
-        so_far: &mut Releasing,
-        give_up: Tick,
-    ) -> Result<(), Error> {
+    pub(crate) async fn release(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
         let mut backoff = Backoff::new();
+        let mut released = false;
+        let mut unanswered = false;
         loop {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
                 what: ReleaseWhat::Grant(hold.fence),
             };
-            let in_time = self.client.now() < hold.deadline();
             let failure = match self.client.release(call).await {
                 Ok(answer) => {
                     if answer.reply.denied {
                         tracing::warn!(lock.name = %hold.keys.name,
                             "the server's ACL refuses to publish on the unlock channels: waiters live by their timers");
                     }
-                    match answer.reply.outcome {
-                        ReleaseOutcome::Released | ReleaseOutcome::OneFewer => so_far.done = true,
-                        // What an earlier attempt did, whose reply was lost.
-                        _ if so_far.maybe_done => so_far.done = true,
-                        _ => {}
-                    }
+                    let found = matches!(
+                        answer.reply.outcome,
+                        ReleaseOutcome::Released | ReleaseOutcome::OneFewer
+                    );
+                    // Nothing is left though the lease is not over: an attempt did it whose reply was lost.
+                    let done_before = unanswered && answer.at.received < hold.deadline();
+                    released |= found || done_before;
                     if answer.reply.more {
                         continue;
                     }
                     return match answer.reply.outcome {
-                        _ if so_far.done => Ok(()),
+                        _ if released => Ok(()),
                         ReleaseOutcome::Taken => Err(hold.lost_by(LostReason::Taken).into()),
                         _ => Err(hold.lost_by(hold.reason_gone()).into()),
                     };
                 }
                 Err(failure) => failure,
             };
-            so_far.maybe_done |= in_time && matches!(failure, Failure::Unknown(_));
+            unanswered |= matches!(failure, Failure::Unknown(_));
             if matches!(failure, Failure::Refused(_) | Failure::Closed) || self.client.now() >= give_up {
                 return Err(as_error(failure));
             }
@@ -422,12 +412,4 @@ impl Drop for Stay {
     fn drop(&mut self) {
         self.0.done();
     }
-}
-
-/// What the attempts at a release have come to so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Releasing {
-    /// An attempt before the deadline went unanswered, so it may have released.
-    maybe_done: bool,
-    done: bool,
 }

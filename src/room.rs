@@ -7,7 +7,7 @@
 //! What comes in (replies, pushes) is handled without waiting; what must be sent unasked is left to the room's
 //! attendant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ struct State {
 #[derive(Debug, Default)]
 struct Asks {
     all: bool,
-    some: Vec<u64>,
+    /// In the order of their numbers, however they came to be here.
+    some: BTreeSet<u64>,
 }
 
 /// What is known of the client's record on the server.
@@ -337,7 +338,7 @@ impl Room {
             return Heard::Again;
         }
         let Some(deadline) = deadline else {
-            state.asks.some.push(number);
+            state.asks.some.insert(number);
             drop(state);
             self.call.notify_one();
             return Heard::Queued;
@@ -445,7 +446,7 @@ impl Room {
             return Todo::Ask(state.waiters.keys().copied().collect());
         }
         if !state.asks.some.is_empty() {
-            return Todo::Ask(std::mem::take(&mut state.asks.some));
+            return Todo::Ask(std::mem::take(&mut state.asks.some).into_iter().collect());
         }
         let interval = self.client.options.question_interval();
         let next = match state.waiters.keys().next().copied() {
@@ -472,7 +473,7 @@ impl Room {
     }
 
     pub(crate) fn ask_again(&self, number: u64) {
-        locked(&self.state).asks.some.push(number);
+        locked(&self.state).asks.some.insert(number);
         self.call.notify_one();
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, nothing_left, number, settings,
-    subscribed, turn, waiting,
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, in_line, is_held, nothing_left, number,
+    queue_key, settings, subscribed, turn, waiting,
 };
 use super::support::{History, Proxy, Server, eventually};
 
@@ -167,4 +167,37 @@ async fn a_waiter_whose_stuck_attempt_runs_late_is_queued_once() {
     granted(waiter, SOON).await.release().await.unwrap();
     granted(last, SOON).await.release().await.unwrap();
     nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (others, locks) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
+    let old_fence = ending.fence();
+    ending.forget();
+    let waiter = in_line(&server, &locks, NAME, 1).await;
+    subscribed(&server, 1).await;
+    let request = server
+        .command(&["ZRANGE", &queue_key(NAME), "0", "0"])
+        .await
+        .texts()
+        .remove(0);
+    let channel = server.command(&["PUBSUB", "CHANNELS"]).await.texts().remove(0);
+
+    // Shortly before the waiter is granted the lock in the reply to its own question, an old push to it is sent, which
+    // it reads before that reply.
+    let delay = Duration::from_millis(300);
+    proxy.delay_down(delay);
+    let lease_end = number(&server, NAME, "until").await;
+    tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms() + 50))).await;
+    let push = format!("1 {old_fence} {} {request}", lease_end - 500);
+    assert_eq!(server.command(&["PUBLISH", &channel, &push]).await.int(), 1);
+
+    let guard = granted(waiter, 2 * SECOND).await;
+    assert!(guard.fence() > old_fence);
+    tokio::time::sleep(delay).await;
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
 }

@@ -39,7 +39,13 @@ impl Link {
             connection = loop {
                 tokio::time::sleep(backoff.next()).await;
                 match self.connector.open(Purpose::Commands).await {
-                    Ok(connection) => break connection,
+                    Ok(connection) => {
+                        // Here rather than when they are missed, since another client may load them between two of
+                        // the calls that wait here: the second one would overtake the first. If the server takes none
+                        // now, they are loaded when they are missed.
+                        let _ = self.lane.load_scripts(connection.client()).await;
+                        break connection;
+                    }
                     Err(failure) => self.lane.down(failure::of_unsent(failure)),
                 }
             };
