@@ -298,14 +298,20 @@ impl Room {
         let mut state = locked(&self.state);
         // Only a call that queued opened the record, or prolonged it.
         state.record = record.or(state.record);
+        // It was not in the queue though it had been: then the others are not either. That counts also when it has
+        // heard of its grant before this.
+        let mine = usize::from(state.waiters.contains_key(&number));
+        let was_lost = contended.enqueued && again && state.waiters.len() > mine;
+        state.asks.all |= was_lost;
         let Some(waiter) = state.waiters.get_mut(&number) else {
+            drop(state);
+            if was_lost {
+                self.call.notify_one();
+            }
             return Heard::Settled;
         };
-        // It was not in the queue though it had been: then the others are not either.
-        let was_lost = contended.enqueued && again;
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
-        state.asks.all |= was_lost && state.waiters.len() > 1;
         // Only ever earlier: a busy lock would put its questions off for ever. 1 ms, since the server cuts its times.
         let due = free_at
             .after(Duration::from_millis(1))
