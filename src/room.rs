@@ -94,6 +94,8 @@ pub(crate) struct Asked {
     trail: Arc<Trail>,
     /// The record that it opens or prolongs, if it does.
     record: Option<Record>,
+    /// The request has been queued before, as far as is known here.
+    again: bool,
 }
 
 /// A grant that came too late.
@@ -223,6 +225,7 @@ impl Room {
             call,
             trail: Arc::clone(&waiter.trail),
             record,
+            again: question || waiter.ticket.is_some(),
         })
     }
 
@@ -233,6 +236,7 @@ impl Room {
             call,
             trail,
             record,
+            again,
         } = asked;
         let answer = self.client.acquire(call).await;
         trail.answered(&answer);
@@ -242,7 +246,7 @@ impl Room {
                     Acquired::Contended(contended) => Some(contended.seen),
                     _ => None,
                 };
-                Ok((self.heard(number, record, &at, reply), seen))
+                Ok((self.heard(number, again, record, &at, reply), seen))
             }
             Err(failure) => {
                 self.forget_record();
@@ -256,10 +260,24 @@ impl Room {
         locked(&self.state).record = None;
     }
 
-    fn heard(&self, number: u64, record: Option<Record>, at: &Exchange, reply: Acquired) -> Heard {
+    fn heard(
+        &self,
+        number: u64,
+        again: bool,
+        record: Option<Record>,
+        at: &Exchange,
+        reply: Acquired,
+    ) -> Heard {
         match reply {
-            Acquired::Granted(grant) => self.tell(&grant, Some(at.local(grant.deadline))),
-            Acquired::Contended(contended) => self.contended(number, record, at, contended),
+            Acquired::Granted(grant) => {
+                let heard = self.tell(&grant, Some(at.local(grant.deadline)));
+                if again && !grant.pushed {
+                    // It found the lock free: it may have missed its turn, and the others theirs with it.
+                    self.question_now();
+                }
+                heard
+            }
+            Acquired::Contended(contended) => self.contended(number, again, record, at, contended),
             Acquired::Gone => {
                 self.return_all();
                 Heard::Queued
@@ -268,7 +286,14 @@ impl Room {
         }
     }
 
-    fn contended(&self, number: u64, record: Option<Record>, at: &Exchange, contended: Contended) -> Heard {
+    fn contended(
+        &self,
+        number: u64,
+        again: bool,
+        record: Option<Record>,
+        at: &Exchange,
+        contended: Contended,
+    ) -> Heard {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
         // Only a call that queued opened the record, or prolonged it.
@@ -277,7 +302,7 @@ impl Room {
             return Heard::Settled;
         };
         // It was not in the queue though it had been: then the others are not either.
-        let was_lost = contended.enqueued && waiter.ticket.is_some();
+        let was_lost = contended.enqueued && again;
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
         state.asks.all |= was_lost && state.waiters.len() > 1;
@@ -415,6 +440,16 @@ impl Room {
         self.call.notify_one();
     }
 
+    /// Has the attendant ask for whoever is the first now.
+    fn question_now(&self) {
+        let mut state = locked(&self.state);
+        if !state.waiters.is_empty() {
+            state.question_due = Some(self.client.now());
+            drop(state);
+            self.call.notify_one();
+        }
+    }
+
     /// The subscription is confirmed: ask whether anything was missed, until the server sees it too.
     pub(crate) fn subscribed(&self) {
         let mut state = locked(&self.state);
@@ -430,7 +465,8 @@ impl Room {
         } else if state.confirmations > 0 {
             state.confirmations -= 1;
             let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - state.confirmations)));
-            state.question_due = Some(self.client.now().after(patience));
+            let due = self.client.now().after(patience);
+            state.question_due = Some(state.question_due.map_or(due, |before| due.min(before)));
         }
     }
 

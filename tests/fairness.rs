@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fairlock::{Error, Lock};
-use support::{Ground, History, on_both, on_both_in_parallel};
+use fairlock::{Error, Lock, LockManager};
+use support::{Ground, History, Proxy, on_both, on_both_in_parallel};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
@@ -287,4 +287,40 @@ async fn every_one_of_many_clients_finishes_its_rounds(ground: Ground) {
     }
     history.assert_no_overlap();
     history.assert_fences_increase();
+}
+
+mod on_a_real_server {
+    use super::*;
+
+    /// A newcomer whose subscription is not up yet misses its turn. It is asked for again as soon as it is up, and
+    /// so are all others that missed theirs with it.
+    #[tokio::test]
+    async fn who_missed_a_turn_together_does_not_wait_for_a_timer() {
+        let ground = Ground::on_a_server().await;
+        let here = ground.client().await;
+        let proxy = Proxy::start(ground.server().unwrap().port());
+        let settings = LockManager::builder().prefix(ground.prefix());
+        let far = settings.connect(&proxy.url()).await.unwrap();
+        let guard = here.lock("a").acquire().await.unwrap();
+        proxy.delay_down(Duration::from_millis(150));
+        let mut waits = JoinSet::new();
+        for _ in 0..8 {
+            waits.spawn(far.lock("a").acquire());
+        }
+        ground.queued(&here.lock("a"), 8, 0).await;
+        // They are found unreachable, and removed.
+        guard.release().await.unwrap();
+        let guard = here.lock("a").acquire().await.unwrap();
+        assert_eq!(here.lock("a").status().await.unwrap().waiting, 0);
+        // One more is queued, and the client counts as alive again.
+        waits.spawn(far.lock("a").acquire());
+        ground.queued(&here.lock("a"), 1, 1).await;
+        guard.release().await.unwrap();
+        let all = async {
+            while let Some(guard) = waits.join_next().await {
+                guard.unwrap().unwrap().release().await.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(4), all).await.expect("no timer");
+    }
 }
