@@ -20,7 +20,7 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, Fence, Terms, Ticket};
+use crate::lease::{Exchange, Fence, ServerTime, Terms, Ticket};
 use crate::options::JITTER;
 use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push};
@@ -77,8 +77,9 @@ struct Waiter {
     request: Request,
     terms: Terms,
     ticket: Option<Ticket>,
-    /// The newest grant that it has given back: older ones are of the past.
-    given_back: Option<Fence>,
+    /// The newest grant that it has given back: older ones are of the past. Not by the fence alone: an owner that
+    /// holds already is granted its next holds under the same one.
+    given_back: Option<(Fence, ServerTime)>,
     trail: Arc<Trail>,
     verdict: oneshot::Sender<Result<Held>>,
     /// When the lock can next be free, as far as is known.
@@ -332,7 +333,8 @@ impl Room {
         else {
             return Heard::Settled;
         };
-        if waiter.given_back.is_some_and(|fence| grant.fence <= fence) {
+        let order = (grant.fence, grant.deadline);
+        if waiter.given_back.is_some_and(|newest| order <= newest) {
             return Heard::Again;
         }
         let Some(deadline) = deadline else {
@@ -342,7 +344,7 @@ impl Room {
             return Heard::Queued;
         };
         if deadline.since(now) < waiter.terms.grant() / 4 {
-            waiter.given_back = Some(grant.fence);
+            waiter.given_back = Some(order);
             state.give_backs.push(GiveBack {
                 number,
                 request: grant.request.clone(),

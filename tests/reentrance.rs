@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LostReason, Owner};
-use support::{Ground, Process, on_both};
+use support::{Ground, Process, Proxy, on_both};
 use tokio::time::{Instant, sleep, timeout};
 
 on_both! {
@@ -260,6 +260,24 @@ mod on_a_real_server {
         guard.release().await.unwrap();
         assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_some());
         process.ended().await;
+    }
+
+    /// A grant that is read when too little is left of it is given back, and the next one has the same fence.
+    #[tokio::test]
+    async fn a_hold_that_came_too_late_is_had_anew() {
+        let ground = Ground::on_a_server().await;
+        let proxy = Proxy::start(ground.server().unwrap().port());
+        let builder = LockManager::builder().prefix(ground.prefix());
+        let locks = builder.connect(&proxy.url()).await.unwrap();
+        let lock = locks.lock("a").owner(&Owner::named("one"));
+        let outer = lock.acquire().await.unwrap();
+        let lease = Duration::from_millis(400);
+        proxy.delay_down(lease * 4 / 5);
+        let inner = tokio::spawn(lock.clone().fixed_lease(lease).acquire());
+        sleep(lease).await;
+        proxy.heal();
+        let inner = timeout(LONG, inner).await.expect("had anew").unwrap().unwrap();
+        assert_eq!(inner.fence(), outer.fence());
     }
 
     #[tokio::test]

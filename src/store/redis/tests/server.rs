@@ -34,14 +34,13 @@ impl Server {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("fairlock-store-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let program = std::env::var("FAIRLOCK_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let process = Command::new(program)
+        let process = Command::new(program())
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--port", &port.to_string(), "--dir"])
             .arg(&directory)
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server must be on the PATH, or named by FAIRLOCK_SERVER");
+            .expect("a server starts: run scripts/install-server");
         let mut server = Server {
             process,
             directory,
@@ -188,4 +187,17 @@ async fn copy(
             return;
         }
     }
+}
+
+/// As the integration tests choose it.
+fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("FAIRLOCK_TEST_SERVER") {
+        return program.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    ["redis-server", "valkey-server"]
+        .iter()
+        .flat_map(|name| std::env::split_paths(&path).map(move |folder| folder.join(name)))
+        .find(|program| program.is_file())
+        .expect("redis-server or valkey-server on the PATH: run scripts/install-server")
 }
