@@ -40,7 +40,8 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
     client.check_open()?;
     let bound = async {
         match until {
-            Some(until) => tokio::time::sleep_until(until).await,
+            // On the heap, since most waits have no bound and would carry the timer along.
+            Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
             None => std::future::pending().await,
         }
     };
@@ -203,7 +204,8 @@ impl Entry {
                 // Its grant may have come by another way meanwhile.
                 Err(failure) => {
                     let pause = patience.endure(failure)?;
-                    if let Ok(verdict) = tokio::time::timeout(pause, &mut self.verdict).await {
+                    let verdict = tokio::time::timeout(pause, &mut self.verdict);
+                    if let Ok(verdict) = Box::pin(verdict).await {
                         return settle(verdict);
                     }
                 }

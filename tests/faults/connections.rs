@@ -28,7 +28,7 @@ async fn storm(
             running.push(tokio::spawn(async move {
                 for _ in 0..turns {
                     let (waiter, hold) = (format!("{client}/{waiter}"), Duration::from_millis(1));
-                    turn(locks.clone(), NAME.to_owned(), history.clone(), waiter, hold).await;
+                    turn(&locks, NAME, &history, &waiter, hold).await;
                 }
             }));
         }
@@ -117,13 +117,7 @@ async fn killed_subscriptions_of_one_client_change_nothing_for_another() {
             (&disturbed, "disturbed")
         };
         let waiter = format!("{of} {place}");
-        let turn = turn(
-            locks.clone(),
-            NAME.to_owned(),
-            history.clone(),
-            waiter,
-            Duration::from_millis(10),
-        );
+        let turn = turn(locks, NAME, &history, &waiter, Duration::from_millis(10));
         running.push(tokio::spawn(turn));
         queued(&server, NAME, place).await;
     }
@@ -198,14 +192,14 @@ async fn a_monitor_that_hears_everything_changes_nothing() {
 async fn a_hold_outlives_its_connections() {
     let server = Server::start().await;
     let locks = settings()
-        .lease(SECOND)
+        .lease(3 * SECOND)
         .claim_window(SECOND)
         .connect(&server.url())
         .await
         .unwrap();
     let guard = locks.lock(NAME).acquire().await.unwrap();
     for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
         server.kill_clients("normal").await;
     }
     guard.check().unwrap();

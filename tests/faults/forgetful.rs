@@ -11,11 +11,11 @@ use super::scene::{
 };
 use super::support::{History, Server};
 
-const SHORT: Duration = Duration::from_millis(900);
+const SHORT: Duration = Duration::from_millis(1500);
 /// Fewer than a call puts up with before it takes its turn with everybody's next attempts.
 const FLUSHES: usize = 5;
 
-/// A manager whose holds are renewed every 300 ms.
+/// A manager whose holds are renewed every half second.
 async fn with_short_lease(server: &Server) -> LockManager {
     let settings = settings().lease(SHORT).claim_window(SHORT);
     settings.connect(&server.url()).await.unwrap()
@@ -29,14 +29,8 @@ async fn scripts_that_are_flushed_before_and_under_calls_change_no_order() {
     server.command(&["SCRIPT", "FLUSH"]).await;
     let history = History::default();
     let turns = (0..100).map(|n| {
-        let (locks, history) = (locks.clone(), history.clone());
-        tokio::spawn(turn(
-            locks,
-            NAME.to_owned(),
-            history,
-            n.to_string(),
-            Duration::ZERO,
-        ))
+        let turn = turn(&locks, NAME, &history, &n.to_string(), Duration::ZERO);
+        tokio::spawn(turn)
     });
     let all = join_all(turns.collect::<Vec<_>>());
     let flushes = async {
@@ -93,13 +87,7 @@ async fn waiters_outlive_a_server_that_forgets_everything() {
     let history = History::default();
     let mut waiters = Vec::new();
     for n in 1..=50 {
-        let turn = turn(
-            others.clone(),
-            NAME.to_owned(),
-            history.clone(),
-            n.to_string(),
-            Duration::ZERO,
-        );
+        let turn = turn(&others, NAME, &history, &n.to_string(), Duration::ZERO);
         waiters.push(tokio::spawn(turn));
         queued(&server, NAME, n).await;
     }

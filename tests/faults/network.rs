@@ -9,7 +9,7 @@ use super::scene::{
 };
 use super::support::{Proxy, Server, eventually};
 
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_millis(2500);
 
 async fn behind(proxy: &Proxy) -> LockManager {
     let settings = settings()

@@ -49,8 +49,7 @@ async fn every_key_has_a_ttl_at_all_times() {
                 let (locks, history) = (locks.clone(), history.clone());
                 running.push(tokio::spawn(async move {
                     for _ in 0..20 {
-                        let (locks, name) = (locks.clone(), name.to_owned());
-                        turn(locks, name.clone(), history.clone(), name, Duration::ZERO).await;
+                        turn(&locks, name, &history, name, Duration::ZERO).await;
                     }
                 }));
             }

@@ -108,13 +108,22 @@ pub(crate) fn granted(
 }
 
 /// Acquires the lock, holds it for `hold`, and releases it: one entry in the history.
-pub(crate) async fn turn(locks: LockManager, name: String, history: History, waiter: String, hold: Duration) {
-    let entry = history.asks(waiter);
-    let guard = locks.lock(name).acquire().await.expect("a guard");
-    entry.granted(guard.fence().get());
-    tokio::time::sleep(hold).await;
-    entry.released();
-    guard.release().await.expect("a release");
+pub(crate) fn turn(
+    locks: &LockManager,
+    name: &str,
+    history: &History,
+    waiter: &str,
+    hold: Duration,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (lock, history, waiter) = (locks.lock(name), history.clone(), waiter.to_owned());
+    async move {
+        let entry = history.asks(waiter);
+        let guard = lock.acquire().await.expect("a guard");
+        entry.granted(guard.fence().get());
+        tokio::time::sleep(hold).await;
+        entry.released();
+        guard.release().await.expect("a release");
+    }
 }
 
 /// The ids of the connections that subscribe, in the order in which they were made.

@@ -97,14 +97,13 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Polls a call once, which sends it.
+/// Polls a call once, which sends it. On a busy machine that may take long enough for its reply to be there.
 fn start(store: &RedisStore, text: &impl ToString) -> Call<()> {
     let mut call = store.call(Append(text.to_string()));
-    assert!(matches!(
-        call.as_mut().poll(&mut Context::from_waker(Waker::noop())),
-        Poll::Pending
-    ));
-    call
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Pending => call,
+        Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+    }
 }
 
 fn numbers(range: std::ops::Range<usize>) -> String {
