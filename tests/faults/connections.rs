@@ -1,6 +1,5 @@
 //! What becomes of waits and holds whose connections are killed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use super::support::{History, Proxy, Server};
 
 /// Four clients with so many waiters each, who take so many turns each, while `fault` is done again and again.
 async fn storm(
-    server: &Arc<Server>,
+    server: &Server,
     waiters: usize,
     turns: usize,
     mut fault: impl AsyncFnMut(&Server),
@@ -33,7 +32,7 @@ async fn storm(
             }));
         }
     }
-    let over = Arc::new(AtomicBool::new(false));
+    let over = AtomicBool::new(false);
     let all = async {
         for done in join_all(running).await {
             done.expect("a waiter that got all its turns");
@@ -54,7 +53,7 @@ async fn storm(
 
 #[tokio::test]
 async fn nobody_misses_the_lock_though_subscriptions_are_killed_during_releases() {
-    let server = Arc::new(Server::start().await);
+    let server = Server::start().await;
     let history = storm(&server, 10, 10, async |server| {
         server.kill_clients("pubsub").await;
     })
@@ -70,7 +69,7 @@ async fn nobody_misses_the_lock_though_subscriptions_are_killed_during_releases(
 
 #[tokio::test]
 async fn nobody_holds_unknown_to_all_though_connections_are_killed_under_calls() {
-    let server = Arc::new(Server::start().await);
+    let server = Server::start().await;
     let history = storm(&server, 10, 10, async |server| {
         server.kill_clients("normal").await;
     })
@@ -178,7 +177,7 @@ async fn a_client_that_reconnects_keeps_its_place() {
 
 #[tokio::test]
 async fn a_monitor_that_hears_everything_changes_nothing() {
-    let server = Arc::new(Server::start().await);
+    let server = Server::start().await;
     let mut monitor = server.client().await;
     monitor.command(&["PSUBSCRIBE", "*"]).await.unwrap();
     let started = Instant::now();

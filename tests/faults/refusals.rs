@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockManager};
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, granted, in_line, nothing_left, settings, subscribed,
+    NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, nothing_left, queued, settings,
+    subscribed,
 };
 use super::support::Server;
 
@@ -76,8 +77,8 @@ async fn a_waiter_without_its_channel_is_told_which_pattern_it_needs() {
 }
 
 async fn nothing_left_but_the_holder(server: &Server) {
-    super::scene::queued(server, NAME, 0).await;
-    assert!(super::scene::is_held(server, NAME).await);
+    queued(server, NAME, 0).await;
+    assert!(is_held(server, NAME).await);
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! What locks leave on a server: nothing that stays, at any time, whatever breaks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use fairlock::Owner;
 use futures_util::future::join_all;
 
 use super::parts;
-use super::scene::{SECOND, SETTLED, lock_key, nothing_left, settings, turn};
+use super::scene::{NAME, SECOND, SETTLED, lock_key, nothing_left, queued, settings, turn};
 use super::support::{History, Server};
 
 /// The longest time that any key has left, in ms; -1 as soon as one has none.
@@ -36,7 +35,7 @@ async fn check(server: &Server) {
 
 #[tokio::test]
 async fn every_key_has_a_ttl_at_all_times() {
-    let server = Arc::new(Server::start().await);
+    let server = Server::start().await;
     let settings = settings().lease(LEASE).heartbeat(HEARTBEAT);
     let histories = [(); 3].map(|()| History::default());
     let owner = Owner::new();
@@ -109,7 +108,7 @@ async fn what_killed_processes_leave_ends_by_itself() {
     let mut dead = parts::client(&server, "2000", "1000");
     dead.tell("acquire 50");
     parts::fence(&mut dead).await;
-    super::scene::queued(&server, super::scene::NAME, 49).await;
+    queued(&server, NAME, 49).await;
     dead.kill();
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     // The part has a heartbeat of 15 s, which is longer than its lease.

@@ -9,7 +9,7 @@ use super::scene::{
     NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, lock_key, nothing_left, queue_key,
     queued, settings, subscribed, waiting,
 };
-use super::support::{Server, eventually};
+use super::support::{Client, Server, eventually, free_port};
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -82,7 +82,7 @@ async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
     let server = Server::start().await;
     let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
     let guard = others.lock("held").acquire().await.unwrap();
-    let dead_port = super::support::free_port().to_string();
+    let dead_port = free_port().to_string();
     for (stale, word) in [("yes", "READONLY"), ("no", "MASTERDOWN")] {
         config(&server, "replica-serve-stale-data", stale).await;
         server.command(&["REPLICAOF", "127.0.0.1", &dead_port]).await;
@@ -199,7 +199,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     server.kill();
     let loading = async {
         // Once it accepts connections.
-        let is_up = async || super::support::Client::connect(server.port()).await.is_ok();
+        let is_up = async || Client::connect(server.port()).await.is_ok();
         eventually("the server is up", 3 * SECOND, is_up).await;
         refused_for_now(&locks, NAME, "LOADING").await;
     };
