@@ -11,13 +11,13 @@ use super::scene::{
 };
 use super::support::{History, Server};
 
-const SHORT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_secs(3);
 /// Fewer than a call puts up with before it takes its turn with everybody's next attempts.
 const FLUSHES: usize = 5;
 
-/// A manager whose holds are renewed every half second.
+/// A manager whose holds are renewed, and whose waiters ask, every second.
 async fn with_short_lease(server: &Server) -> LockManager {
-    let settings = settings().lease(SHORT).claim_window(SHORT);
+    let settings = settings().lease(SHORT).claim_window(SECOND);
     settings.connect(&server.url()).await.unwrap()
 }
 
@@ -70,7 +70,7 @@ async fn a_holder_is_told_of_a_flush_at_its_next_renewal_and_waiters_acquire() {
 
     let mut last_fence = guard.fence();
     for waiter in waiters {
-        let guard = granted(waiter, 2 * SECOND).await;
+        let guard = granted(waiter, 4 * SECOND).await;
         assert!(guard.fence() > last_fence);
         last_fence = guard.fence();
         guard.release().await.unwrap();

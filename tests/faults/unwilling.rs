@@ -11,7 +11,7 @@ use super::scene::{
 };
 use super::support::{Client, Server, eventually, free_port};
 
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_millis(900);
 
 async fn impatient(server: &Server) -> LockManager {
     settings()
