@@ -57,6 +57,13 @@ struct State {
     empty_since: Option<Tick>,
 }
 
+impl State {
+    /// Puts the next question at `due`, unless it is earlier.
+    fn question_by(&mut self, due: Tick) {
+        self.question_due = Some(self.question_due.map_or(due, |before| due.min(before)));
+    }
+}
+
 #[derive(Debug, Default)]
 struct Asks {
     all: bool,
@@ -317,7 +324,7 @@ impl Room {
             .after(Duration::from_millis(1))
             .min(at.received.after(self.client.options.question_interval()))
             .after(jitter(JITTER));
-        state.question_due = Some(state.question_due.map_or(due, |before| due.min(before)));
+        state.question_by(due);
         let wakes = was_lost || state.asleep_until.is_some_and(|until| due < until);
         drop(state);
         if wakes {
@@ -369,9 +376,8 @@ impl Room {
             return Heard::Again;
         }
         let Some(deadline) = deadline else {
-            state.asks.some.insert(number);
             drop(state);
-            self.call.notify_one();
+            self.ask_again(number);
             return Heard::Queued;
         };
         if deadline.since(now) < waiter.terms.grant() / 4 {
@@ -471,8 +477,7 @@ impl Room {
         } else if state.confirmations > 0 {
             state.confirmations -= 1;
             let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - state.confirmations)));
-            let due = self.client.now().after(patience);
-            state.question_due = Some(state.question_due.map_or(due, |before| due.min(before)));
+            state.question_by(self.client.now().after(patience));
         }
     }
 
