@@ -3,6 +3,7 @@
 //! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the room, and
 //! sends an `out` unless a grant was on its way, which then releases itself.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,15 @@ use tokio::time::Instant;
 
 use crate::attendant::attend;
 use crate::client::{Trail, count};
+use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
-use crate::lease::Terms;
+use crate::lease::{Terms, Ticket};
 use crate::retry::Patience;
-use crate::room::{Heard, Room};
-use crate::rooms::{Permit, Rooms};
+use crate::room::{Heard, Room, Verdict};
+use crate::rooms::Rooms;
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
 
 /// What is to be acquired, and how.
@@ -33,40 +35,45 @@ pub(crate) struct Wanted {
 
 /// Waits for the lock, in the order of the queue, until `until` if there is a bound.
 pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Instant>) -> Result<Held> {
-    let began = rooms.client().now();
-    let permit = rooms.admit()?;
-    let mut entry = Entry::new(Arc::clone(&rooms), &wanted, permit);
     let client = rooms.client();
-    client.check_open()?;
-    let bound = async {
+    let began = client.now();
+    let _permit = rooms.admit()?;
+    let mut bound = pin!(async {
         match until {
             // On the heap, since most waits have no bound and would carry the timer along.
             Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
             None => std::future::pending().await,
         }
-    };
-    tokio::select! {
-        biased;
-        verdict = entry.wait() => return verdict,
-        () = bound => {}
-    }
-    match entry.room.quit(entry.request.number()) {
-        Some(free_at) => {
-            rooms
-                .keeper()
-                .out(&wanted.keys, &entry.request, entry.trail.was_sent(), &entry.trail);
-            count(&client.counters.timed_out);
-            let now = client.now();
-            let retry_after = free_at
-                .map_or(Duration::ZERO, |at| at.since(now))
-                .max(Duration::from_millis(1));
-            Err(Error::Timeout {
-                waited: now.since(began),
-                retry_after,
-            })
-        }
-        // The grant came together with the bound: it counts.
-        None => entry.verdict().await,
+    });
+    let mut ticket = None;
+    loop {
+        let mut entry = Entry::new(&rooms, &wanted, ticket);
+        client.check_open()?;
+        let free_at = tokio::select! {
+            biased;
+            verdict = entry.wait() => match verdict {
+                Verdict::Done(done) => return done,
+                Verdict::TooLate(place) => {
+                    ticket = place;
+                    continue;
+                }
+            },
+            () = &mut bound => match entry.quit() {
+                Some(free_at) => free_at,
+                None => match entry.verdict().await {
+                    // The grant came together with the bound: it counts.
+                    Verdict::Done(done) => return done,
+                    Verdict::TooLate(_) => None,
+                },
+            },
+        };
+        count(&client.counters.timed_out);
+        let now = client.now();
+        let left = free_at.map_or(Duration::ZERO, |at| at.since(now));
+        return Err(Error::Timeout {
+            waited: now.since(began),
+            retry_after: left.max(Duration::from_millis(1)),
+        });
     }
 }
 
@@ -144,7 +151,7 @@ struct Cancelled<'a> {
     rooms: &'a Rooms,
     wanted: &'a Wanted,
     request: &'a Request,
-    trail: &'a Trail,
+    trail: &'a Arc<Trail>,
     done: bool,
 }
 
@@ -159,21 +166,21 @@ impl Drop for Cancelled<'_> {
 }
 
 /// A request in its waiting room.
-struct Entry {
-    rooms: Arc<Rooms>,
+struct Entry<'a> {
+    rooms: &'a Arc<Rooms>,
     room: Arc<Room>,
     request: Request,
     trail: Arc<Trail>,
-    verdict: oneshot::Receiver<Result<Held>>,
-    _permit: Permit,
+    verdict: oneshot::Receiver<Verdict>,
 }
 
-impl Entry {
-    /// Registers the request before anything is sent: its grant may come before its reply.
-    fn new(rooms: Arc<Rooms>, wanted: &Wanted, permit: Permit) -> Entry {
+impl Entry<'_> {
+    /// Registers a request before anything is sent: its grant may come before its reply. With a ticket it takes the
+    /// place of an earlier one.
+    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, ticket: Option<Ticket>) -> Entry<'a> {
         let request = rooms.client().next_request(&wanted.terms, wanted.owner.as_ref());
         let trail = Arc::new(Trail::default());
-        let join = |room: &Room| room.join(&request, wanted.terms, &trail);
+        let join = |room: &Room| room.join(&request, wanted.terms, ticket, &trail);
         let (room, verdict) = rooms.enter(&wanted.keys, &wanted.channel, join);
         Entry {
             rooms,
@@ -181,13 +188,11 @@ impl Entry {
             request,
             trail,
             verdict,
-            _permit: permit,
         }
     }
 
-    async fn wait(&mut self) -> Result<Held> {
-        let rooms = Arc::clone(&self.rooms);
-        let client = rooms.client();
+    async fn wait(&mut self) -> Verdict {
+        let client = self.rooms.client();
         let mut patience = Patience::new(client);
         while let Some(asked) = self.room.ask(self.request.number(), false) {
             // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps. The verdict
@@ -197,13 +202,16 @@ impl Entry {
                 Ok((Heard::Settled, _)) => break,
                 Ok((Heard::Queued, _)) => {
                     if self.room.needs_attendant() {
-                        client.spawn(attend(Arc::clone(&rooms), Arc::clone(&self.room)));
+                        client.spawn(attend(Arc::clone(self.rooms), Arc::clone(&self.room)));
                     }
                     break;
                 }
                 // Its grant may have come by another way meanwhile.
                 Err(failure) => {
-                    let pause = patience.endure(failure)?;
+                    let pause = match patience.endure(failure) {
+                        Ok(pause) => pause,
+                        Err(error) => return Verdict::Done(Err(error)),
+                    };
                     let verdict = tokio::time::timeout(pause, &mut self.verdict);
                     if let Ok(verdict) = Box::pin(verdict).await {
                         return settle(verdict);
@@ -214,24 +222,29 @@ impl Entry {
         self.verdict().await
     }
 
-    async fn verdict(&mut self) -> Result<Held> {
+    async fn verdict(&mut self) -> Verdict {
         settle((&mut self.verdict).await)
+    }
+
+    /// Takes the request out of the room, and whatever the server has of it with it. Returns when the lock can next be
+    /// free, as far as is known; `None` if its verdict was given before.
+    fn quit(&self) -> Option<Option<Tick>> {
+        let free_at = self.room.quit(self.request.number())?;
+        let keeper = self.rooms.keeper();
+        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);
+        Some(free_at)
     }
 }
 
 /// The room drops no waiter without a verdict.
-fn settle(verdict: std::result::Result<Result<Held>, RecvError>) -> Result<Held> {
-    verdict.unwrap_or(Err(Error::Closed))
+fn settle(verdict: std::result::Result<Verdict, RecvError>) -> Verdict {
+    verdict.unwrap_or(Verdict::Done(Err(Error::Closed)))
 }
 
-impl Drop for Entry {
+impl Drop for Entry<'_> {
     fn drop(&mut self) {
         // Whoever took it out of the room sees to what follows: a grant that nobody has read releases itself.
-        if self.room.quit(self.request.number()).is_some() {
-            self.rooms
-                .keeper()
-                .out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);
-        }
+        self.quit();
         self.rooms.discard(&self.room);
     }
 }

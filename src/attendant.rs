@@ -1,5 +1,5 @@
-//! The attendant of a waiting room: its task. It subscribes, asks the server what nobody tells, gives back what came
-//! too late, and stays for a while after the last waiter, so that a hot lock does not subscribe again and again.
+//! The attendant of a waiting room: its task. It subscribes, asks the server what nobody tells, and stays for a while
+//! after the last waiter, so that a hot lock does not subscribe again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use crate::client::{Client, as_error};
+use crate::agenda::Todo;
+use crate::client::as_error;
 use crate::clock::Tick;
 use crate::error::Error;
 use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
 use crate::retry::{Backoff, Patience};
-use crate::room::{GiveBack, Heard, Room, Todo};
+use crate::room::{Heard, Room};
 use crate::rooms::Rooms;
-use crate::store::{Failure, Release, ReleaseWhat};
+use crate::store::Failure;
 
 /// Attends to a room until it has been empty for long enough, or its client is closed.
 pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
@@ -46,7 +47,6 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
             ROOM_KEPT
         };
         let done = match room.todo(kept) {
-            Todo::GiveBack(give_back) => return_grant(&client, &room, give_back).await,
             Todo::Ask(numbers) => ask(&room, &numbers).await,
             Todo::Question(number) => question(&room, number).await,
             Todo::Wait(until) => {
@@ -109,18 +109,4 @@ async fn call(room: &Room, number: u64, question: bool) -> Result<Option<bool>, 
         room.ask_again(number);
     }
     heard.map(|(_, seen)| seen)
-}
-
-/// Gives one grant back, by request and fence, and has its request ask again, at its old place.
-async fn return_grant(client: &Client, room: &Room, grant: GiveBack) -> Result<(), Failure> {
-    let what = ReleaseWhat::Grant(grant.fence);
-    let call = Release {
-        keys: Arc::clone(&room.keys),
-        request: grant.request,
-        what,
-    };
-    // Unanswered, the grant ends by itself, with its claim window.
-    let released = client.release(call).await.map(drop);
-    room.ask_again(grant.number);
-    released
 }

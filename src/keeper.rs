@@ -49,12 +49,12 @@ struct Schedule {
 enum Errand {
     /// Release a hold that nobody will release any more.
     Release(Arc<Hold>),
-    /// The request is never used again: at once, and once more when none of its calls can run any more.
+    /// The request is never used again: at once, and once more when none of its unanswered calls can run any more.
     Out {
         keys: Arc<Keys>,
         request: Request,
         at_once: bool,
-        not_after: Option<ServerTime>,
+        trail: Arc<Trail>,
     },
 }
 
@@ -99,14 +99,13 @@ impl Keeper {
     }
 
     /// Makes sure that nothing is left of a request that is never used again.
-    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, at_once: bool, trail: &Trail) {
-        let not_after = trail.unanswered();
-        if at_once || not_after.is_some() {
+    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, at_once: bool, trail: &Arc<Trail>) {
+        if at_once || trail.unanswered().is_some() {
             self.send(Errand::Out {
                 keys: Arc::clone(keys),
                 request: request.clone(),
                 at_once,
-                not_after,
+                trail: Arc::clone(trail),
             });
         }
     }
@@ -314,12 +313,13 @@ impl Keeper {
                 keys,
                 request,
                 at_once,
-                not_after,
+                trail,
             } => {
                 if at_once {
                     self.send_out(&keys, &request).await;
                 }
-                if let Some(not_after) = not_after {
+                // What was under way is answered by now, as a rule.
+                if let Some(not_after) = trail.unanswered() {
                     self.out_after(&keys, &request, not_after).await;
                 }
             }

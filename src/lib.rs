@@ -59,7 +59,7 @@
 //   service                   one client at work, from its first call to its end
 //   acquire                   one acquire call, from its first poll to a hold
 //   attendant                 the task of a waiting room
-//   rooms room                how one client waits, lock by lock
+//   rooms room agenda         how one client waits, lock by lock
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
 //   retry client              what all of them share: patience; store, clock, counters
 //   store                     the seam: what a lock needs of a server, as requests and replies
@@ -68,6 +68,7 @@
 //   lease key clock options error
 
 mod acquire;
+mod agenda;
 mod answer;
 mod attendant;
 mod client;

@@ -4,15 +4,16 @@
 //! granted, when it fails, or when its caller stops waiting; whoever takes it out owns what follows. So a grant is
 //! handed to exactly one, and a cancelled request that is still here was not granted to anybody.
 //!
-//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked is left to the room's
-//! attendant.
+//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the agenda of the
+//! room's attendant.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::agenda::{Agenda, Todo};
 use crate::client::{Client, Trail, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
@@ -20,13 +21,10 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, Fence, ServerTime, Terms, Ticket};
+use crate::lease::{Exchange, Terms, Ticket};
 use crate::options::JITTER;
 use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push};
-
-/// How often a room asks, at most, until the server sees its subscription.
-const CONFIRMATIONS: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -45,30 +43,9 @@ struct State {
     waiters: BTreeMap<u64, Waiter>,
     /// Whether the room has an attendant.
     attended: bool,
+    agenda: Agenda,
     record: Option<Record>,
-    /// Requests that must be sent anew.
-    asks: Asks,
-    /// Grants that came too late, to be given back before their requests ask again.
-    give_backs: Vec<GiveBack>,
-    question_due: Option<Tick>,
-    /// Until when the attendant sleeps.
-    asleep_until: Option<Tick>,
-    confirmations: u32,
     empty_since: Option<Tick>,
-}
-
-impl State {
-    /// Puts the next question at `due`, unless it is earlier.
-    fn question_by(&mut self, due: Tick) {
-        self.question_due = Some(self.question_due.map_or(due, |before| due.min(before)));
-    }
-}
-
-#[derive(Debug, Default)]
-struct Asks {
-    all: bool,
-    /// In the order of their numbers, however they came to be here.
-    some: BTreeSet<u64>,
 }
 
 /// What is known of the client's record on the server.
@@ -84,44 +61,38 @@ struct Waiter {
     request: Request,
     terms: Terms,
     ticket: Option<Ticket>,
-    /// The newest grant that it has given back: older ones are of the past. Not by the fence alone: an owner that
-    /// holds already is granted its next holds under the same one.
-    given_back: Option<(Fence, ServerTime)>,
     trail: Arc<Trail>,
-    verdict: oneshot::Sender<Result<Held>>,
+    verdict: oneshot::Sender<Verdict>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<Tick>,
+}
+
+/// How the wait of a request ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Done(Result<Held>),
+    /// Its grant was heard of too late to be used. The request is being withdrawn, for good: a release of the grant
+    /// alone could come so late that it frees a newer one, since an owner that holds already is granted its next holds
+    /// under the same fence. Another request may take its place in the queue.
+    TooLate(Option<Ticket>),
 }
 
 /// A call that is ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    number: u64,
     call: Acquire,
     trail: Arc<Trail>,
+    about: About,
+}
+
+/// What must be known of a call to understand its reply.
+#[derive(Clone, Copy, Debug)]
+struct About {
+    number: u64,
     /// The record that it opens or prolongs, if it does.
     record: Option<Record>,
-    /// The request has been queued before, as far as is known here.
+    /// The request, or one whose place it took, has been queued before, as far as is known here.
     again: bool,
-}
-
-/// A grant that came too late.
-#[derive(Debug)]
-pub(crate) struct GiveBack {
-    pub(crate) number: u64,
-    pub(crate) request: Request,
-    pub(crate) fence: Fence,
-}
-
-/// What the attendant has to do next.
-#[derive(Debug)]
-pub(crate) enum Todo {
-    GiveBack(GiveBack),
-    Ask(Vec<u64>),
-    Question(u64),
-    /// Nothing until then.
-    Wait(Tick),
-    Leave,
 }
 
 /// What a reply means for the one who asked.
@@ -151,14 +122,14 @@ impl Room {
         &self,
         request: &Request,
         terms: Terms,
+        ticket: Option<Ticket>,
         trail: &Arc<Trail>,
-    ) -> oneshot::Receiver<Result<Held>> {
+    ) -> oneshot::Receiver<Verdict> {
         let (verdict, receiver) = oneshot::channel();
         let waiter = Waiter {
             request: request.clone(),
             terms,
-            ticket: None,
-            given_back: None,
+            ticket,
             trail: Arc::clone(trail),
             verdict,
             free_at: None,
@@ -228,23 +199,19 @@ impl Room {
         let until = now.after(self.client.options.heartbeat * 9 / 10);
         let record = (mode != Mode::Wait).then_some(Record { until, losses });
         Some(Asked {
-            number,
             call,
             trail: Arc::clone(&waiter.trail),
-            record,
-            again: question || waiter.ticket.is_some(),
+            about: About {
+                number,
+                record,
+                again: question || waiter.ticket.is_some(),
+            },
         })
     }
 
     /// Sends a call, and takes in what is answered.
     pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
-        let Asked {
-            number,
-            call,
-            trail,
-            record,
-            again,
-        } = asked;
+        let Asked { call, trail, about } = asked;
         let answer = self.client.acquire(call).await;
         trail.answered(&answer);
         match answer {
@@ -253,7 +220,7 @@ impl Room {
                     Acquired::Contended(contended) => Some(contended.seen),
                     _ => None,
                 };
-                Ok((self.heard(number, again, record, &at, reply), seen))
+                Ok((self.heard(about, &at, reply), seen))
             }
             Err(failure) => {
                 self.forget_record();
@@ -267,24 +234,17 @@ impl Room {
         locked(&self.state).record = None;
     }
 
-    fn heard(
-        &self,
-        number: u64,
-        again: bool,
-        record: Option<Record>,
-        at: &Exchange,
-        reply: Acquired,
-    ) -> Heard {
+    fn heard(&self, about: About, at: &Exchange, reply: Acquired) -> Heard {
         match reply {
             Acquired::Granted(grant) => {
                 let heard = self.tell(&grant, Some(at.local(grant.deadline)));
-                if again && !grant.pushed {
+                if about.again && !grant.pushed {
                     // It found the lock free: it may have missed its turn, and the others theirs with it.
                     self.question_now();
                 }
                 heard
             }
-            Acquired::Contended(contended) => self.contended(number, again, record, at, contended),
+            Acquired::Contended(contended) => self.contended(about, at, contended),
             Acquired::Gone => {
                 self.return_all();
                 Heard::Queued
@@ -293,24 +253,19 @@ impl Room {
         }
     }
 
-    fn contended(
-        &self,
-        number: u64,
-        again: bool,
-        record: Option<Record>,
-        at: &Exchange,
-        contended: Contended,
-    ) -> Heard {
+    fn contended(&self, about: About, at: &Exchange, contended: Contended) -> Heard {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
         // Only a call that queued opened the record, or prolonged it.
-        state.record = record.or(state.record);
+        state.record = about.record.or(state.record);
         // It was not in the queue though it had been: then the others are not either. That counts also when it has
         // heard of its grant before this.
-        let mine = usize::from(state.waiters.contains_key(&number));
-        let was_lost = contended.enqueued && again && state.waiters.len() > mine;
-        state.asks.all |= was_lost;
-        let Some(waiter) = state.waiters.get_mut(&number) else {
+        let mine = usize::from(state.waiters.contains_key(&about.number));
+        let was_lost = contended.enqueued && about.again && state.waiters.len() > mine;
+        if was_lost {
+            state.agenda.ask_all();
+        }
+        let Some(waiter) = state.waiters.get_mut(&about.number) else {
             drop(state);
             if was_lost {
                 self.call.notify_one();
@@ -324,8 +279,7 @@ impl Room {
             .after(Duration::from_millis(1))
             .min(at.received.after(self.client.options.question_interval()))
             .after(jitter(JITTER));
-        state.question_by(due);
-        let wakes = was_lost || state.asleep_until.is_some_and(|until| due < until);
+        let wakes = state.agenda.question_by(due) || was_lost;
         drop(state);
         if wakes {
             self.call.notify_one();
@@ -354,49 +308,37 @@ impl Room {
 
     /// Everybody asks again, with tickets.
     fn ask_all(&self) {
-        locked(&self.state).asks.all = true;
+        locked(&self.state).agenda.ask_all();
         self.call.notify_one();
     }
 
-    /// Tells a request of its grant, and takes it out of the room, if it can use it. `deadline` is local; `None`
-    /// when nobody can say.
+    /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
     fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);
-        let Some(waiter) = state
-            .waiters
-            .get_mut(&number)
-            .filter(|waiter| waiter.request == grant.request)
-        else {
+        let is_here = |waiter: &Waiter| waiter.request == grant.request;
+        if !state.waiters.get(&number).is_some_and(is_here) {
             return Heard::Settled;
-        };
-        let order = (grant.fence, grant.deadline);
-        if waiter.given_back.is_some_and(|newest| order <= newest) {
-            return Heard::Again;
         }
         let Some(deadline) = deadline else {
             drop(state);
             self.ask_again(number);
             return Heard::Queued;
         };
-        if deadline.since(now) < waiter.terms.grant() / 4 {
-            waiter.given_back = Some(order);
-            state.give_backs.push(GiveBack {
-                number,
-                request: grant.request.clone(),
-                fence: grant.fence,
-            });
-            drop(state);
-            // The server may have found this client asleep and taken its record away.
-            self.client.note_loss();
-            self.call.notify_one();
-            return Heard::Queued;
-        }
         let Some(waiter) = state.waiters.remove(&number) else {
             return Heard::Settled;
         };
         self.note_empty(&mut state);
+        if deadline.since(now) < waiter.terms.grant() / 4 {
+            drop(state);
+            // The server may have found this client asleep and taken its record away.
+            self.client.note_loss();
+            self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);
+            // A receiver that is gone has left its place too.
+            let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));
+            return Heard::Settled;
+        }
         if !grant.request.is_owner() {
             // The lock is re-entrant for this owner's other requests, which need not wait for their turn.
             let same_owner = |(_, other): &(&u64, &Waiter)| other.request.owner() == grant.request.owner();
@@ -407,7 +349,7 @@ impl Room {
                 .map(|(number, _)| *number)
                 .collect();
             if !others.is_empty() {
-                state.asks.some.extend(others);
+                state.agenda.ask(others);
                 self.call.notify_one();
             }
         }
@@ -425,7 +367,11 @@ impl Room {
             deadline,
         );
         // A receiver that is gone gives it back: the hold is released as it is dropped here.
-        drop(waiter.verdict.send(Ok(Held::new(hold, &self.keeper))));
+        drop(
+            waiter
+                .verdict
+                .send(Verdict::Done(Ok(Held::new(hold, &self.keeper)))),
+        );
         Heard::Settled
     }
 
@@ -447,7 +393,7 @@ impl Room {
                 &waiter.trail,
             );
             // A receiver that is gone has no need of it.
-            let _ = waiter.verdict.send(Err(error.clone()));
+            let _ = waiter.verdict.send(Verdict::Done(Err(error.clone())));
         }
         self.call.notify_one();
     }
@@ -456,71 +402,39 @@ impl Room {
     fn question_now(&self) {
         let mut state = locked(&self.state);
         if !state.waiters.is_empty() {
-            state.question_due = Some(self.client.now());
+            state.agenda.question_by(self.client.now());
             drop(state);
             self.call.notify_one();
         }
     }
 
-    /// The subscription is confirmed: ask whether anything was missed, until the server sees it too.
+    /// The subscription is confirmed.
     pub(crate) fn subscribed(&self) {
-        let mut state = locked(&self.state);
-        state.confirmations = CONFIRMATIONS;
-        state.question_due = Some(self.client.now());
+        locked(&self.state).agenda.subscribed(self.client.now());
     }
 
-    /// The room's question was answered. Its next one is due in time for the next thing that nobody tells.
+    /// The room's question was answered.
     pub(crate) fn questioned(&self, seen: bool) {
-        let mut state = locked(&self.state);
-        if seen {
-            state.confirmations = 0;
-        } else if state.confirmations > 0 {
-            state.confirmations -= 1;
-            let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - state.confirmations)));
-            state.question_by(self.client.now().after(patience));
-        }
+        locked(&self.state).agenda.questioned(self.client.now(), seen);
     }
 
     /// What to do now. The room stays `kept` long when it is empty.
     pub(crate) fn todo(&self, kept: Duration) -> Todo {
         let now = self.client.now();
         let mut state = locked(&self.state);
-        if let Some(give_back) = state.give_backs.pop() {
-            return Todo::GiveBack(give_back);
-        }
-        if state.asks.all {
-            state.asks = Asks::default();
-            return Todo::Ask(state.waiters.keys().copied().collect());
-        }
-        if !state.asks.some.is_empty() {
-            return Todo::Ask(std::mem::take(&mut state.asks.some).into_iter().collect());
-        }
+        let State {
+            agenda,
+            waiters,
+            empty_since,
+            ..
+        } = &mut *state;
+        let leave_at = empty_since.unwrap_or(now).after(kept);
         let interval = self.client.options.question_interval();
-        let next = match state.waiters.keys().next().copied() {
-            None => {
-                state.question_due = None;
-                let leave_at = state.empty_since.unwrap_or(now).after(kept);
-                if now >= leave_at {
-                    return Todo::Leave;
-                }
-                leave_at
-            }
-            Some(first) => {
-                let due = *state.question_due.get_or_insert(now.after(interval));
-                if due <= now {
-                    // In case nothing is heard; an answer puts it earlier.
-                    state.question_due = Some(now.after(interval));
-                    return Todo::Question(first);
-                }
-                due
-            }
-        };
-        state.asleep_until = Some(next);
-        Todo::Wait(next)
+        agenda.next(now, waiters.keys().copied(), interval, leave_at)
     }
 
     pub(crate) fn ask_again(&self, number: u64) {
-        locked(&self.state).asks.some.insert(number);
+        locked(&self.state).agenda.ask([number]);
         self.call.notify_one();
     }
 }

@@ -262,7 +262,7 @@ mod on_a_real_server {
         process.ended().await;
     }
 
-    /// A grant that is read when too little is left of it is given back, and the next one has the same fence.
+    /// A grant that is read when too little is left of it is withdrawn, and the next one has the same fence.
     #[tokio::test]
     async fn a_hold_that_came_too_late_is_had_anew() {
         let ground = Ground::on_a_server().await;

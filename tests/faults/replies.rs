@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use fairlock::LockManager;
+use fairlock::{LockManager, Owner};
 use futures_util::future::join_all;
 
 use super::scene::{
     NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, in_line, is_held, nothing_left, number,
-    queue_key, settings, subscribed, turn, waiting,
+    queue_key, queued, settings, subscribed, turn, waiting,
 };
 use super::support::{History, Proxy, Server, eventually};
 
@@ -182,4 +182,45 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     tokio::time::sleep(delay).await;
     guard.renew().await.unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_owner() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let claim = settings().claim_window(SECOND);
+    let slow = claim.connect(&proxy.url()).await.unwrap();
+    let others = settings()
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let owner = Owner::new();
+    let before = others.lock(NAME).acquire().await.unwrap();
+    let waiter = tokio::spawn(slow.lock(NAME).owner(&owner).acquire());
+    queued(&server, NAME, 1).await;
+    subscribed(&server, 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    // It is granted the lock, and hears of it when most of its claim window is over; meanwhile its owner gets a second
+    // hold elsewhere, under the same fence.
+    proxy.freeze();
+    before.release().await.unwrap();
+    let second = others.lock(NAME).owner(&owner).acquire().await.unwrap();
+    tokio::time::sleep(SECOND * 9 / 10).await;
+    // What it sends when it hears of it gets stuck, and it loses that connection.
+    proxy.delay_up(Duration::from_millis(300));
+    proxy.thaw();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    proxy.strand();
+    proxy.delay_up(Duration::ZERO);
+    let guard = granted(waiter, 3 * SECOND).await;
+    assert_eq!(guard.fence(), second.fence());
+    proxy.thaw();
+    tokio::time::sleep(SOON).await;
+    second.release().await.unwrap();
+    guard.renew().await.unwrap();
+    assert!(is_held(&server, NAME).await, "its newer hold was freed");
+    guard.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
 }
