@@ -19,7 +19,7 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Terms, Ticket};
-use crate::retry::Patience;
+use crate::retry::{Patience, until_answered};
 use crate::room::{Heard, Room, Verdict};
 use crate::rooms::Rooms;
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
@@ -91,8 +91,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
         trail: &trail,
         done: false,
     };
-    let mut patience = Patience::new(&client);
-    loop {
+    let ask = || {
         let not_after = client.not_after();
         let call = Acquire {
             keys: Arc::clone(&wanted.keys),
@@ -103,38 +102,32 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
             ticket: None,
             heartbeat: client.options.heartbeat,
         };
-        trail.sent(not_after);
-        let answer = client.acquire(call).await;
-        trail.answered(&answer);
-        match answer {
-            Ok(Answer {
-                at,
-                reply: Acquired::Granted(grant),
-            }) => {
+        let (client, trail) = (&client, &trail);
+        async move {
+            trail.sent(not_after);
+            let answer = client.acquire(call).await;
+            trail.answered(&answer);
+            answer
+        }
+    };
+    loop {
+        let (Answer { at, reply }, _) = until_answered(&client, ask).await?;
+        match reply {
+            Acquired::Granted(grant) => {
                 let deadline = at.local(grant.deadline);
                 cancelled.done = true;
                 count(&client.counters.acquired);
                 let trail = Arc::clone(&trail);
-                let hold = Hold::new(
-                    Arc::clone(&wanted.keys),
-                    &grant,
-                    wanted.terms,
-                    trail,
-                    client.clock,
-                    deadline,
-                );
+                let keys = Arc::clone(&wanted.keys);
+                let hold = Hold::new(keys, &grant, wanted.terms, trail, client.clock, deadline);
                 return Ok(Attempt::Held(Held::new(hold, keeper)));
             }
-            Ok(Answer {
-                reply: Acquired::Contended(contended),
-                ..
-            }) => {
+            Acquired::Contended(contended) => {
                 cancelled.done = true;
                 keeper.out(&wanted.keys, &request, false, &trail);
                 return Ok(Attempt::Busy(contended));
             }
-            Ok(_) => patience.restore(),
-            Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
+            Acquired::Late | Acquired::Gone | Acquired::More => {}
         }
     }
 }

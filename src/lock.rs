@@ -19,7 +19,7 @@ use crate::held::Held;
 use crate::key::{Keys, Owner};
 use crate::lease::{Fence, Terms};
 use crate::options::LockOptions;
-use crate::retry::Patience;
+use crate::retry::until_answered;
 use crate::service::Service;
 use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
 
@@ -172,29 +172,21 @@ impl Lock {
         async move {
             let (keys, terms) = lock.open()?;
             let client = lock.client();
-            let request = client.next_request(&terms, None);
-            let mut patience = Patience::new(client);
-            loop {
-                let call = Inspect {
-                    keys: Arc::clone(&keys),
-                    request: request.clone(),
-                };
-                match client.store.inspect(call).await {
-                    Ok(answer) => {
-                        let holder = answer.reply.holder.map(|holding| Holder {
-                            owner: holding.owner,
-                            fence: holding.fence,
-                            holds: holding.holds,
-                            ttl: holding.deadline.since(answer.at.now),
-                        });
-                        return Ok(Status {
-                            holder,
-                            waiting: answer.reply.waiting,
-                        });
-                    }
-                    Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
-                }
-            }
+            let call = Inspect {
+                keys,
+                request: client.next_request(&terms, None),
+            };
+            let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
+            let holder = answer.reply.holder.map(|holding| Holder {
+                owner: holding.owner,
+                fence: holding.fence,
+                holds: holding.holds,
+                ttl: holding.deadline.since(answer.at.now),
+            });
+            Ok(Status {
+                holder,
+                waiting: answer.reply.waiting,
+            })
         }
     }
 
@@ -212,30 +204,19 @@ impl Lock {
         async move {
             let (keys, terms) = lock.open()?;
             let client = lock.client();
-            let request = client.next_request(&terms, None);
-            let mut patience = Patience::new(client);
-            let mut unanswered = false;
+            let call = Release {
+                keys,
+                request: client.next_request(&terms, None),
+                what: ReleaseWhat::Force(fence),
+            };
             let mut released = false;
             loop {
-                let what = ReleaseWhat::Force(fence);
-                let call = Release {
-                    keys: Arc::clone(&keys),
-                    request: request.clone(),
-                    what,
-                };
-                match client.release(call).await {
-                    Ok(answer) => {
-                        // What an earlier attempt did, whose reply was lost, is this call's doing.
-                        let gone = unanswered && answer.reply.outcome == ReleaseOutcome::Taken;
-                        released |= gone || answer.reply.outcome == ReleaseOutcome::Released;
-                        if !answer.reply.more {
-                            return Ok(released);
-                        }
-                    }
-                    Err(failure) => {
-                        unanswered = true;
-                        tokio::time::sleep(patience.endure(failure)?).await;
-                    }
+                let (answer, unknown) = until_answered(client, || client.release(call.clone())).await?;
+                // What an earlier attempt did, whose reply was lost, is this call's doing.
+                let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
+                released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
+                if !answer.reply.more {
+                    return Ok(released);
                 }
             }
         }

@@ -68,6 +68,25 @@ impl Patience<'_> {
     }
 }
 
+/// Repeats a call until it is answered, for as long as patience lasts. Returns with the answer whether an earlier attempt
+/// may have been executed, whose reply never came.
+pub(crate) async fn until_answered<T, C>(client: &Client, mut call: impl FnMut() -> C) -> Result<(T, bool)>
+where
+    C: Future<Output = std::result::Result<T, Failure>>,
+{
+    let mut patience = Patience::new(client);
+    let mut unknown = false;
+    loop {
+        match call().await {
+            Ok(answer) => return Ok((answer, unknown)),
+            Err(failure) => {
+                unknown |= matches!(failure, Failure::Unknown(_));
+                tokio::time::sleep(patience.endure(failure)?).await;
+            }
+        }
+    }
+}
+
 /// A random part of `span`.
 pub(crate) fn jitter(span: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
