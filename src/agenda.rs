@@ -20,7 +20,7 @@ pub(crate) struct Agenda {
 }
 
 /// What to do next.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Todo {
     Ask(Vec<u64>),
     Question(u64),
@@ -78,9 +78,11 @@ impl Agenda {
             return Todo::Ask(std::mem::take(&mut self.asks).into_iter().collect());
         }
         let next = match waiters.next() {
-            None if now >= leave_at => return Todo::Leave,
             None => {
                 self.question_due = None;
+                if now >= leave_at {
+                    return Todo::Leave;
+                }
                 leave_at
             }
             Some(first) => {
@@ -95,5 +97,73 @@ impl Agenda {
         };
         self.asleep_until = Some(next);
         Todo::Wait(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(5);
+
+    fn at(ms: u64) -> Tick {
+        Tick::ZERO.after(Duration::from_millis(ms))
+    }
+
+    /// What is to do at `ms` for these waiters; without any, the attendant leaves at 1 s.
+    fn next(agenda: &mut Agenda, ms: u64, waiters: &[u64]) -> Todo {
+        agenda.next(at(ms), waiters.iter().copied(), INTERVAL, at(1000))
+    }
+
+    #[test]
+    fn asking_everybody_includes_those_who_were_to_ask_anyway() {
+        let mut agenda = Agenda::default();
+        agenda.ask([7, 3]);
+        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Ask(vec![3, 7]));
+        agenda.ask([7]);
+        agenda.ask_all();
+        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Ask(vec![3, 5, 7]));
+        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Wait(at(5000)));
+    }
+
+    #[test]
+    fn a_question_is_only_ever_put_earlier() {
+        let mut agenda = Agenda::default();
+        assert_eq!(next(&mut agenda, 0, &[3]), Todo::Wait(at(5000)));
+        assert!(agenda.question_by(at(300)), "the attendant would sleep past it");
+        assert!(!agenda.question_by(at(9000)));
+        assert_eq!(next(&mut agenda, 200, &[3]), Todo::Wait(at(300)));
+        assert_eq!(next(&mut agenda, 300, &[3]), Todo::Question(3));
+        assert_eq!(next(&mut agenda, 300, &[3]), Todo::Wait(at(5300)));
+    }
+
+    #[test]
+    fn an_empty_room_is_left_when_its_time_is_over() {
+        let mut agenda = Agenda::default();
+        agenda.question_by(at(300));
+        assert_eq!(next(&mut agenda, 400, &[]), Todo::Wait(at(1000)));
+        assert_eq!(next(&mut agenda, 1000, &[]), Todo::Leave);
+        assert_eq!(next(&mut agenda, 1000, &[4]), Todo::Wait(at(6000)));
+    }
+
+    #[test]
+    fn a_new_subscription_is_asked_about_three_times_or_until_it_is_seen() {
+        let mut agenda = Agenda::default();
+        agenda.subscribed(at(0));
+        let mut now = 0;
+        for pause in [40, 160, 640] {
+            assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+            agenda.questioned(at(now), false);
+            now += pause;
+            assert_eq!(next(&mut agenda, now - 1, &[3]), Todo::Wait(at(now)));
+        }
+        assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+        agenda.questioned(at(now), false);
+        assert_eq!(next(&mut agenda, now, &[3]), Todo::Wait(at(now + 5000)));
+
+        agenda.subscribed(at(now));
+        assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+        agenda.questioned(at(now), true);
+        assert_eq!(next(&mut agenda, now, &[3]), Todo::Wait(at(now + 5000)));
     }
 }
