@@ -187,12 +187,13 @@ async fn a_release_that_was_given_up_goes_on_until_the_server_takes_it() {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
+    // For more than a second, in which it answers after every 2 MiB that it read.
     let server = Server::builder()
-        .config("key-load-delay", "500")
-        .config("loading-process-events-interval-bytes", "1024")
+        .config("key-load-delay", "300")
+        .config("rdbcompression", "no")
         .start()
         .await;
-    let fill = "for i = 1, 2000 do redis.call('SET', 'other:' .. i, string.rep('x', 64)) end";
+    let fill = "for i = 1, 4000 do redis.call('SET', 'other:' .. i, string.rep('x', 4096)) end";
     server.command(&["EVAL", fill, "0"]).await;
     let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
     assert_eq!(server.command(&["SAVE"]).await.text(), "OK");

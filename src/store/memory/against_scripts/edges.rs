@@ -1,87 +1,30 @@
 //! What random calls don't come to.
 
-use super::*;
-use crate::script::ReplyError;
+use std::time::Duration;
 
-fn renewal(world: &World<'_>, request: usize, fence: Fence) -> Renew {
-    Renew {
-        keys: world.keys[0].clone(),
-        request: world.requests[request].clone(),
-        fence,
-        lease: Duration::from_secs(30),
-        cap: ServerTime::MAX,
-    }
-}
+use super::world::{START_US, Setting, World};
+use crate::key::{ClientId, Request};
+use crate::lease::ServerTime;
+use crate::store::{Acquire, Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
 
-fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
-    Acquire {
-        keys: world.keys[0].clone(),
-        request: request.clone(),
+#[test]
+fn one_owner_may_hold_ten_thousand_times() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let keys = world.keys[0].clone();
+    let owner = world.owners[0].clone();
+    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    let acquire = |request| Acquire {
+        keys: keys.clone(),
+        request,
         mode: Mode::Open,
         lease: Duration::from_secs(30),
         not_after: ServerTime::MAX,
         ticket: None,
         heartbeat: Duration::from_secs(15),
-    }
-}
-
-#[test]
-fn a_newer_format_is_left_as_it_is() {
-    fn refused(world: &mut World<'_>, call: &impl Operation) {
-        let reply = world.scripts.call(&call.invocation(), START_US);
-        assert!(matches!(call.read(&reply), Err(ReplyError::NewerFormat)));
-    }
-    let mut scripts = Scripts::start(BOUND);
-    let mut world = World::new(&mut scripts);
-    let keys = world.keys[0].clone();
-    let fence = Fence::new(START_US).unwrap();
-    world.scripts.tell(&[
-        "HSET",
-        &keys.lock,
-        "v",
-        "2",
-        "fence",
-        &fence.to_string(),
-        "holds",
-        "many",
-    ]);
-    world.scripts.tell(&["PEXPIRE", &keys.lock, "60000"]);
-    let before = world.scripts.data(&keys);
-    let request = world.requests[0].clone();
-    let acquire = acquisition(&world, &request);
-    refused(&mut world, &acquire);
-    let renew = renewal(&world, 0, fence);
-    refused(&mut world, &renew);
-    for what in [
-        ReleaseWhat::Grant(fence),
-        ReleaseWhat::Out,
-        ReleaseWhat::Force(fence),
-    ] {
-        let release = Release {
-            keys: keys.clone(),
-            request: request.clone(),
-            what,
-        };
-        refused(&mut world, &release);
-    }
-    let inspect = Inspect {
-        keys: keys.clone(),
-        request,
     };
-    refused(&mut world, &inspect);
-    assert_eq!(world.scripts.data(&keys), before);
-}
-
-#[test]
-fn one_owner_may_hold_ten_thousand_times() {
-    let mut scripts = Scripts::start(BOUND);
-    let mut world = World::new(&mut scripts);
-    let keys = world.keys[0].clone();
-    let owner = world.owners[0].clone();
-    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
     for n in 0..2 {
-        let call = acquisition(&world, &nth(n));
-        assert!(matches!(world.ask(&call), Acquired::Granted(_)));
+        assert!(matches!(world.ask(&acquire(nth(n))), Acquired::Granted(_)));
     }
     // As further calls would write it, one by one.
     let until = (START_US / 1000 + 30_000).to_string();
@@ -92,25 +35,29 @@ fn one_owner_may_hold_ten_thousand_times() {
         let hold = format!("{until} 30000");
         let pairs = fields.iter().flat_map(|field| [field.as_str(), hold.as_str()]);
         let command: Vec<_> = ["HSET", keys.lock.as_str()].into_iter().chain(pairs).collect();
-        world.scripts.tell(&command);
+        world.tell(&command);
     }
-    world.scripts.tell(&["HSET", &keys.lock, "holds", "10000"]);
+    world.tell(&["HSET", &keys.lock, "holds", "10000"]);
 
-    let call = acquisition(&world, &nth(10_000));
-    let Acquired::Granted(grant) = world.ask(&call) else {
+    let Acquired::Granted(grant) = world.ask(&acquire(nth(10_000))) else {
         panic!("one more hold");
     };
     assert_eq!(grant.fence.get(), START_US);
     let mut release = Release {
-        keys,
+        keys: keys.clone(),
         request: nth(0),
         what: ReleaseWhat::Grant(grant.fence),
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
     // All but one run out at once.
     world.now_us += 1_000_000;
-    let mut renew = renewal(&world, 0, grant.fence);
-    renew.request = nth(10_000);
+    let renew = Renew {
+        keys: keys.clone(),
+        request: nth(10_000),
+        fence: grant.fence,
+        lease: Duration::from_secs(30),
+        cap: ServerTime::MAX,
+    };
     assert!(matches!(world.ask(&renew), Renewed::Until(_)));
     world.now_us += 29_500_000;
     release.request = nth(10_000);

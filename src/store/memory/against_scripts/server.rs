@@ -1,72 +1,85 @@
 //! A real server with the scripts, spoken to over blocking sockets.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::key::Keys;
+use super::dump::{self, DUMP, Data};
+use super::step::Trouble;
+use crate::key::{ClientId, Keys};
 use crate::script::{self, Invocation, Value};
 use crate::store::redis::tests::server::Server;
 
-/// A clock that a key shows: µs, of 16 digits.
+/// A clock that shows the last argument of the call: µs, of 16 digits.
 const CLOCK: &str = "
 local function server_clock()
-  local us = redis.call('GET', '{test}:clock')
+  local us = ARGV[#ARGV]
   return us, tonumber(string.sub(us, 1, 13))
 end
 ";
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 enum Resp {
     Int(i64),
     Text(String),
     Nil,
     Array(Vec<Resp>),
+    Push(Vec<Resp>),
     Error(String),
 }
 
 impl Resp {
-    /// All text and numbers in it, in order.
-    fn flatten(self, into: &mut Vec<String>) {
+    fn text(self) -> String {
         match self {
-            Resp::Int(number) => into.push(number.to_string()),
-            Resp::Text(text) => into.push(text),
-            Resp::Array(elements) => elements.into_iter().for_each(|element| element.flatten(into)),
+            Resp::Text(text) => text,
             other => panic!("{other:?}"),
         }
     }
 
-    fn texts(self) -> Vec<String> {
-        let mut texts = Vec::new();
-        self.flatten(&mut texts);
-        texts
+    fn int(self) -> i64 {
+        match self {
+            Resp::Int(number) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn array(self) -> Vec<Resp> {
+        match self {
+            Resp::Array(elements) => elements,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn value(self) -> Value {
         match self {
             Resp::Int(number) => Value::Int(number),
-            Resp::Text(text) => Value::Text(text),
-            other => panic!("{other:?}"),
+            other => Value::Text(other.text()),
         }
     }
 }
 
+/// A connection by RESP3, on which messages come beside replies.
 struct Connection {
     reader: BufReader<TcpStream>,
     /// Commands not sent yet.
     pending: Vec<u8>,
+    /// Channel and text of what was published.
+    messages: Vec<(String, String)>,
 }
 
 impl Connection {
-    fn to(server: &Server) -> Connection {
+    fn to(server: &Server, hello: &[&str]) -> Connection {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Connection {
+        let mut connection = Connection {
             reader: BufReader::new(stream),
             pending: Vec::new(),
-        }
+            messages: Vec::new(),
+        };
+        connection.ask(hello);
+        connection
     }
 
     fn queue(&mut self, parts: &[&str]) {
@@ -84,47 +97,87 @@ impl Connection {
     fn ask(&mut self, parts: &[&str]) -> Resp {
         self.queue(parts);
         self.send();
-        self.read()
+        self.reply()
+    }
+
+    /// The next reply, with the messages before it put aside.
+    fn reply(&mut self) -> Resp {
+        loop {
+            let mut parts = match self.read() {
+                Resp::Push(parts) => parts,
+                reply => return reply,
+            };
+            if matches!(&parts[0], Resp::Text(kind) if kind == "message") {
+                let text = parts.remove(2).text();
+                self.messages.push((parts.remove(1).text(), text));
+            }
+        }
     }
 
     fn read(&mut self) -> Resp {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         let (kind, rest) = line.trim_end().split_at(1);
-        let number = || rest.parse::<i64>().unwrap();
+        let number = || rest.parse::<usize>().unwrap();
         match kind {
-            ":" => Resp::Int(number()),
+            ":" => Resp::Int(rest.parse().unwrap()),
             "+" => Resp::Text(rest.to_owned()),
             "-" => Resp::Error(rest.to_owned()),
-            "$" | "*" if number() < 0 => Resp::Nil,
+            "_" => Resp::Nil,
             "$" => {
-                let mut text = vec![0; rest.parse::<usize>().unwrap() + 2];
+                let mut text = vec![0; number() + 2];
                 self.reader.read_exact(&mut text).unwrap();
                 text.truncate(text.len() - 2);
                 Resp::Text(String::from_utf8(text).unwrap())
             }
             "*" => Resp::Array((0..number()).map(|_| self.read()).collect()),
+            // A map, as HELLO answers with.
+            "%" => Resp::Array((0..2 * number()).map(|_| self.read()).collect()),
+            ">" => Resp::Push((0..number()).map(|_| self.read()).collect()),
             _ => panic!("{line:?}"),
         }
     }
 }
 
-/// The server and its two connections.
+/// What a reply is to.
+#[derive(Clone, Copy)]
+enum Awaited {
+    Call,
+    /// A command that must succeed.
+    Command,
+    Look,
+}
+
+/// The elements of a script's reply, or the error.
+pub(super) type Reply = Result<Vec<Value>, String>;
+
+/// What a look at a lock shows.
+pub(super) struct Seen {
+    /// The reply to the call before it, if there was one.
+    pub(super) reply: Option<Reply>,
+    pub(super) data: Data,
+    /// For how long the server keeps each of the four keys, in ms; negative without the key.
+    pub(super) kept_ms: [i64; 4],
+    /// What was published since the last look, as channel and text.
+    pub(super) messages: Vec<(String, String)>,
+}
+
+/// The server, and its connections: one that subscribes and calls, and one of a user who may publish to one client
+/// alone.
 pub(super) struct Scripts {
     commands: Connection,
-    subscriber: Connection,
+    awaited: Vec<Awaited>,
+    muffled: Connection,
     shas: HashMap<&'static str, String>,
-    received: Vec<(String, String)>,
     _server: Server,
 }
 
 impl Scripts {
     /// The scripts under the test's clock, and with another bound of the hand-over.
-    pub(super) fn start(bound: usize) -> Scripts {
+    pub(super) fn start(bound: usize, heard: &ClientId) -> Scripts {
         let server = Server::start();
-        let mut commands = Connection::to(&server);
-        let mut shas = HashMap::new();
-        for script in script::ALL {
+        let mut commands = Connection::to(&server, &["HELLO", "3"]);
+        let texts = script::ALL.map(|script| {
             let text = script.with_clock(CLOCK);
             let bounded = text.replace("local BOUND = 10000\n", &format!("local BOUND = {bound}\n"));
             assert_eq!(
@@ -133,108 +186,121 @@ impl Scripts {
                 "{}: the bound",
                 script.name
             );
-            let sha = commands.ask(&["SCRIPT", "LOAD", &bounded]).texts().remove(0);
-            shas.insert(script.name, sha);
-        }
+            (script.name, bounded)
+        });
+        let texts = texts.into_iter().chain([("dump", DUMP.to_owned())]);
+        let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).text()));
+        let shas = shas.collect();
+        let rights = ["allkeys", "allcommands", "resetchannels", &format!("&*{heard}")];
+        let user = [&["ACL", "SETUSER", "muffled", "on", "nopass"], &rights[..]].concat();
+        assert_eq!(commands.ask(&user).text(), "OK");
         Scripts {
-            subscriber: Connection::to(&server),
+            muffled: Connection::to(&server, &["HELLO", "3", "AUTH", "muffled", "any"]),
             commands,
+            awaited: Vec::new(),
             shas,
-            received: Vec::new(),
             _server: server,
         }
     }
 
-    /// Without data and subscriptions.
+    /// Leaves no data and no subscriptions.
     pub(super) fn reset(&mut self) {
-        self.commands.ask(&["FLUSHALL"]);
-        self.subscriber.queue(&["UNSUBSCRIBE"]);
-        self.messages();
+        self.commands.pending.clear();
+        self.awaited.clear();
+        self.command(&["UNSUBSCRIBE"]);
+        self.command(&["FLUSHALL"]);
+        self.exchange();
+        self.commands.messages.clear();
     }
 
-    pub(super) fn call(&mut self, invocation: &Invocation, now_us: u64) -> Vec<Value> {
-        let count = invocation.keys.len().to_string();
-        let mut parts = vec!["EVALSHA", &self.shas[invocation.script.name], &count];
-        parts.extend(invocation.keys.iter().chain(&invocation.args).map(String::as_str));
-        self.commands.queue(&["SET", "{test}:clock", &now_us.to_string()]);
-        self.commands.queue(&parts);
-        self.commands.send();
-        self.commands.read();
-        match self.commands.read() {
-            Resp::Array(elements) => elements.into_iter().map(Resp::value).collect(),
-            other => panic!("{other:?}"),
+    /// Queues a command as an operator sends it.
+    pub(super) fn command(&mut self, parts: &[&str]) {
+        self.commands.queue(parts);
+        // What changes subscriptions is answered by a message.
+        if !parts[0].ends_with("SUBSCRIBE") {
+            self.awaited.push(Awaited::Command);
         }
     }
 
-    /// Sends a command as an operator would.
-    pub(super) fn tell(&mut self, command: &[&str]) {
-        let reply = self.commands.ask(command);
-        assert!(!matches!(reply, Resp::Error(_)), "{reply:?}");
+    /// Queues a call.
+    pub(super) fn call(&mut self, invocation: &Invocation, now_us: u64) {
+        let parts = self.parts(invocation, now_us);
+        self.commands
+            .queue(&parts.iter().map(String::as_str).collect::<Vec<_>>());
+        self.awaited.push(Awaited::Call);
     }
 
-    pub(super) fn subscribe(&mut self, channel: &str) {
-        self.subscriber.queue(&["SUBSCRIBE", channel]);
-        self.messages_before_barrier();
+    /// Queues a look at a lock's data.
+    pub(super) fn look(&mut self, keys: &Keys) {
+        let all = [&keys.lock, &keys.queue, &keys.clients, &keys.spin];
+        let mut look = vec!["EVALSHA", &self.shas["dump"], "4"];
+        look.extend(all.map(String::as_str));
+        self.commands.queue(&look);
+        self.awaited.push(Awaited::Look);
     }
 
-    pub(super) fn unsubscribe(&mut self, channel: &str) {
-        self.subscriber.queue(&["UNSUBSCRIBE", channel]);
-        self.messages_before_barrier();
-    }
-
-    /// What was published since the last time, as channel and text.
-    pub(super) fn messages(&mut self) -> Vec<(String, String)> {
-        self.messages_before_barrier();
-        std::mem::take(&mut self.received)
-    }
-
-    fn messages_before_barrier(&mut self) {
-        self.subscriber.queue(&["PING", "barrier"]);
-        self.subscriber.send();
-        loop {
-            let Resp::Array(elements) = self.subscriber.read() else {
-                // Without a subscription the connection is an ordinary one.
-                return;
-            };
-            let elements: Vec<_> = elements.into_iter().filter(|e| *e != Resp::Nil).collect();
-            match Resp::Array(elements).texts().as_slice() {
-                [kind, channel, text] if kind == "message" => {
-                    self.received.push((channel.clone(), text.clone()));
-                }
-                [kind, _] if kind == "pong" => return,
-                _ => {}
+    /// Sends what is queued, and returns what each look showed.
+    pub(super) fn exchange(&mut self) -> Vec<Seen> {
+        self.commands.send();
+        let (mut all, mut call) = (Vec::new(), None);
+        for awaited in std::mem::take(&mut self.awaited) {
+            let reply = self.commands.reply();
+            match awaited {
+                Awaited::Call => call = Some(values(reply)),
+                Awaited::Command => assert!(!matches!(reply, Resp::Error(_)), "{reply:?}"),
+                Awaited::Look => all.push(self.seen(call.take(), reply)),
             }
         }
+        all
     }
 
-    /// The lock's hash, its queue, its clients and its spin lock: each with scores or, by field, values.
-    pub(super) fn data(&mut self, keys: &Keys) -> [Vec<String>; 4] {
-        let all = [&keys.lock, &keys.queue, &keys.clients, &keys.spin];
-        self.commands.queue(&["HGETALL", &keys.lock]);
-        self.commands
-            .queue(&["ZRANGE", &keys.queue, "0", "-1", "WITHSCORES"]);
-        self.commands
-            .queue(&["ZRANGE", &keys.clients, "0", "-1", "WITHSCORES"]);
-        self.commands.queue(&["HGETALL", &keys.spin]);
-        for key in all {
-            self.commands.queue(&["PTTL", key]);
+    /// Makes one call in trouble. What it changed or published is for the next look.
+    pub(super) fn call_in(&mut self, trouble: Trouble, invocation: &Invocation, now_us: u64) -> Reply {
+        let parts = self.parts(invocation, now_us);
+        let parts: Vec<_> = parts.iter().map(String::as_str).collect();
+        let setting = match trouble {
+            Trouble::Muffled => return values(self.muffled.ask(&parts)),
+            Trouble::Full => "maxmemory",
+            Trouble::ReadOnly => "min-replicas-to-write",
+        };
+        let commands = &mut self.commands;
+        assert_eq!(commands.ask(&["CONFIG", "SET", setting, "1"]).text(), "OK");
+        let reply = commands.ask(&parts);
+        assert_eq!(commands.ask(&["CONFIG", "SET", setting, "0"]).text(), "OK");
+        values(reply)
+    }
+
+    fn parts(&self, invocation: &Invocation, now_us: u64) -> Vec<String> {
+        let Invocation { script, keys, args } = invocation;
+        let mut parts = vec![
+            "EVALSHA".to_owned(),
+            self.shas[script.name].clone(),
+            keys.len().to_string(),
+        ];
+        parts.extend_from_slice(keys);
+        parts.extend_from_slice(args);
+        parts.push(now_us.to_string());
+        parts
+    }
+
+    fn seen(&mut self, reply: Option<Reply>, look: Resp) -> Seen {
+        let mut data = look.array();
+        let mut kept_ms = data.split_off(4).into_iter().map(Resp::int);
+        let mut data = data.into_iter().map(Resp::text);
+        let mut data: Data = std::array::from_fn(|_| data.next().unwrap());
+        data[0] = dump::ordered(&data[0]);
+        Seen {
+            reply,
+            data,
+            kept_ms: std::array::from_fn(|_| kept_ms.next().unwrap()),
+            messages: std::mem::take(&mut self.commands.messages),
         }
-        self.commands.send();
-        let mut data = all.map(|_| self.commands.read().texts());
-        for (key, data) in all.into_iter().zip(&data) {
-            let Resp::Int(ttl) = self.commands.read() else {
-                panic!("PTTL tells a number");
-            };
-            assert_eq!(ttl > 0, !data.is_empty(), "every key must have a TTL: {key}");
-        }
-        let by_field: BTreeMap<_, _> = data[0]
-            .chunks(2)
-            .map(|pair| (pair[0].clone(), pair[1].clone()))
-            .collect();
-        data[0] = by_field
-            .into_iter()
-            .flat_map(|(field, value)| [field, value])
-            .collect();
-        data
+    }
+}
+
+fn values(reply: Resp) -> Reply {
+    match reply {
+        Resp::Error(error) => Err(error),
+        reply => Ok(reply.array().into_iter().map(Resp::value).collect()),
     }
 }

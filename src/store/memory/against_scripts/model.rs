@@ -1,0 +1,210 @@
+//! The operations as the rules make them: what the scripts must do too.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use super::super::lock::{Channels, Now};
+use super::super::rules::Rules;
+use crate::script::Operation;
+use crate::store::{
+    Acquire, Acquired, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased,
+};
+
+/// The model's side of pub/sub.
+#[derive(Default)]
+pub(super) struct Wires {
+    pub(super) subscribed: BTreeSet<String>,
+    pub(super) messages: Vec<(String, String)>,
+    /// The caller may publish on channels with this end alone.
+    pub(super) allowed: Option<String>,
+    /// It tried to.
+    pub(super) denied: bool,
+}
+
+impl Channels for Wires {
+    fn receivers(&self, channel: &str) -> usize {
+        usize::from(self.subscribed.contains(channel))
+    }
+
+    fn publish(&mut self, channel: &str, message: &str) -> usize {
+        if self.allowed.as_ref().is_some_and(|end| !channel.ends_with(end)) {
+            self.denied = true;
+            return 0;
+        }
+        let receivers = self.receivers(channel);
+        if receivers > 0 {
+            self.messages.push((channel.to_owned(), message.to_owned()));
+        }
+        receivers
+    }
+}
+
+pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
+    /// Whether it answers that the lock is written in a newer format.
+    const KNOWS_FORMATS: bool = true;
+    /// Whether a server that is out of memory must let it pass.
+    const FREES_MEMORY: bool = false;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Self::Reply;
+
+    /// Whether the script's reply is the one of the rules.
+    fn agree(found: &Self::Reply, expected: &Self::Reply) -> bool {
+        found == expected
+    }
+
+    /// What kind of reply it is.
+    fn kind(reply: &Self::Reply) -> &'static str;
+}
+
+impl Modelled for Acquire {
+    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
+        let mut acquired = rules.acquire(self, now, wires);
+        if let Acquired::Contended(contended) = &mut acquired {
+            contended.denied = wires.denied;
+        }
+        acquired
+    }
+
+    fn kind(reply: &Acquired) -> &'static str {
+        match reply {
+            Acquired::Granted(grant) if grant.pushed => "granted by a push before",
+            Acquired::Granted(_) => "granted",
+            Acquired::Contended(contended) if contended.denied => "contended, publishing denied",
+            Acquired::Contended(contended) if contended.seen => "contended, subscription seen",
+            Acquired::Contended(contended) if contended.sibling.is_some() => "contended with a sibling",
+            Acquired::Contended(contended) if contended.ticket.is_none() => "busy",
+            Acquired::Contended(_) => "queued",
+            Acquired::Late => "late",
+            Acquired::Gone => "gone",
+            Acquired::More => "more to remove",
+        }
+    }
+}
+
+impl Modelled for Release {
+    const FREES_MEMORY: bool = true;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Released {
+        let released = rules.release(self, now, wires);
+        Released {
+            denied: wires.denied,
+            ..released
+        }
+    }
+
+    fn kind(reply: &Released) -> &'static str {
+        match reply.outcome {
+            _ if reply.denied => "a release, publishing denied",
+            _ if reply.more => "a release, more to remove",
+            ReleaseOutcome::Released => "released",
+            ReleaseOutcome::OneFewer => "one hold fewer",
+            ReleaseOutcome::Expired => "a release, expired",
+            ReleaseOutcome::Taken => "a release, taken",
+        }
+    }
+}
+
+impl Modelled for Renew {
+    const FREES_MEMORY: bool = true;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Renewed {
+        rules.renew(self, now)
+    }
+
+    fn kind(reply: &Renewed) -> &'static str {
+        match reply {
+            Renewed::Until(_) => "renewed",
+            Renewed::Expired => "a renewal, expired",
+            Renewed::Taken => "a renewal, taken",
+        }
+    }
+}
+
+impl Modelled for Inspect {
+    const FREES_MEMORY: bool = true;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Inspected {
+        rules.inspect(self, now)
+    }
+
+    fn kind(reply: &Inspected) -> &'static str {
+        match reply.holder {
+            Some(_) => "inspected, held",
+            None => "inspected, free",
+        }
+    }
+}
+
+impl Modelled for SpinAcquire {
+    const KNOWS_FORMATS: bool = false;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> SpinAcquired {
+        rules.spin_acquire(self, now)
+    }
+
+    /// For how long it is busy the server tells by its own clock.
+    fn agree(found: &SpinAcquired, expected: &SpinAcquired) -> bool {
+        match (found, expected) {
+            (SpinAcquired::Busy(_), SpinAcquired::Busy(_)) => true,
+            _ => found == expected,
+        }
+    }
+
+    fn kind(reply: &SpinAcquired) -> &'static str {
+        match reply {
+            SpinAcquired::Held(_) => "spin lock held",
+            SpinAcquired::Busy(_) => "spin lock busy",
+        }
+    }
+}
+
+impl Modelled for SpinRelease {
+    const KNOWS_FORMATS: bool = false;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> SpinReleased {
+        rules.spin_release(self, now)
+    }
+
+    fn kind(reply: &SpinReleased) -> &'static str {
+        match reply {
+            SpinReleased::Left(0) => "spin lock free",
+            SpinReleased::Left(_) => "spin lock held still",
+            SpinReleased::NotHeld => "spin lock not held",
+        }
+    }
+}
+
+/// What must come up in many runs, so that the comparison says something: all but a contended call whose publishing was
+/// denied, which needs two in the queue and the right to publish to the second alone.
+pub(super) const KINDS: [&str; 29] = [
+    "granted by a push before",
+    "granted",
+    "contended, subscription seen",
+    "contended with a sibling",
+    "busy",
+    "queued",
+    "late",
+    "gone",
+    "more to remove",
+    "a release, publishing denied",
+    "a release, more to remove",
+    "released",
+    "one hold fewer",
+    "a release, expired",
+    "a release, taken",
+    "renewed",
+    "a renewal, expired",
+    "a renewal, taken",
+    "inspected, held",
+    "inspected, free",
+    "spin lock held",
+    "spin lock busy",
+    "spin lock free",
+    "spin lock held still",
+    "spin lock not held",
+    "a push",
+    "newer format",
+    "refused: out of memory",
+    "refused: no writes",
+];

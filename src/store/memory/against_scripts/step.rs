@@ -1,0 +1,179 @@
+//! The steps of a run: calls of three clients on two locks, and what happens around them.
+
+use proptest::prelude::*;
+
+use crate::store::Mode;
+
+pub(super) const LOCKS: usize = 2;
+pub(super) const CLIENTS: usize = 3;
+pub(super) const REQUESTS: usize = 15;
+pub(super) const SHORTEST_HEARTBEAT_MS: u64 = 1_000;
+/// The spin lock's time is the server's own, whatever the test's clock shows: it must not run out.
+pub(super) const SPIN_LEASES_MS: [u64; 2] = [86_400_000, 172_800_000];
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Call {
+        lock: usize,
+        call: Call,
+        trouble: Option<Trouble>,
+    },
+    Subscribe {
+        lock: usize,
+        client: usize,
+    },
+    Unsubscribe {
+        lock: usize,
+        client: usize,
+    },
+    /// The server's clock goes on, or is set back.
+    Tick {
+        us: i64,
+    },
+    /// Somebody deletes a key by hand.
+    Delete {
+        lock: usize,
+        key: Key,
+    },
+    /// Somebody empties the server.
+    DeleteAll,
+    /// A client of a newer version writes the lock in another format, or puts the present one back.
+    Format {
+        lock: usize,
+        newer: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Acquire {
+        request: usize,
+        mode: Mode,
+        lease_ms: u64,
+        not_after_ms: i64,
+        ticket_us: Option<i64>,
+        heartbeat_ms: u64,
+    },
+    Release {
+        request: Who,
+        what: What,
+    },
+    Renew {
+        request: Who,
+        fence: Which,
+        lease_ms: u64,
+        cap_ms: i64,
+    },
+    Inspect,
+    SpinAcquire {
+        owner: usize,
+        lease_ms: u64,
+    },
+    SpinRelease {
+        owner: usize,
+    },
+}
+
+/// What is wrong while a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The caller has no right to publish to others than the first client.
+    Muffled,
+    /// The server is out of memory.
+    Full,
+    /// The server takes no writes: it has too few replicas.
+    ReadOnly,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Grant(Which),
+    Out,
+    Force(Which),
+}
+
+/// A request: one that has a hold, if there is any, or that of this number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Who {
+    Holder(usize),
+    Any(usize),
+}
+
+/// A fence: the lock's own, or one that it had before.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which {
+    Present,
+    Former,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Key {
+    Lock,
+    Queue,
+    Clients,
+    Spin,
+}
+
+/// The requests of the owners that all clients share; the others are their own owners.
+pub(super) fn owned() -> Vec<usize> {
+    (0..REQUESTS).filter(|n| n % 5 >= 3).collect()
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..120)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lock = || 0..LOCKS;
+    let client = || 0..CLIENTS;
+    let troubles = vec![Trouble::Muffled, Trouble::Full, Trouble::ReadOnly];
+    let trouble = prop::option::weighted(0.1, prop::sample::select(troubles));
+    let tick = prop_oneof![
+        8 => 0..2_000_i64, 6 => 0..1_500_000_i64, 4 => 0..12_000_000_i64, 2 => -6_000_000..0_i64,
+        1 => -100_000_000..0_i64
+    ];
+    let key = prop::sample::select(vec![Key::Lock, Key::Queue, Key::Clients, Key::Spin]);
+    // The present format comes back soon: in the other one nothing happens.
+    let newer = prop::bool::weighted(0.3);
+    prop_oneof![
+        260 => (lock(), call(), trouble).prop_map(|(lock, call, trouble)| Step::Call { lock, call, trouble }),
+        50 => (lock(), client()).prop_map(|(lock, client)| Step::Subscribe { lock, client }),
+        10 => (lock(), client()).prop_map(|(lock, client)| Step::Unsubscribe { lock, client }),
+        40 => tick.prop_map(|us| Step::Tick { us }),
+        4 => (lock(), key).prop_map(|(lock, key)| Step::Delete { lock, key }),
+        1 => Just(Step::DeleteAll),
+        6 => (lock(), newer).prop_map(|(lock, newer)| Step::Format { lock, newer }),
+    ]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let request = || prop_oneof![2 => 0..REQUESTS, 1 => prop::sample::select(owned())];
+    let who = || prop_oneof![2 => (0..REQUESTS).prop_map(Who::Holder), 1 => (0..REQUESTS).prop_map(Who::Any)];
+    let owner = || 0..CLIENTS;
+    let lease = || prop::sample::select(vec![100, 1_000, 5_000, 30_000, 90_000]);
+    let which = || prop_oneof![4 => Just(Which::Present), 1 => Just(Which::Former)];
+    let mode = prop_oneof![
+        1 => Just(Mode::Try), 2 => Just(Mode::Wait), 4 => Just(Mode::Open), 3 => Just(Mode::Question)
+    ];
+    let not_after = prop_oneof![9 => Just(2_000), 1 => -100..100_i64];
+    let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
+    let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
+    let what = prop_oneof![
+        4 => which().prop_map(What::Grant), 2 => Just(What::Out), 1 => which().prop_map(What::Force)
+    ];
+    let cap = prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
+    let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
+    prop_oneof![
+        12 => (request(), mode, lease(), not_after, ticket, heartbeat).prop_map(
+            |(request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms)| Call::Acquire {
+                request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms
+            }
+        ),
+        5 => (who(), what).prop_map(|(request, what)| Call::Release { request, what }),
+        4 => (who(), which(), lease(), cap)
+            .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
+        1 => Just(Call::Inspect),
+        1 => (owner(), spin_lease).prop_map(|(owner, lease_ms)| Call::SpinAcquire { owner, lease_ms }),
+        1 => owner().prop_map(|owner| Call::SpinRelease { owner }),
+    ]
+}

@@ -1,0 +1,391 @@
+//! One run of the rules and of the scripts beside each other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::lock::{Holder, KEPT_MS, Now, Queue};
+use super::super::rules::Rules;
+use super::dump;
+use super::expected::{Check, Expected};
+use super::model::{Modelled, Wires};
+use super::server::Scripts;
+use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
+use crate::key::{ClientId, Keys, Owner, Request};
+use crate::lease::{Fence, ServerTime, Ticket};
+use crate::script::{Operation, ReplyError};
+use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease};
+
+pub(super) const START_US: u64 = 1_700_000_000_123_456;
+
+/// The clients of all runs.
+fn client(n: usize) -> ClientId {
+    ClientId::from_number(n as u128 + 1)
+}
+
+/// What all runs on one server share.
+pub(super) struct Setting {
+    pub(super) scripts: Scripts,
+    /// How many a hand-over removes at most.
+    pub(super) bound: usize,
+    /// The kinds of replies that came up.
+    pub(super) reached: BTreeSet<&'static str>,
+    /// How many calls were made.
+    pub(super) calls: u64,
+}
+
+impl Setting {
+    /// A server of its own. The bound is small enough for a queue of the test to reach it.
+    pub(super) fn start() -> Setting {
+        let bound = 3;
+        Setting {
+            scripts: Scripts::start(bound, &client(0)),
+            bound,
+            reached: BTreeSet::new(),
+            calls: 0,
+        }
+    }
+}
+
+pub(super) struct World<'a> {
+    setting: &'a mut Setting,
+    rules: Rules,
+    wires: Wires,
+    started: Instant,
+    pub(super) now_us: u64,
+    pub(super) keys: Vec<Arc<Keys>>,
+    clients: Vec<ClientId>,
+    pub(super) owners: Vec<Owner>,
+    pub(super) requests: Vec<Request>,
+    /// The fences that each lock has had.
+    fences: Vec<Vec<Fence>>,
+    /// The locks that are written in a newer format.
+    newer: [bool; LOCKS],
+    /// The hash of each lock after the last step.
+    hashes: [String; LOCKS],
+    /// What the queued looks must show.
+    expected: Vec<Expected>,
+}
+
+impl World<'_> {
+    pub(super) fn new(setting: &mut Setting) -> World<'_> {
+        setting.scripts.reset();
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        let owners: Vec<_> = (0..CLIENTS).map(|n| Owner::named(n.to_string())).collect();
+        let requests = (0..REQUESTS).map(|n| {
+            let owner = owned().contains(&n).then(|| &owners[n % 2]);
+            let grant = Duration::from_millis([100, 1_000, 5_000][n % 4 % 3]);
+            Request::new(&clients[n % CLIENTS], grant, n as u64, owner)
+        });
+        World {
+            rules: Rules::with_bound(setting.bound),
+            wires: Wires::default(),
+            started: Instant::now(),
+            now_us: START_US,
+            keys: (0..LOCKS)
+                .map(|n| Arc::new(Keys::new("fairlock", &format!("lock{n}")).unwrap()))
+                .collect(),
+            requests: requests.collect(),
+            fences: vec![vec![Fence::new(1).unwrap()]; LOCKS],
+            newer: [false; LOCKS],
+            hashes: Default::default(),
+            expected: Vec::new(),
+            clients,
+            owners,
+            setting,
+        }
+    }
+
+    /// Takes the steps, and compares what there is after each.
+    pub(super) fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            self.step(step);
+        }
+        self.expect_all();
+        self.check();
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Call {
+                lock,
+                ref call,
+                trouble,
+            } => self.call(lock, call, trouble),
+            Step::Subscribe { lock, client } => {
+                let channel = self.keys[lock].channel_of(&self.clients[client]);
+                self.wires.subscribed.insert(channel.to_string());
+                self.operate(lock, &["SUBSCRIBE", &channel]);
+            }
+            Step::Unsubscribe { lock, client } => {
+                let channel = self.keys[lock].channel_of(&self.clients[client]);
+                self.wires.subscribed.remove(&*channel);
+                self.operate(lock, &["UNSUBSCRIBE", &channel]);
+            }
+            Step::Tick { us } => self.now_us = self.now_us.checked_add_signed(us).unwrap(),
+            Step::Delete { lock, key } => self.delete(lock, key),
+            Step::DeleteAll => {
+                self.rules.locks.clear();
+                self.rules.spins.clear();
+                self.newer = [false; LOCKS];
+                self.setting.scripts.command(&["FLUSHALL"]);
+                self.expect_all();
+            }
+            Step::Format { lock, newer } => {
+                if self.is_written(lock) {
+                    self.newer[lock] = newer;
+                    let key = self.keys[lock].lock.clone();
+                    self.operate(lock, &["HSET", &key, "v", self.format(lock)]);
+                }
+            }
+        }
+    }
+
+    fn delete(&mut self, lock: usize, key: Key) {
+        let keys = self.keys[lock].clone();
+        let kept = self.rules.locks.entry(keys.lock.clone()).or_default();
+        let key = match key {
+            Key::Lock => {
+                kept.written = None;
+                self.newer[lock] = false;
+                &keys.lock
+            }
+            Key::Queue => {
+                kept.queue = Queue::default();
+                &keys.queue
+            }
+            Key::Clients => {
+                kept.clients.clear();
+                &keys.clients
+            }
+            Key::Spin => {
+                self.rules.spins.remove(&keys.spin);
+                &keys.spin
+            }
+        };
+        self.operate(lock, &["DEL", key]);
+    }
+
+    /// Queues a command that is no call of a lock's, and that the model knows of already.
+    fn operate(&mut self, lock: usize, command: &[&str]) {
+        self.setting.scripts.command(command);
+        self.expect(lock, None);
+        // What is written by hand leaves the life of the key as it was.
+        if let Some(expected) = self.expected.last_mut() {
+            expected.kept_ms = None;
+        }
+    }
+
+    fn expect_all(&mut self) {
+        (0..LOCKS).for_each(|lock| self.expect(lock, None));
+    }
+
+    fn call(&mut self, lock: usize, call: &Call, trouble: Option<Trouble>) {
+        let keys = self.keys[lock].clone();
+        match *call {
+            Call::Acquire {
+                request,
+                mode,
+                lease_ms,
+                not_after_ms,
+                ticket_us,
+                heartbeat_ms,
+            } => {
+                let ticket = |us| Ticket(self.now_us.checked_add_signed(us).unwrap());
+                let call = Acquire {
+                    keys,
+                    request: self.requests[request].clone(),
+                    mode,
+                    lease: Duration::from_millis(lease_ms),
+                    not_after: self.time_at(not_after_ms),
+                    ticket: ticket_us.map(ticket),
+                    heartbeat: Duration::from_millis(heartbeat_ms),
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::Release { request, what } => {
+                let call = Release {
+                    keys,
+                    request: self.request(lock, request),
+                    what: match what {
+                        What::Grant(which) => ReleaseWhat::Grant(self.fence(lock, which)),
+                        What::Out => ReleaseWhat::Out,
+                        What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
+                    },
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::Renew {
+                request,
+                fence,
+                lease_ms,
+                cap_ms,
+            } => {
+                let call = Renew {
+                    keys,
+                    request: self.request(lock, request),
+                    fence: self.fence(lock, fence),
+                    lease: Duration::from_millis(lease_ms),
+                    cap: self.time_at(cap_ms),
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::Inspect => {
+                let request = self.requests[0].clone();
+                self.make(lock, Inspect { keys, request }, trouble);
+            }
+            Call::SpinAcquire { owner, lease_ms } => {
+                let call = SpinAcquire {
+                    keys,
+                    owner: self.owners[owner].clone(),
+                    lease: Duration::from_millis(lease_ms),
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::SpinRelease { owner } => {
+                let owner = self.owners[owner].clone();
+                self.make(lock, SpinRelease { keys, owner }, trouble);
+            }
+        }
+    }
+
+    /// Has the script do it, and the rules too.
+    fn make<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) {
+        self.setting.calls += 1;
+        let invocation = call.invocation();
+        let Some(trouble) = trouble else {
+            self.setting.scripts.call(&invocation, self.now_us);
+            let check = self.outcome(lock, call, None);
+            return self.expect(lock, Some(check));
+        };
+        // Only the server can tell whether it refuses a call; then nothing must have been done.
+        self.check();
+        match self.setting.scripts.call_in(trouble, &invocation, self.now_us) {
+            Err(error) => self.refused::<O>(&error, trouble),
+            Ok(reply) => self.outcome(lock, call, Some(trouble))(Ok(reply)),
+        }
+        self.expect(lock, None);
+    }
+
+    fn refused<O: Modelled>(&mut self, error: &str, trouble: Trouble) {
+        let kind = match trouble {
+            Trouble::Full if error.contains("OOM") && !O::FREES_MEMORY => "refused: out of memory",
+            Trouble::ReadOnly if error.contains("NOREPLICAS") => "refused: no writes",
+            _ => panic!("{trouble:?}: {error}"),
+        };
+        self.setting.reached.insert(kind);
+    }
+
+    /// Applies the rules, and returns what compares the server's reply with theirs.
+    fn outcome<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) -> Check {
+        let now = self.now();
+        if self.newer[lock] && O::KNOWS_FORMATS {
+            self.setting.reached.insert("newer format");
+            return Box::new(move |reply| {
+                let read = call.read(&reply.unwrap()).map(|_| ());
+                assert_eq!(read, Err(ReplyError::NewerFormat));
+            });
+        }
+        self.wires.allowed = (trouble == Some(Trouble::Muffled)).then(|| self.clients[0].to_string());
+        self.wires.denied = false;
+        let expected = call.by_rules(&mut self.rules, now, &mut self.wires);
+        self.setting.reached.insert(O::kind(&expected));
+        Box::new(move |reply| {
+            let (time, reply) = call.read(&reply.unwrap()).unwrap();
+            assert_eq!(time.ms(), now.ms, "the reply's time");
+            assert!(
+                O::agree(&reply, &expected),
+                "the reply: {reply:?}, by the rules {expected:?}"
+            );
+        })
+    }
+
+    /// Queues a look at a lock, which must show what the rules have now.
+    fn expect(&mut self, lock: usize, reply: Option<Check>) {
+        let keys = &self.keys[lock];
+        self.setting.scripts.look(keys);
+        let (kept, spin) = (self.rules.locks.get(&keys.lock), self.rules.spins.get(&keys.spin));
+        let data = dump::data(kept, self.format(lock), spin);
+        let holder = kept.and_then(|lock| lock.written.as_ref());
+        let left_ms = holder.map_or(0, Holder::deadline).saturating_sub(self.now().ms);
+        let is_written = data[0] != self.hashes[lock] && left_ms > 0;
+        let fence = holder.and_then(|holder| Fence::new(holder.fence));
+        if let Some(fence) = fence.filter(|fence| !self.fences[lock].contains(fence)) {
+            self.fences[lock].push(fence);
+        }
+        self.hashes[lock].clone_from(&data[0]);
+        let pushes = std::mem::take(&mut self.wires.messages);
+        if !pushes.is_empty() {
+            self.setting.reached.insert("a push");
+        }
+        self.expected.push(Expected {
+            reply,
+            data,
+            kept_ms: is_written.then_some(left_ms + KEPT_MS),
+            pushes,
+        });
+    }
+
+    /// Sends what is queued, and compares.
+    fn check(&mut self) {
+        let all = self.setting.scripts.exchange();
+        assert_eq!(all.len(), self.expected.len());
+        for (seen, expected) in all.into_iter().zip(std::mem::take(&mut self.expected)) {
+            expected.compare(seen, self.started);
+        }
+    }
+
+    fn is_written(&self, lock: usize) -> bool {
+        let kept = self.rules.locks.get(&self.keys[lock].lock);
+        kept.is_some_and(|lock| lock.written.is_some())
+    }
+
+    fn format(&self, lock: usize) -> &'static str {
+        if self.newer[lock] { "2" } else { "1" }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            us: self.now_us,
+            ms: self.now_us / 1000,
+        }
+    }
+
+    /// The server time that is so far from now.
+    fn time_at(&self, offset_ms: i64) -> ServerTime {
+        ServerTime::from_ms(self.now().ms.checked_add_signed(offset_ms).unwrap())
+    }
+
+    fn request(&self, lock: usize, who: Who) -> Request {
+        let (Who::Holder(n) | Who::Any(n)) = who;
+        let kept = self.rules.locks.get(&self.keys[lock].lock);
+        let holder = kept.and_then(|lock| lock.written.as_ref());
+        match holder.filter(|holder| matches!(who, Who::Holder(_)) && holder.is_held()) {
+            Some(holder) => holder.holds.keys().cycle().nth(n).expect("a hold").clone(),
+            None => self.requests[n].clone(),
+        }
+    }
+
+    fn fence(&self, lock: usize, which: Which) -> Fence {
+        let fences = &self.fences[lock];
+        match which {
+            Which::Present => fences[fences.len() - 1],
+            Which::Former => fences[fences.len().saturating_sub(2)],
+        }
+    }
+
+    /// What a call answers, whatever the rules say.
+    pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
+        let scripts = &mut self.setting.scripts;
+        scripts.call(&call.invocation(), self.now_us);
+        scripts.look(&self.keys[0]);
+        let reply = scripts.exchange().remove(0).reply.unwrap();
+        call.read(&reply.unwrap()).unwrap().1
+    }
+
+    /// Sends a command that the rules need not know of.
+    pub(super) fn tell(&mut self, command: &[&str]) {
+        self.setting.scripts.command(command);
+        self.setting.scripts.exchange();
+    }
+}
