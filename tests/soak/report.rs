@@ -21,9 +21,9 @@ struct Column {
 
 const FIGURES: [&str; 9] = [
     "hand-offs",
-    "leases lost, all noticed",
+    "leases lost, or left to run out",
     "waits given up",
-    "waits that the server was away for",
+    "waits that ended as unavailable",
     "waits whose order was checked",
     "writes accepted",
     "stale writes refused",

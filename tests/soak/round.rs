@@ -233,6 +233,13 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
         all_writes.accepted += writes.accepted;
         all_writes.refused += writes.refused;
     }
+    if !verdict.violations.is_empty() {
+        eprintln!(
+            "What the processes of round {seed} wrote down is kept in {}",
+            dir.path().display()
+        );
+        std::mem::forget(dir);
+    }
     let ended = |end| history.waits.iter().filter(|wait| wait.end == Some(end)).count() as u64;
     Outcome {
         setting,

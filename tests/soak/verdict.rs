@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::record::{Belief, Disturbance, Wait};
 
 /// How much later than it is sent a request of an undisturbed process is queued at most, among those of others.
-const ON_THE_WAY: Duration = Duration::from_millis(150);
+const ON_THE_WAY: Duration = Duration::from_millis(250);
 /// How long a disturbance lasts on: connections are replaced, calls repeated, places taken again.
 const AFTER_EFFECTS: Duration = Duration::from_secs(2);
 
