@@ -280,7 +280,8 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(ground
         .await
         .unwrap();
     let start = Instant::now();
-    assert!(here.is_closed());
+    // Its threads drop the tasks when they come to it.
+    eventually("closed", ground.slack(), async || here.is_closed()).await;
     for ended in [
         here.lock("b").acquire().await.map(drop),
         here.lock("b").try_acquire().await.map(drop),

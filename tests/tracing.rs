@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(all(unix, feature = "redis"))]
+mod support;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -66,14 +69,19 @@ impl Recorder {
     }
 }
 
-/// On one thread, so that everything that happens is recorded.
+/// In memory, where time can be paused.
 fn recorded(work: impl AsyncFnOnce()) -> Recorder {
+    recorded_in(true, work)
+}
+
+/// On one thread, so that everything that happens is recorded.
+fn recorded_in(paused_time: bool, work: impl AsyncFnOnce()) -> Recorder {
     let recorder = Recorder::default();
     let subscriber = tracing_subscriber::registry().with(recorder.clone());
     tracing::subscriber::with_default(subscriber, || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .start_paused(true)
+            .start_paused(paused_time)
             .build()
             .unwrap();
         runtime.block_on(work());
@@ -138,4 +146,20 @@ fn a_lost_lease_and_a_slow_acquire_warn() {
     let slow = of("slow acquire");
     assert!(slow["wait_ms"].parse::<u64>().unwrap() >= 2000);
     assert_eq!(slow["lock.outcome"], "\"acquired\"");
+}
+
+#[cfg(all(unix, feature = "redis"))]
+#[test]
+fn a_server_that_may_evict_locks_is_warned_of() {
+    for (policy, warns) in [("volatile-lru", true), ("noeviction", false)] {
+        let recorder = recorded_in(false, async || {
+            let server = support::Server::builder().config("maxmemory-policy", policy);
+            let server = server.start().await;
+            let locks = LockManager::connect(&server.url()).await.unwrap();
+            locks.close().await.unwrap();
+        });
+        let warnings = recorder.all(Level::WARN.as_str());
+        let told = warnings.iter().any(|fields| fields["message"].contains("evict"));
+        assert_eq!(told, warns, "{policy}: {warnings:?}");
+    }
 }

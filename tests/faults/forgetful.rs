@@ -7,7 +7,8 @@ use fairlock::{Error, LockManager, LostReason};
 use futures_util::future::join_all;
 
 use super::scene::{
-    NAME, SECOND, SOON, connect, granted, in_line, is_held, nothing_left, queued, settings, subscribed, turn,
+    NAME, SECOND, SOON, connect, granted, in_line, is_held, lock_key, nothing_left, queued, settings,
+    subscribed, turn,
 };
 use super::support::{History, Server};
 
@@ -76,6 +77,23 @@ async fn a_holder_is_told_of_a_flush_at_its_next_renewal_and_waiters_acquire() {
         guard.release().await.unwrap();
     }
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
+    let server = Server::start().await;
+    let (locks, others) = (with_short_lease(&server).await, with_short_lease(&server).await);
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &others, NAME, 1).await;
+    server.command(&["RENAME", &lock_key(NAME), &lock_key("b")]).await;
+    assert_eq!(guard.lost().await.reason(), LostReason::Taken);
+    let next = granted(waiter, 4 * SECOND).await;
+    assert!(next.fence() > guard.fence());
+    // Under the other name it lasts for the rest of its lease, as a hold of nobody who would renew it.
+    let other = others.lock("b").acquire_timeout(4 * SECOND).await.unwrap();
+    assert!(other.fence() > guard.fence());
+    other.release().await.unwrap();
+    next.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::parts;
 use super::scene::{
-    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, number, queued, settings, subscribed,
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, lock_key, number, queued, settings, subscribed,
 };
 use super::support::{Process, Server};
 
@@ -137,4 +137,22 @@ async fn a_guard_that_outlives_its_manager_is_renewed_and_released() {
         guard.release().await.unwrap();
         granted(waiter, SOON).await.release().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_lock_whose_renewals_fail_keeps_those_of_another_from_nothing() {
+    let server = Server::start().await;
+    let lease = 2 * SECOND;
+    let locks = settings().lease(lease).claim_window(SECOND);
+    let locks = locks.connect(&server.url()).await.unwrap();
+    let (failing, good) = (
+        locks.lock("failing").acquire().await.unwrap(),
+        locks.lock(NAME).acquire().await.unwrap(),
+    );
+    server.command(&["SET", &lock_key("failing"), "foreign"]).await;
+    failing.lost().await;
+    tokio::time::sleep(lease).await;
+    good.check().unwrap();
+    good.release().await.unwrap();
+    assert_eq!(locks.stats().lost, 1);
 }

@@ -7,8 +7,10 @@ use fairlock::Owner;
 use futures_util::future::join_all;
 
 use super::parts;
-use super::scene::{NAME, SECOND, SETTLED, lock_key, nothing_left, queued, settings, turn};
-use super::support::{History, Server};
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, connect, granted, lock_key, nothing_left, queued, settings, turn,
+};
+use super::support::{History, Server, eventually};
 
 /// The longest time that any key has left, in ms; -1 as soon as one has none.
 const LONGEST: &str = "local longest = 0
@@ -115,4 +117,33 @@ async fn what_killed_processes_leave_ends_by_itself() {
     let left = reply.array()[0].int();
     assert!((1..=75_000).contains(&left), "{left} ms");
     assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);
+}
+
+#[tokio::test]
+async fn locks_that_are_named_like_keys_of_another_are_locks_of_their_own() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let names = [
+        NAME,
+        "queue:a",
+        "a:queue",
+        "clients:a",
+        "spin:a",
+        "unlock:a",
+        "{a}:queue",
+        "{queue:a}:x",
+    ];
+    let mut waits = Vec::new();
+    for name in names {
+        let guard = locks.lock(name).acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.lock(name).acquire());
+        let is_queued = async || locks.lock(name).status().await.unwrap().waiting == 1;
+        eventually("queued", SECOND, is_queued).await;
+        waits.push((guard, waiter));
+    }
+    for (guard, waiter) in waits {
+        assert!(!waiter.is_finished());
+        guard.release().await.unwrap();
+        granted(waiter, SOON).await.release().await.unwrap();
+    }
 }

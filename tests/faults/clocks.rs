@@ -1,0 +1,72 @@
+//! Servers whose clock was set back. What they wrote before that is ahead of their time now: here it is written by hand,
+//! since a test cannot set the clock of the machine.
+
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, in_line, lock_key, nothing_left, number,
+    queue_key, settings, subscribed,
+};
+use super::{parts, support::Server};
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[tokio::test]
+async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_more() {
+    let server = Server::start().await;
+    let locks = settings()
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let mut holder = parts::client(&server, "2000", "1000");
+    holder.tell("acquire 1");
+    parts::fence(&mut holder).await;
+    holder.kill();
+    let ahead = (epoch_ms() + HOUR_MS).to_string();
+    server.command(&["HSET", &lock_key(NAME), "until", &ahead]).await;
+    let next = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
+    let mut last = (epoch_ms() + HOUR_MS) * 1_000;
+    server
+        .command(&["HSET", &lock_key(NAME), "fence", &last.to_string()])
+        .await;
+    for _ in 0..3 {
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        assert_eq!(guard.fence().get(), last + 1);
+        assert_eq!(number(&server, NAME, "fence").await, last + 1);
+        guard.release().await.unwrap();
+        last += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let early = in_line(&server, &locks, NAME, 1).await;
+    subscribed(&server, 1).await;
+    let request = server
+        .command(&["ZRANGE", &queue_key(NAME), "0", "0"])
+        .await
+        .texts()
+        .remove(0);
+    let ahead = ((epoch_ms() + HOUR_MS) * 1_000).to_string();
+    server
+        .command(&["ZADD", &queue_key(NAME), &ahead, &request])
+        .await;
+    // Newcomers get ahead by as much as the clock was set back, and no more than that.
+    let newcomer = in_line(&server, &locks, NAME, 2).await;
+    guard.release().await.unwrap();
+    let guard = granted(newcomer, SOON).await;
+    assert!(!early.is_finished());
+    guard.release().await.unwrap();
+    granted(early, SOON).await.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
+}

@@ -1,0 +1,285 @@
+//! What the merged records must show.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use super::record::{Belief, Disturbance, Wait};
+
+/// How much later than it is sent a request of an undisturbed process is queued at most, among those of others.
+const ON_THE_WAY: Duration = Duration::from_millis(250);
+/// How long a disturbance lasts on: connections are replaced, calls repeated, places taken again.
+const AFTER_EFFECTS: Duration = Duration::from_secs(2);
+
+/// A time at which the server lost what it knew: after it was called for, and before it was confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forgetting {
+    pub(crate) from_ns: u64,
+    pub(crate) until_ns: u64,
+}
+
+/// All that happened in a round.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) waits: Vec<Wait>,
+    pub(crate) disturbances: Vec<Disturbance>,
+    pub(crate) forgettings: Vec<Forgetting>,
+    /// The longest lease that a hold may still have when the server forgets it.
+    pub(crate) lease: Duration,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<String>,
+    /// Holders who believed so at once, within a lease after the server had forgotten the first of them.
+    pub(crate) overlaps_allowed: u64,
+    /// Waits whose place in the order was checked.
+    pub(crate) ordered: u64,
+}
+
+/// A wait that ended with a hold.
+#[derive(Clone, Copy)]
+struct Hold<'a> {
+    wait: &'a Wait,
+    belief: Belief,
+}
+
+impl History {
+    pub(crate) fn judge(&self) -> Verdict {
+        let mut verdict = Verdict::default();
+        let mut locks: BTreeMap<usize, Vec<Hold>> = BTreeMap::new();
+        for wait in &self.waits {
+            if let Some(belief) = wait.belief {
+                locks.entry(wait.lock).or_default().push(Hold { wait, belief });
+            }
+        }
+        for holds in locks.values_mut() {
+            self.exclusion(holds, &mut verdict);
+            fences(holds, &mut verdict);
+            self.order(holds, &mut verdict);
+        }
+        verdict
+    }
+
+    /// No two believed at once that they hold.
+    fn exclusion(&self, holds: &mut [Hold], verdict: &mut Verdict) {
+        holds.sort_by_key(|hold| hold.belief.from_ns);
+        let mut longest: Option<&Hold> = None;
+        for hold in holds.iter() {
+            if let Some(before) = longest {
+                if before.belief.until_ns > hold.belief.from_ns {
+                    if self.was_forgotten(before, hold) {
+                        verdict.overlaps_allowed += 1;
+                    } else {
+                        let both = format!("two at once: {:?} and {:?}", before.wait, hold.wait);
+                        verdict.violations.push(both);
+                    }
+                }
+            }
+            if longest.is_none_or(|before| before.belief.until_ns < hold.belief.until_ns) {
+                longest = Some(hold);
+            }
+        }
+    }
+
+    /// Whether the server forgot one of them before it granted the other, no longer than a lease ago.
+    fn was_forgotten(&self, one: &Hold, other: &Hold) -> bool {
+        let lease = u64::try_from(self.lease.as_nanos()).unwrap_or(u64::MAX);
+        let explains = |first: &Hold, second: &Hold| {
+            self.forgettings.iter().any(|forgetting| {
+                first.wait.asked_ns <= forgetting.until_ns
+                    && first.belief.until_ns <= forgetting.until_ns + lease
+                    && second.belief.until_ns >= forgetting.from_ns
+            })
+        };
+        explains(one, other) || explains(other, one)
+    }
+
+    /// Nobody who was undisturbed was overtaken by one who asked later. Fences tell the order of the grants.
+    fn order(&self, holds: &mut [Hold], verdict: &mut Verdict) {
+        holds.sort_by_key(|hold| hold.belief.fence);
+        // The last to have asked among the grants so far: of all, and of each process.
+        let mut last: Option<&Hold> = None;
+        let mut last_of: BTreeMap<usize, &Hold> = BTreeMap::new();
+        let on_the_way = u64::try_from(ON_THE_WAY.as_nanos()).unwrap_or(u64::MAX);
+        for hold in holds.iter() {
+            let asked = hold.wait.asked_ns;
+            let of_same = last_of.get(&hold.wait.process).copied();
+            if self.is_undisturbed(hold) {
+                verdict.ordered += 1;
+                let overtaker = of_same
+                    .filter(|before| before.wait.asked_ns > asked)
+                    .or(last.filter(|before| before.wait.asked_ns > asked + on_the_way));
+                if let Some(overtaker) = overtaker {
+                    let both = format!("overtaken: {:?} by {:?}", hold.wait, overtaker.wait);
+                    verdict.violations.push(both);
+                }
+            }
+            if last.is_none_or(|before| before.wait.asked_ns < asked) {
+                last = Some(hold);
+            }
+            if of_same.is_none_or(|before| before.wait.asked_ns < asked) {
+                last_of.insert(hold.wait.process, hold);
+            }
+        }
+    }
+
+    fn is_undisturbed(&self, hold: &Hold) -> bool {
+        let after = u64::try_from(AFTER_EFFECTS.as_nanos()).unwrap_or(u64::MAX);
+        !self.disturbances.iter().any(|disturbance| {
+            disturbance
+                .process
+                .is_none_or(|process| process == hold.wait.process)
+                && disturbance.from_ns <= hold.belief.from_ns
+                && disturbance.until_ns + after >= hold.wait.asked_ns
+        })
+    }
+}
+
+/// Each fence was granted once, and is larger than that of every hold which was known when it was asked for.
+fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
+    let mut seen = HashSet::new();
+    for hold in holds.iter() {
+        if !seen.insert(hold.belief.fence) {
+            verdict.violations.push(format!("a fence twice: {:?}", hold.wait));
+        }
+    }
+    let mut by_start: Vec<Belief> = holds.iter().map(|hold| hold.belief).collect();
+    by_start.sort_by_key(|belief| belief.from_ns);
+    holds.sort_by_key(|hold| hold.wait.asked_ns);
+    let mut known = by_start.into_iter().peekable();
+    let mut largest = 0;
+    for hold in holds.iter() {
+        while let Some(before) = known.next_if(|belief| belief.from_ns < hold.wait.asked_ns) {
+            largest = largest.max(before.fence);
+        }
+        if hold.belief.fence <= largest {
+            let both = format!("a fence not above {largest}: {:?}", hold.wait);
+            verdict.violations.push(both);
+        }
+    }
+}
+
+/// A verdict that finds nothing is worth as much as what it would have found.
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A wait of a process: asked at, held from, until, under the fence; in seconds.
+    fn wait(process: usize, [asked, from, until, fence]: [u64; 4]) -> Wait {
+        Wait {
+            process,
+            lock: 0,
+            asked_ns: asked * SECOND,
+            belief: Some(Belief {
+                fence,
+                from_ns: from * SECOND,
+                until_ns: until * SECOND,
+            }),
+            end: None,
+        }
+    }
+
+    fn history(waits: impl IntoIterator<Item = Wait>) -> History {
+        History {
+            waits: waits.into_iter().collect(),
+            lease: Duration::from_secs(2),
+            ..History::default()
+        }
+    }
+
+    #[track_caller]
+    fn assert_found(history: &History, word: &str) {
+        let violations = history.judge().violations;
+        let is_found = !violations.is_empty() && violations.iter().all(|found| found.starts_with(word));
+        assert!(is_found, "{violations:?}");
+    }
+
+    #[test]
+    fn a_good_history_is_found_good() {
+        let history = history([
+            wait(0, [1, 2, 3, 7]),
+            wait(1, [1, 3, 5, 8]),
+            wait(0, [4, 6, 6, 9]),
+        ]);
+        let verdict = history.judge();
+        assert_eq!((verdict.violations, verdict.ordered), (Vec::new(), 3));
+    }
+
+    #[test]
+    fn two_at_once_are_found_also_behind_a_short_hold() {
+        let holds = [wait(0, [1, 2, 9, 7]), wait(1, [1, 3, 3, 8])];
+        assert_found(&history(holds.clone()), "two at once");
+        let mut other_lock = holds;
+        other_lock[1].lock = 1;
+        assert_eq!(history(other_lock).judge().violations, Vec::<String>::new());
+        let three = [
+            wait(0, [1, 2, 5, 7]),
+            wait(1, [1, 2, 2, 8]),
+            wait(2, [1, 4, 6, 9]),
+        ];
+        assert_found(&history(three), "two at once");
+    }
+
+    #[test]
+    fn two_at_once_are_allowed_for_a_lease_after_the_server_forgot() {
+        let mut forgetful = history([wait(0, [1, 2, 5, 7]), wait(1, [1, 4, 6, 8])]);
+        forgetful.forgettings = vec![Forgetting {
+            from_ns: 3 * SECOND,
+            until_ns: 3 * SECOND,
+        }];
+        let verdict = forgetful.judge();
+        assert_eq!((verdict.violations, verdict.overlaps_allowed), (Vec::new(), 1));
+        forgetful.lease = Duration::from_secs(1);
+        assert_found(&forgetful, "two at once");
+        // Asked for after that, and so granted by a server that knew.
+        forgetful.lease = Duration::from_secs(9);
+        forgetful.forgettings[0] = Forgetting {
+            from_ns: 0,
+            until_ns: 0,
+        };
+        assert_found(&forgetful, "two at once");
+    }
+
+    #[test]
+    fn fences_that_repeat_or_fall_are_found() {
+        let twice = [wait(0, [1, 2, 2, 7]), wait(1, [1, 3, 3, 7])];
+        assert_found(&history(twice), "a fence twice");
+        let mut falling = history([wait(0, [1, 2, 2, 7]), wait(1, [3, 4, 4, 6])]);
+        // Or else, as fences tell the order, the first was overtaken.
+        falling.disturbances = vec![Disturbance {
+            process: Some(0),
+            from_ns: SECOND,
+            until_ns: SECOND,
+        }];
+        assert_found(&falling, "a fence not above");
+    }
+
+    #[test]
+    fn overtakers_are_found_unless_the_one_they_overtook_was_disturbed() {
+        let mut overtaken = history([wait(0, [1, 6, 6, 9]), wait(1, [2, 5, 5, 8])]);
+        assert_found(&overtaken, "overtaken");
+        let mut disturbance = Disturbance {
+            process: Some(1),
+            from_ns: 4 * SECOND,
+            until_ns: 4 * SECOND,
+        };
+        overtaken.disturbances = vec![disturbance];
+        assert_found(&overtaken, "overtaken");
+        for process in [Some(0), None] {
+            disturbance.process = process;
+            overtaken.disturbances = vec![disturbance];
+            assert_eq!(overtaken.judge().violations, Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn within_a_process_the_order_is_strict() {
+        let mut waits = [wait(0, [1, 6, 6, 9]), wait(0, [1, 5, 5, 8])];
+        waits[1].asked_ns += 1;
+        assert_found(&history(waits.clone()), "overtaken");
+        // Between two, nobody can say who was queued first.
+        waits[1].process = 1;
+        assert_eq!(history(waits).judge().violations, Vec::<String>::new());
+    }
+}
