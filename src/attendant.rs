@@ -55,6 +55,7 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
                     _ => until,
                 };
                 tokio::select! {
+                    biased;
                     () = room.call.notified() => {}
                     () = client.clock.sleep_until(until) => {}
                 }

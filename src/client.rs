@@ -128,6 +128,8 @@ impl Client {
     /// Starts a task on the client's runtime, whichever its caller lives on.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
+            #[cfg(test)]
+            let task = crate::simulation::process::inherit(task);
             runtime.spawn(task);
         }
     }

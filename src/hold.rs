@@ -111,6 +111,7 @@ impl Hold {
             match self.check() {
                 Err(lost) => return lost,
                 Ok(()) => tokio::select! {
+                    biased;
                     () = ended => {}
                     () = self.clock.sleep_until(self.deadline()) => {}
                 },

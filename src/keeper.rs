@@ -203,13 +203,10 @@ impl Keeper {
             if next.is_none() && self.client.is_closed() && self.pending() == 0 {
                 return;
             }
+            // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the next ones only
+            // so much work, so none starves.
             tokio::select! {
-                Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
-                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    Done::Look(hold) => self.watch(&hold),
-                    Done::Errand => self.done(),
-                },
-                () = self.wake.notified() => {}
+                biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
                     for hold in self.due() {
                         if let Some(job) = self.look(hold) {
@@ -217,6 +214,12 @@ impl Keeper {
                         }
                     }
                 }
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    Done::Look(hold) => self.watch(&hold),
+                    Done::Errand => self.done(),
+                },
+                Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
+                () = self.wake.notified() => {}
             }
         }
     }

@@ -89,6 +89,8 @@ mod rooms;
 #[cfg(feature = "redis")]
 mod script;
 mod service;
+#[cfg(test)]
+mod simulation;
 pub mod spin;
 mod store;
 

@@ -153,6 +153,12 @@ impl LockManager {
         self.service.client().is_closed()
     }
 
+    pub(crate) fn of(service: Service) -> LockManager {
+        LockManager {
+            service: Arc::new(service),
+        }
+    }
+
     pub(crate) fn service(&self) -> &Arc<Service> {
         &self.service
     }
@@ -257,9 +263,7 @@ impl LockManagerBuilder {
         let first = store.time().await.map_err(as_error)?.at;
         let service = Service::new(relay, ClientId::random(), store, self.options, first);
         service.start();
-        Ok(LockManager {
-            service: Arc::new(service),
-        })
+        Ok(LockManager::of(service))
     }
 
     /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
@@ -278,15 +282,13 @@ impl LockManagerBuilder {
         let time = store.time().now_or_never();
         let first = time.and_then(std::result::Result::ok).map(|answer| answer.at);
         let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-        LockManager {
-            service: Arc::new(Service::new(
-                relay,
-                ClientId::random(),
-                store,
-                self.options,
-                first,
-            )),
-        }
+        LockManager::of(Service::new(
+            relay,
+            ClientId::random(),
+            store,
+            self.options,
+            first,
+        ))
     }
 }
 

@@ -89,9 +89,5 @@ where
 
 /// A random part of `span`.
 pub(crate) fn jitter(span: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    // Each state is keyed anew; that is all the randomness that jitter needs.
-    let random = RandomState::new().hash_one(0u8);
-    let part = u32::try_from(random % 1024).unwrap_or_default();
-    span * part / 1024
+    span * fastrand::u32(..1024) / 1024
 }

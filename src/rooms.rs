@@ -108,8 +108,11 @@ impl Rooms {
         }
     }
 
+    /// In the order of their channels: what follows does not depend on that of the map.
     fn all(&self) -> Vec<Arc<Room>> {
-        self.rooms.iter().map(|room| Arc::clone(&room)).collect()
+        let mut rooms: Vec<_> = self.rooms.iter().map(|room| Arc::clone(&room)).collect();
+        rooms.sort_unstable_by(|a, b| a.channel.cmp(&b.channel));
+        rooms
     }
 }
 

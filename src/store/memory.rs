@@ -3,6 +3,8 @@
 #[cfg(test)]
 #[cfg(feature = "redis")]
 mod against_scripts;
+#[cfg(test)]
+mod inside;
 mod lock;
 mod rules;
 #[cfg(test)]

@@ -1,0 +1,299 @@
+//! The subscriber connection of a simulated client: one [`Ear`] after the other.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+
+use super::history::Fault;
+use super::line::Ends;
+use super::network::Stream;
+use crate::client::locked;
+use crate::error::ServerError;
+use crate::store::memory::Connection;
+use crate::store::{Failure, Listener, Store};
+
+/// What a client listens to, over all its connections.
+pub(super) struct Ears {
+    ends: Weak<Ends>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    channels: BTreeMap<Arc<str>, Channel>,
+    current: Option<Open>,
+    closed: bool,
+}
+
+/// A channel that is asked for.
+#[derive(Default)]
+struct Channel {
+    confirmed: bool,
+    waiters: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Clone)]
+struct Open {
+    ear: Arc<Ear>,
+    connection: Arc<Connection>,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Ear {
+    ends: Weak<Ends>,
+    commands: Stream,
+    messages: Stream,
+    cut: AtomicBool,
+}
+
+impl Ears {
+    pub(super) fn new(ends: Weak<Ends>) -> Ears {
+        Ears {
+            ends,
+            state: Mutex::default(),
+        }
+    }
+
+    fn ends(&self) -> Arc<Ends> {
+        self.ends.upgrade().expect("its owner calls it")
+    }
+
+    /// A new connection, on which all channels are subscribed; returns when the server has done that.
+    pub(super) fn open(&self) {
+        let ends = self.ends();
+        let ear = Arc::new(Ear {
+            ends: Weak::clone(&self.ends),
+            commands: Stream::new(),
+            messages: Stream::new(),
+            cut: AtomicBool::new(false),
+        });
+        let listener: Weak<dyn Listener> = Arc::<Ear>::downgrade(&ear);
+        let open = Open {
+            connection: ends.server.store.connect(listener),
+            ear,
+        };
+        let mut state = locked(&self.state);
+        if state.closed {
+            return;
+        }
+        state.current = Some(open);
+    }
+
+    /// Subscribes anew to everything after a cut, and then tells the client.
+    fn reopen(&self) {
+        self.open();
+        let channels: Vec<Arc<str>> = locked(&self.state).channels.keys().cloned().collect();
+        let ends = self.ends();
+        self.send(move |open, ends| {
+            for channel in &channels {
+                open.subscribe(channel);
+            }
+            open.ear.clone().answer(ends, move |ends| {
+                for channel in &channels {
+                    ends.ears.confirm(channel);
+                }
+                if let Some(listener) = ends.listener.upgrade() {
+                    listener.reconnected();
+                }
+            });
+        });
+        drop(ends);
+    }
+
+    pub(super) async fn subscribe(&self, channel: Arc<str>) -> Result<(), Failure> {
+        let (waiter, confirmed) = oneshot::channel();
+        {
+            let mut state = locked(&self.state);
+            if state.closed {
+                return Err(Failure::Closed);
+            }
+            let wanted = state.channels.entry(Arc::clone(&channel)).or_default();
+            if wanted.confirmed {
+                return Ok(());
+            }
+            wanted.waiters.push(waiter);
+        }
+        self.send(move |open, ends| {
+            open.subscribe(&channel);
+            open.ear
+                .clone()
+                .answer(ends, move |ends| ends.ears.confirm(&channel));
+        });
+        match tokio::time::timeout(self.ends().attempt_timeout, confirmed).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) if locked(&self.state).closed => Err(Failure::Closed),
+            _ => Err(Failure::Unknown(ServerError::new("no confirmation"))),
+        }
+    }
+
+    pub(super) fn unsubscribe(&self, channel: &str) {
+        if locked(&self.state).channels.remove(channel).is_some() {
+            let channel = channel.to_owned();
+            self.send(move |open, _| open.connection.unsubscribe(&channel));
+        }
+    }
+
+    /// Has the server do something on the present connection, if there is one and it lasts.
+    fn send(&self, command: impl FnOnce(&Open, &Arc<Ends>) + Send + 'static) {
+        let Some(open) = locked(&self.state).current.clone() else {
+            return;
+        };
+        let ends = self.ends();
+        let arrival = open.ear.commands.arrival(ends.network.latency());
+        let at = Arc::clone(&ends);
+        ends.network.at(arrival, move || {
+            if !open.ear.is_cut() {
+                command(&open, &at);
+            }
+        });
+    }
+
+    fn confirm(&self, channel: &Arc<str>) {
+        let waiters = match locked(&self.state).channels.get_mut(channel) {
+            Some(wanted) => {
+                wanted.confirmed = true;
+                std::mem::take(&mut wanted.waiters)
+            }
+            None => Vec::new(),
+        };
+        for waiter in waiters {
+            // Who is not there any more need not hear.
+            let _ = waiter.send(());
+        }
+    }
+
+    /// The connection breaks. If it is only half closed, the server takes it for alive for a while.
+    pub(super) fn cut(&self, half_open: bool) {
+        let open = {
+            let mut state = locked(&self.state);
+            for channel in state.channels.values_mut() {
+                channel.confirmed = false;
+            }
+            state.current.take()
+        };
+        let Some(open) = open else { return };
+        open.ear.cut.store(true, Ordering::Relaxed);
+        let ends = self.ends();
+        let alive = if half_open {
+            ends.network.ms(0..=10_000)
+        } else {
+            Duration::ZERO
+        };
+        ends.network.after(alive, move || open.connection.close());
+        let back = ends.network.ms(0..=4000);
+        let at = Arc::clone(&ends);
+        ends.network.after(back, move || {
+            let process = Arc::clone(&at.process);
+            process.deliver(move || at.ears.reopen());
+        });
+    }
+
+    /// The server loses a subscription, and nobody is told.
+    pub(super) fn lose_one(&self) {
+        let state = locked(&self.state);
+        let Some(open) = state.current.clone() else { return };
+        let channel = state.channels.keys().next().cloned();
+        drop(state);
+        if let Some(channel) = channel {
+            open.connection.unsubscribe(&channel);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let (open, channels) = {
+            let mut state = locked(&self.state);
+            state.closed = true;
+            (state.current.take(), std::mem::take(&mut state.channels))
+        };
+        drop(channels);
+        if let Some(open) = open {
+            open.ear.cut.store(true, Ordering::Relaxed);
+            open.connection.close();
+        }
+    }
+}
+
+impl Open {
+    fn subscribe(&self, channel: &Arc<str>) {
+        // It fails only once the connection is closed, and then nobody waits for it.
+        let _ = self.connection.subscribe(Arc::clone(channel)).now_or_never();
+    }
+}
+
+impl Ear {
+    fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Tells the client something, in the order of its connection.
+    fn answer(self: Arc<Self>, ends: &Arc<Ends>, tell: impl FnOnce(&Arc<Ends>) + Send + 'static) {
+        let arrival = self.messages.arrival(ends.network.latency());
+        let at = Arc::clone(ends);
+        ends.network.at(arrival, move || self.deliver(&at, tell));
+    }
+
+    fn deliver(self: Arc<Self>, ends: &Arc<Ends>, tell: impl FnOnce(&Arc<Ends>) + Send + 'static) {
+        let at = Arc::clone(ends);
+        ends.process.deliver(move || {
+            if !self.is_cut() {
+                tell(&at);
+            }
+        });
+    }
+
+    fn push(self: Arc<Self>, ends: &Arc<Ends>, channel: String, message: String) {
+        self.answer(ends, move |ends| {
+            if let Some(listener) = ends.listener.upgrade() {
+                listener.pushed(&channel, &message);
+            }
+        });
+    }
+}
+
+/// Where the server's messages begin their way.
+impl Listener for Ear {
+    fn pushed(&self, channel: &str, message: &str) {
+        let Some(ends) = self.ends.upgrade() else { return };
+        let Some(ear) = ends.ears.current(self) else {
+            return;
+        };
+        let network = &ends.network;
+        if network.strikes(Fault::LostPush) {
+            return;
+        }
+        let (channel, message) = (channel.to_owned(), message.to_owned());
+        let double = network.strikes(Fault::DoublePush);
+        let slow = network.strikes(Fault::SlowPush);
+        if double || slow {
+            let (at, ear) = (Arc::clone(&ends), Arc::clone(&ear));
+            let (channel, message) = (channel.clone(), message.clone());
+            network.after(network.ms(5..=6000), move || ear.push(&at, channel, message));
+        }
+        if !slow {
+            ear.push(&ends, channel, message);
+        }
+    }
+
+    fn reconnected(&self) {}
+}
+
+impl Ears {
+    /// The present connection, if it is this one.
+    fn current(&self, ear: &Ear) -> Option<Arc<Ear>> {
+        let state = locked(&self.state);
+        let current = &state.current.as_ref()?.ear;
+        std::ptr::eq(Arc::as_ptr(current), ear).then(|| Arc::clone(current))
+    }
+}
+
+impl fmt::Debug for Ears {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ears").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,299 @@
+//! What happened in one simulation, in its order: what tasks asked for and got, what the server executed, what went wrong.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::locked;
+use crate::store::{Acquire, Acquired, Release, Released, Renew, Renewed};
+use crate::{Error, Fence, LockGuard, Owner};
+
+/// One call of a task, from asking to its end.
+pub(super) type Op = usize;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// To a single message.
+    SlowCall,
+    SlowReply,
+    LostReply,
+    ExecutedTwice,
+    LostPush,
+    DoublePush,
+    SlowPush,
+    /// A connection breaks, and a new one takes its place after a while.
+    CommandsCut,
+    /// The same, but nobody is told: what is sent is lost until a call is not answered in time.
+    CommandsSilent,
+    MessagesCut,
+    /// The same, but the server goes on believing in the subscriptions of the old one for a while.
+    MessagesHalfOpen,
+    /// The server loses one subscription and tells nobody.
+    Deaf,
+    /// The process stands still for a while.
+    Stopped,
+    /// The process dies.
+    Killed,
+    /// The server refuses to execute anything for a while.
+    Refusing,
+    /// The server does nothing for a while.
+    Stalled,
+    /// The server forgets everything.
+    Flushed,
+    /// The server forgets the clients' records.
+    RecordsForgotten,
+    /// A client is closed.
+    Closed,
+}
+
+impl Fault {
+    pub(super) const OF_MESSAGES: [Fault; 7] = [
+        Fault::SlowCall,
+        Fault::SlowReply,
+        Fault::LostReply,
+        Fault::ExecutedTwice,
+        Fault::LostPush,
+        Fault::DoublePush,
+        Fault::SlowPush,
+    ];
+
+    pub(super) const OF_THE_WORLD: [Fault; 12] = [
+        Fault::CommandsCut,
+        Fault::CommandsSilent,
+        Fault::MessagesCut,
+        Fault::MessagesHalfOpen,
+        Fault::Deaf,
+        Fault::Stopped,
+        Fault::Killed,
+        Fault::Refusing,
+        Fault::Stalled,
+        Fault::Flushed,
+        Fault::RecordsForgotten,
+        Fault::Closed,
+    ];
+}
+
+/// How a task asks for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Acquire,
+    Within(Duration),
+    /// Dropped after so long.
+    Cancelled(Duration),
+    Try,
+}
+
+/// How a task gives a lock back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Release,
+    /// A release that is dropped after so long.
+    ReleaseCancelled(Duration),
+    Drop,
+    Forget,
+}
+
+#[derive(Clone, Debug)]
+#[allow(dead_code, reason = "some of it is only told, in transcripts")]
+pub(super) enum Event {
+    Asked {
+        op: Op,
+        client: usize,
+        lock: usize,
+        way: Way,
+    },
+    Acquired(Belief),
+    Busy {
+        op: Op,
+    },
+    Cancelled {
+        op: Op,
+    },
+    Failed {
+        op: Op,
+        error: Error,
+    },
+    /// The task gives up its guard. `believed`: that was still good.
+    Ended {
+        op: Op,
+        end: End,
+        believed: bool,
+    },
+    Released {
+        op: Op,
+        result: Result<(), Error>,
+    },
+    Forced {
+        op: Op,
+        fence: Fence,
+        taken: bool,
+    },
+    /// The server did something for a client.
+    Executed {
+        client: usize,
+        deed: Deed,
+    },
+    /// What this fence stood for was taken away by force or forgotten: nothing is promised of its holders.
+    Revoked {
+        key: String,
+        fence: Fence,
+    },
+    Fault(Fault),
+    /// A client's process is gone for good, and its calls with it.
+    Died {
+        client: usize,
+    },
+    /// From now on nothing goes wrong any more.
+    Calm,
+}
+
+/// A task was given a guard.
+#[derive(Clone, Debug)]
+pub(super) struct Belief {
+    pub(super) op: Op,
+    pub(super) lock: usize,
+    pub(super) owner: Owner,
+    pub(super) fence: Fence,
+    /// It was lost before the task, which had been stopped, could look at it: nobody believes in it.
+    pub(super) late: bool,
+    /// The server keeps the lock under that fence.
+    pub(super) real: bool,
+    /// Who else believes to hold the lock at this moment.
+    pub(super) beside: Vec<(Op, Owner, Fence)>,
+}
+
+/// A call as the server executed it, and its reply.
+#[derive(Clone)]
+pub(super) enum Deed {
+    Acquire(Acquire, Acquired),
+    Release(Release, Released),
+    Renew(Renew, Renewed),
+    Other(&'static str),
+}
+
+/// Without what is the same for all calls.
+impl fmt::Debug for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Deed::Acquire(call, reply) => {
+                let Acquire {
+                    request,
+                    mode,
+                    ticket,
+                    ..
+                } = call;
+                write!(
+                    f,
+                    "acquire {request} {mode:?} {ticket:?} in {}: {reply:?}",
+                    call.keys.name
+                )
+            }
+            Deed::Release(call, reply) => {
+                let Release { keys, request, what } = call;
+                write!(
+                    f,
+                    "release {request} {what:?} in {}: {:?}",
+                    keys.name, reply.outcome
+                )
+            }
+            Deed::Renew(call, reply) => {
+                let Renew {
+                    keys, request, fence, ..
+                } = call;
+                write!(f, "renew {request} {fence} in {}: {reply:?}", keys.name)
+            }
+            Deed::Other(call) => f.write_str(call),
+        }
+    }
+}
+
+pub(super) struct History {
+    start: Instant,
+    events: Mutex<Vec<(Duration, Event)>>,
+    ops: Mutex<Op>,
+    believers: Mutex<Vec<Believer>>,
+}
+
+struct Believer {
+    op: Op,
+    lock: usize,
+    guard: Weak<LockGuard>,
+}
+
+impl History {
+    pub(super) fn new() -> Arc<History> {
+        Arc::new(History {
+            start: Instant::now(),
+            events: Mutex::default(),
+            ops: Mutex::default(),
+            believers: Mutex::default(),
+        })
+    }
+
+    pub(super) fn record(&self, event: Event) {
+        locked(&self.events).push((self.start.elapsed(), event));
+    }
+
+    pub(super) fn fault(&self, fault: Fault) {
+        self.record(Event::Fault(fault));
+    }
+
+    pub(super) fn asked(&self, client: usize, lock: usize, way: Way) -> Op {
+        let op = {
+            let mut ops = locked(&self.ops);
+            *ops += 1;
+            *ops
+        };
+        self.record(Event::Asked {
+            op,
+            client,
+            lock,
+            way,
+        });
+        op
+    }
+
+    /// A task was given a guard, which it believes in until it lets go of it or the guard says that it is lost.
+    pub(super) fn acquired(&self, op: Op, lock: usize, real: bool, guard: LockGuard) -> Arc<LockGuard> {
+        let guard = Arc::new(guard);
+        let mut believers = locked(&self.believers);
+        believers.retain(|believer| believer.guard.upgrade().is_some_and(|guard| !guard.is_lost()));
+        let beside = believers
+            .iter()
+            .filter(|believer| believer.lock == lock)
+            .filter_map(|believer| {
+                let guard = believer.guard.upgrade()?;
+                Some((believer.op, guard.owner().clone(), guard.fence()))
+            })
+            .collect();
+        believers.push(Believer {
+            op,
+            lock,
+            guard: Arc::downgrade(&guard),
+        });
+        drop(believers);
+        self.record(Event::Acquired(Belief {
+            op,
+            lock,
+            owner: guard.owner().clone(),
+            fence: guard.fence(),
+            late: guard.is_lost(),
+            real,
+            beside,
+        }));
+        guard
+    }
+
+    pub(super) fn events(&self) -> Vec<(Duration, Event)> {
+        std::mem::take(&mut *locked(&self.events))
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,261 @@
+//! What must be true of every history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::history::{Belief, Deed, Event, Op, Way};
+use crate::key::Request;
+use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
+use crate::{Error, Fence};
+
+/// All that is wrong with a history, in words.
+pub(super) fn violations(
+    events: &[(Duration, Event)],
+    faultless: bool,
+    key_of: impl Fn(usize) -> String,
+) -> Vec<String> {
+    let facts = Facts::gather(events);
+    let mut wrong = Vec::new();
+    exclusion(events, &facts, &key_of, &mut wrong);
+    fences(events, &facts, &key_of, &mut wrong);
+    releases(events, &facts, &key_of, &mut wrong);
+    ends(events, &facts, faultless, &mut wrong);
+    if faultless {
+        order(events, &facts, &key_of, &mut wrong);
+    }
+    wrong
+}
+
+/// What the checks look up.
+#[derive(Default)]
+struct Facts<'a> {
+    beliefs: BTreeMap<Op, &'a Belief>,
+    asked: BTreeMap<Op, (usize, Way)>,
+    /// Of which nothing is promised any more.
+    revoked: BTreeSet<(&'a str, Fence)>,
+    /// How many holds under a fence were released.
+    released: BTreeMap<(&'a str, Fence), usize>,
+    closed: bool,
+    died: BTreeSet<usize>,
+}
+
+impl<'a> Facts<'a> {
+    fn gather(events: &'a [(Duration, Event)]) -> Facts<'a> {
+        let mut facts = Facts::default();
+        for (_, event) in events {
+            match event {
+                Event::Asked { op, client, way, .. } => {
+                    facts.asked.insert(*op, (*client, *way));
+                }
+                Event::Acquired(belief) => {
+                    facts.beliefs.insert(belief.op, belief);
+                }
+                Event::Revoked { key, fence } => {
+                    facts.revoked.insert((key, *fence));
+                }
+                Event::Executed {
+                    deed: Deed::Release(call, reply),
+                    ..
+                } => {
+                    let found = matches!(reply.outcome, ReleaseOutcome::Released | ReleaseOutcome::OneFewer);
+                    if let (true, ReleaseWhat::Grant(fence)) = (found, call.what) {
+                        *facts.released.entry((&call.keys.lock, fence)).or_default() += 1;
+                    }
+                }
+                Event::Fault(super::history::Fault::Closed) => facts.closed = true,
+                Event::Died { client } => {
+                    facts.died.insert(*client);
+                }
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    fn is_revoked(&self, key: &str, fence: Fence) -> bool {
+        self.revoked.contains(&(key, fence))
+    }
+}
+
+/// No two owners believe at one time to hold the same lock, and who begins to believe does hold it on the server.
+fn exclusion(
+    events: &[(Duration, Event)],
+    facts: &Facts<'_>,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    for (at, event) in events {
+        let Event::Acquired(belief) = event else { continue };
+        let key = key_of(belief.lock);
+        if belief.late || facts.is_revoked(&key, belief.fence) {
+            continue;
+        }
+        if !belief.real {
+            wrong.push(format!("{at:?}: no hold on the server: {belief:?}"));
+        }
+        for (op, owner, fence) in &belief.beside {
+            if *owner != belief.owner && !facts.is_revoked(&key, *fence) {
+                wrong.push(format!("{at:?}: two at once: {belief:?} beside call {op}"));
+            }
+        }
+    }
+}
+
+/// Fences increase, and only the holds of one owner share one.
+fn fences(
+    events: &[(Duration, Event)],
+    facts: &Facts<'_>,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    let mut last: BTreeMap<usize, &Belief> = BTreeMap::new();
+    for (at, event) in events {
+        let Event::Acquired(belief) = event else { continue };
+        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
+            continue;
+        }
+        if let Some(before) = last.insert(belief.lock, belief) {
+            let same = before.fence == belief.fence && before.owner == belief.owner;
+            if !same && before.fence >= belief.fence {
+                wrong.push(format!("{at:?}: no larger fence: {belief:?} after {before:?}"));
+            }
+        }
+    }
+}
+
+/// A release that says that it was one, was one.
+fn releases(
+    events: &[(Duration, Event)],
+    facts: &Facts<'_>,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    let mut believed = BTreeMap::new();
+    let mut confirmed: BTreeMap<(String, Fence), usize> = BTreeMap::new();
+    for (at, event) in events {
+        match event {
+            Event::Ended {
+                op, believed: was, ..
+            } => {
+                believed.insert(*op, *was);
+            }
+            Event::Released { op, result: Ok(()) } => {
+                let belief = facts.beliefs[op];
+                if !believed[op] {
+                    wrong.push(format!("{at:?}: a lost lease was released: {belief:?}"));
+                }
+                *confirmed.entry((key_of(belief.lock), belief.fence)).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+    for ((key, fence), count) in confirmed {
+        let really = facts.released.get(&(&*key, fence)).copied().unwrap_or_default();
+        if count > really && !facts.is_revoked(&key, fence) {
+            wrong.push(format!(
+                "{key} {fence}: {count} releases confirmed, {really} done"
+            ));
+        }
+    }
+}
+
+/// Every call came to an end, and to one that is documented for it.
+fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong: &mut Vec<String>) {
+    let mut open: BTreeSet<Op> = facts.asked.keys().copied().collect();
+    open.retain(|op| !facts.died.contains(&facts.asked[op].0));
+    for (at, event) in events {
+        match event {
+            Event::Acquired(Belief { op, .. })
+            | Event::Busy { op }
+            | Event::Cancelled { op }
+            | Event::Forced { op, .. } => {
+                open.remove(op);
+            }
+            Event::Failed { op, error } => {
+                open.remove(op);
+                let documented = match error {
+                    Error::Timeout { .. } => matches!(facts.asked[op].1, Way::Within(_)),
+                    Error::Unavailable(_) => !faultless,
+                    Error::Closed => facts.closed,
+                    _ => false,
+                };
+                if !documented {
+                    wrong.push(format!("{at:?}: call {op} {:?} failed: {error}", facts.asked[op]));
+                }
+            }
+            Event::Released {
+                op,
+                result: Err(error),
+            } => {
+                let documented = match error {
+                    Error::Lost(_) => true,
+                    Error::Unavailable(_) => !faultless,
+                    Error::Closed => facts.closed,
+                    _ => false,
+                };
+                if !documented {
+                    wrong.push(format!("{at:?}: the release of call {op} failed: {error}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    if !open.is_empty() {
+        wrong.push(format!("starved: calls {open:?}"));
+    }
+}
+
+/// Who was queued once, and was reachable at its turn, has the lock in the order of the queue.
+fn order(
+    events: &[(Duration, Event)],
+    facts: &Facts<'_>,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    let mut tickets: BTreeMap<&Request, u64> = BTreeMap::new();
+    // Who has to come back has missed its turn: its hold or its client's ran out, or it was not subscribed yet.
+    let mut came_back: BTreeSet<&Request> = BTreeSet::new();
+    for (_, event) in events {
+        let Event::Executed {
+            deed: Deed::Acquire(call, reply),
+            ..
+        } = event
+        else {
+            continue;
+        };
+        if call.ticket.is_some() && call.mode == Mode::Open {
+            came_back.insert(&call.request);
+        }
+        match reply {
+            Acquired::Contended(contended) if contended.enqueued => {
+                let ticket = contended.ticket.map_or(0, |ticket| ticket.0);
+                if call.ticket.is_some() || tickets.insert(&call.request, ticket).is_some() {
+                    came_back.insert(&call.request);
+                }
+            }
+            Acquired::Gone => {
+                let of_client = |request: &&&Request| request.client() == call.request.client();
+                came_back.extend(tickets.keys().filter(of_client));
+            }
+            _ => {}
+        }
+    }
+    let ticket_of = |belief: &Belief| {
+        let request = Request::from_wire(belief.owner.as_str())?;
+        let ticket = tickets.get(&request).copied();
+        ticket.filter(|_| !came_back.contains(&request))
+    };
+    let mut last: BTreeMap<usize, (u64, &Belief)> = BTreeMap::new();
+    for (at, event) in events {
+        let Event::Acquired(belief) = event else { continue };
+        let Some(ticket) = ticket_of(belief) else { continue };
+        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
+            continue;
+        }
+        if let Some((before, other)) = last.insert(belief.lock, (ticket, belief)) {
+            if before > ticket {
+                wrong.push(format!("{at:?}: overtaken: {belief:?} by {other:?}"));
+            }
+        }
+    }
+}

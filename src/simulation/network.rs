@@ -1,0 +1,148 @@
+//! The network between clients and server: what is sent arrives later, or not at all. One task delivers everything in
+//! the order of its times, and of what has the same time in the order of its sending.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::history::{Fault, History};
+use crate::client::locked;
+
+type Event = Box<dyn FnOnce() + Send>;
+
+pub(super) struct Network {
+    pub(super) history: Arc<History>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    rng: Rng,
+    weather: Weather,
+    latency_us: u64,
+    queue: BTreeMap<(Instant, u64), Event>,
+    sent: u64,
+}
+
+/// How often each of the faults of [`Fault::OF_MESSAGES`] happens to a message, of 1,000 times.
+pub(super) type Weather = BTreeMap<Fault, u16>;
+
+impl Network {
+    /// `latency` is the longest time that a message takes when nothing is wrong.
+    pub(super) fn new(history: Arc<History>, rng: Rng, latency: Duration, weather: Weather) -> Arc<Network> {
+        let state = State {
+            rng,
+            weather,
+            latency_us: u64::try_from(latency.as_micros()).unwrap(),
+            queue: BTreeMap::new(),
+            sent: 0,
+        };
+        Arc::new(Network {
+            history,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Delivers, for ever.
+    pub(super) async fn run(self: Arc<Self>) {
+        loop {
+            let next = locked(&self.state).queue.keys().next().map(|(due, _)| *due);
+            match next {
+                Some(due) if due <= Instant::now() => {
+                    let (_, event) = locked(&self.state).queue.pop_first().unwrap();
+                    event();
+                }
+                Some(due) => tokio::select! {
+                    biased;
+                    () = self.changed.notified() => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    pub(super) fn at(&self, due: Instant, event: impl FnOnce() + Send + 'static) {
+        let mut state = locked(&self.state);
+        state.sent += 1;
+        let sent = state.sent;
+        let is_next = state.queue.keys().next().is_none_or(|(next, _)| due < *next);
+        state.queue.insert((due, sent), Box::new(event));
+        if is_next {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn after(&self, delay: Duration, event: impl FnOnce() + Send + 'static) {
+        self.at(Instant::now() + delay, event);
+    }
+
+    /// How long a message is under way.
+    pub(super) fn latency(&self) -> Duration {
+        let mut state = locked(&self.state);
+        let longest = state.latency_us;
+        Duration::from_micros(state.rng.u64(longest / 4..=longest))
+    }
+
+    pub(super) fn ms(&self, range: RangeInclusive<u64>) -> Duration {
+        Duration::from_millis(locked(&self.state).rng.u64(range))
+    }
+
+    pub(super) fn one_in(&self, n: u32) -> bool {
+        locked(&self.state).rng.u32(..n) == 0
+    }
+
+    /// Whether this fault happens to a message now; if so, it is counted.
+    pub(super) fn strikes(&self, fault: Fault) -> bool {
+        let strikes = {
+            let mut state = locked(&self.state);
+            let rate = state.weather.get(&fault).copied();
+            rate.is_some_and(|rate| state.rng.u16(..1000) < rate)
+        };
+        if strikes {
+            self.history.fault(fault);
+        }
+        strikes
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub(super) fn calm(&self) {
+        locked(&self.state).weather.clear();
+    }
+
+    /// Drops what is still under way, and with it what keeps this network alive.
+    pub(super) fn end(&self) {
+        let queue = std::mem::take(&mut locked(&self.state).queue);
+        drop(queue);
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
+/// The times of arrival on one connection: nothing overtakes what was sent before it.
+#[derive(Debug)]
+pub(super) struct Stream(Mutex<Instant>);
+
+impl Stream {
+    pub(super) fn new() -> Stream {
+        Stream(Mutex::new(Instant::now()))
+    }
+
+    /// When something arrives that is sent now and needs so long by itself.
+    pub(super) fn arrival(&self, delay: Duration) -> Instant {
+        let mut last = locked(&self.0);
+        *last = (*last).max(Instant::now() + delay);
+        *last
+    }
+}

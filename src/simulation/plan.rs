@@ -1,0 +1,82 @@
+//! What one simulation is made of, all drawn from its seed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::history::Fault;
+use super::network::Weather;
+use crate::options::ManagerOptions;
+
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) clients: usize,
+    /// Of each client.
+    pub(super) tasks: usize,
+    /// Of each task.
+    pub(super) calls: usize,
+    pub(super) locks: usize,
+    pub(super) options: ManagerOptions,
+    /// The longest time that a message takes when nothing is wrong.
+    pub(super) latency: Duration,
+    /// How often, of 256 times, a task that could run lets others run first.
+    pub(super) sluggish: u8,
+    /// Some calls are for an owner who has others.
+    pub(super) owners: bool,
+    /// Now and then a lock is taken from its holder by force.
+    pub(super) force: bool,
+    pub(super) weather: Weather,
+    /// What happens now and then, until the calm. None: nothing goes wrong at all.
+    pub(super) faults: Vec<Fault>,
+    pub(super) calm_after: Duration,
+}
+
+impl Plan {
+    pub(super) fn draw(rng: &mut Rng) -> Plan {
+        let lease = Duration::from_millis(rng.u64(300..=4000));
+        let longest_window = u64::try_from(lease.as_millis()).unwrap();
+        let options = ManagerOptions {
+            lease,
+            claim_window: rng
+                .bool()
+                .then(|| Duration::from_millis(rng.u64(100.max(longest_window / 4)..=longest_window))),
+            heartbeat: Duration::from_millis(rng.u64(1000..=6000)),
+            server_timeout: Duration::from_millis(rng.u64(1000..=8000)),
+            ..ManagerOptions::default()
+        };
+        // Each seed has some faults and not others: all at once would hide what two of them do together.
+        let some = |of: &[Fault], rng: &mut Rng| {
+            let share = rng.usize(1..=4);
+            let mut some = of.to_vec();
+            some.retain(|_| rng.usize(..8) < share);
+            some
+        };
+        let (mut weather, mut faults) = (BTreeMap::new(), Vec::new());
+        if rng.usize(..5) > 0 {
+            for fault in some(&Fault::OF_MESSAGES, rng) {
+                weather.insert(fault, rng.u16(5..=150));
+            }
+            faults = some(&Fault::OF_THE_WORLD, rng);
+        }
+        Plan {
+            clients: rng.usize(1..=3),
+            tasks: rng.usize(1..=3),
+            calls: rng.usize(1..=5),
+            locks: rng.usize(1..=2),
+            options,
+            latency: Duration::from_micros(rng.u64(200..=8000)),
+            sluggish: if rng.bool() { rng.u8(1..=100) } else { 0 },
+            owners: rng.usize(..4) == 0,
+            force: rng.usize(..8) == 0,
+            weather,
+            faults,
+            calm_after: Duration::from_millis(rng.u64(1000..=10_000)),
+        }
+    }
+
+    /// Whether nothing goes wrong at all.
+    pub(super) fn is_faultless(&self) -> bool {
+        self.weather.is_empty() && self.faults.is_empty() && !self.force
+    }
+}

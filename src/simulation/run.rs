@@ -1,0 +1,236 @@
+//! One simulation, from its seed to what is left at its end.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
+
+use super::faults::{Peer, World};
+use super::history::{Event, History};
+use super::invariants::violations;
+use super::line::Line;
+use super::network::Network;
+use super::plan::Plan;
+use super::process::Process;
+use super::server::Server;
+use super::user::User;
+use crate::key::ClientId;
+use crate::options::ROOM_KEPT;
+use crate::rooms::Relay;
+use crate::service::Service;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use crate::{LockManager, Owner};
+
+/// What the server's clock shows at the beginning, in µs: some day, and a part of a millisecond.
+const BEGINNING_US: u64 = 1_800_000_000_000_370;
+/// Within so long after the calm every call has ended: far more than all holds of a world one after the other.
+const LONGEST: Duration = Duration::from_secs(1800);
+/// What a client does in the background after its last call is over by then.
+const AFTERWARDS: Duration = Duration::from_secs(30);
+
+/// What became of a seed.
+pub(super) struct Outcome {
+    pub(super) seed: u64,
+    pub(super) plan: Plan,
+    pub(super) events: Vec<(Duration, Event)>,
+    pub(super) violations: Vec<String>,
+    pub(super) lost: u64,
+    pub(super) handed_over: u64,
+}
+
+impl Outcome {
+    pub(super) fn of(seed: u64) -> Outcome {
+        // That of the client code, for its jitter.
+        fastrand::seed(seed);
+        let mut rng = Rng::with_seed(seed);
+        let plan = Plan::draw(&mut rng);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let mut outcome = runtime.block_on(simulate(&plan, rng));
+        outcome.seed = seed;
+        outcome
+    }
+
+    /// The whole history, an event a line.
+    pub(super) fn transcript(&self) -> String {
+        let mut text = format!("{:?}\n", self.plan);
+        for (at, event) in &self.events {
+            let _ = writeln!(text, "{at:>12?} {event:?}");
+        }
+        text
+    }
+}
+
+async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
+    let history = History::new();
+    let network = Network::new(
+        Arc::clone(&history),
+        rng.fork(),
+        plan.latency,
+        plan.weather.clone(),
+    );
+    let server = Server::new(MemoryStore::at_time(BEGINNING_US), Arc::clone(&history));
+    tokio::spawn(Arc::clone(&network).run());
+    let mut world = World {
+        network: Arc::clone(&network),
+        server,
+        peers: Vec::new(),
+        rng: rng.fork(),
+    };
+    let mut users = Vec::new();
+    let shared = Owner::named("shared");
+    for client in 0..plan.clients {
+        let peer = world.connect(client, plan, &mut rng).await;
+        for task in 0..plan.tasks {
+            let own = Owner::named(format!("{client} {task}"));
+            let owner = plan.owners.then(|| if rng.bool() { own } else { shared.clone() });
+            let user = User {
+                client,
+                manager: peer.manager.clone(),
+                locks: (0..plan.locks).map(name).collect(),
+                owner: owner.filter(|_| rng.bool()),
+                force: plan.force,
+                lease: plan.options.lease,
+                rng: rng.fork(),
+                history: Arc::clone(&history),
+                server: Arc::clone(&world.server),
+            };
+            users.push((client, peer.process.spawn(user.run(plan.calls))));
+        }
+        world.peers.push(peer);
+    }
+    world.misbehave(&plan.faults, plan.calm_after).await;
+    world.calm();
+    let mut left = Vec::from_iter(world.wait_for(users).await);
+    left.extend(world.quiet_end(plan, &mut rng).await);
+
+    let events = history.events();
+    let mut violations = violations(&events, plan.is_faultless(), key);
+    violations.extend(left);
+    let stats = world.peers.iter().map(|peer| peer.manager.stats());
+    let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {
+        (lost + stats.lost, handed + stats.handed_over)
+    });
+    for peer in &world.peers {
+        peer.process.end();
+    }
+    network.end();
+    Outcome {
+        seed: 0,
+        plan: plan.clone(),
+        events,
+        violations,
+        lost,
+        handed_over,
+    }
+}
+
+fn name(lock: usize) -> String {
+    format!("lock{lock}")
+}
+
+fn key(lock: usize) -> String {
+    format!("fairlock:{{{}}}", name(lock))
+}
+
+impl World {
+    async fn connect(&mut self, client: usize, plan: &Plan, rng: &mut Rng) -> Peer {
+        // So that the clocks of two clients show different times.
+        tokio::time::sleep(Duration::from_millis(rng.u64(1..=50))).await;
+        let process = Process::new(rng.fork(), plan.sluggish);
+        let relay = Arc::new(Relay::default());
+        let listener = Arc::downgrade(&relay);
+        let options = plan.options.clone();
+        let patience = options.attempt_timeout();
+        let line = Line::connect(client, &self.network, &self.server, &process, listener, patience);
+        let ends = Arc::clone(&line.0);
+        let line: Arc<dyn Store> = Arc::new(line);
+        let connected = process.spawn(async move {
+            let first = loop {
+                // Until the network lets it through.
+                if let Ok(answer) = line.time().await {
+                    break answer.at;
+                }
+            };
+            let service = Service::new(relay, ClientId::from_number(client as u128), line, options, first);
+            service.start();
+            LockManager::of(service)
+        });
+        Peer {
+            manager: connected.await.expect("it connects"),
+            process,
+            ends,
+            killed: false,
+            closed: false,
+        }
+    }
+
+    /// Waits until the tasks of all who live have ended.
+    async fn wait_for(&self, users: Vec<(usize, JoinHandle<()>)>) -> Option<String> {
+        let mut left = None;
+        let all = async {
+            for (client, user) in users {
+                if self.peers[client].killed {
+                    user.abort();
+                } else {
+                    user.await.unwrap_or_else(|error| left = Some(error.to_string()));
+                }
+            }
+        };
+        let ended = tokio::time::timeout(LONGEST, all).await;
+        left.or(ended
+            .err()
+            .map(|_| format!("tasks still wait {LONGEST:?} after the calm")))
+    }
+
+    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and anybody can have every lock.
+    async fn quiet_end(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
+        let mut wrong = Vec::new();
+        tokio::time::sleep(AFTERWARDS).await;
+        for tenure in self.server.store.held() {
+            wrong.push(format!("still held: {tenure:?}"));
+        }
+        let anybody = self.connect(plan.clients, plan, rng).await;
+        for lock in 0..plan.locks {
+            let lock = anybody.manager.lock(name(lock));
+            let acquired = anybody.process.spawn(lock.acquire_timeout(AFTERWARDS)).await;
+            match acquired.expect("no panic") {
+                Ok(guard) => drop(guard),
+                Err(error) => wrong.push(format!("nobody can have {}: {error}", lock.name())),
+            }
+        }
+        self.peers.push(anybody);
+        tokio::time::sleep(ROOM_KEPT + AFTERWARDS).await;
+        let store = &self.server.store;
+        let left = (store.held().len(), store.queued(), store.subscribed());
+        if left != (0, 0, 0) {
+            wrong.push(format!("left on the server (held, queued, subscribed): {left:?}"));
+        }
+        for (client, peer) in self.peers.iter().enumerate() {
+            if peer.killed {
+                continue;
+            }
+            let stats = peer.manager.stats();
+            let service = peer.manager.service();
+            let left = (
+                stats.held,
+                stats.waiting,
+                service.rooms().len(),
+                service.keeper().pending(),
+            );
+            if left != (0, 0, 0, 0) {
+                wrong.push(format!(
+                    "left in client {client} (held, waiting, rooms, errands): {left:?}"
+                ));
+            }
+        }
+        wrong
+    }
+}

@@ -1,0 +1,199 @@
+//! The server: the in-memory store, which may refuse, stall or forget.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use super::history::{Deed, Event, History};
+use crate::client::locked;
+use crate::lease::Fence;
+use crate::store::memory::{Connection, MemoryStore};
+use crate::store::{
+    Acquire, Acquired, Answer, Call, Inspect, Inspected, Release, ReleaseWhat, Released, Renew, Renewed,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+};
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) store: MemoryStore,
+    history: Arc<History>,
+    refuses_until: Mutex<Instant>,
+    stalls_until: Mutex<Instant>,
+}
+
+impl Server {
+    pub(super) fn new(store: MemoryStore, history: Arc<History>) -> Arc<Server> {
+        Arc::new(Server {
+            store,
+            history,
+            refuses_until: Mutex::new(Instant::now()),
+            stalls_until: Mutex::new(Instant::now()),
+        })
+    }
+
+    pub(super) fn refuse(&self, span: Duration) {
+        *locked(&self.refuses_until) = Instant::now() + span;
+    }
+
+    pub(super) fn stall(&self, span: Duration) {
+        *locked(&self.stalls_until) = Instant::now() + span;
+    }
+
+    /// From now on it does its work.
+    pub(super) fn calm(&self) {
+        self.refuse(Duration::ZERO);
+        self.stall(Duration::ZERO);
+    }
+
+    pub(super) fn stalled(&self) -> Option<Instant> {
+        Some(*locked(&self.stalls_until)).filter(|until| *until > Instant::now())
+    }
+
+    pub(super) fn refuses(&self) -> bool {
+        *locked(&self.refuses_until) > Instant::now()
+    }
+
+    pub(super) fn flush(&self) {
+        for tenure in self.store.held() {
+            self.history.record(Event::Revoked {
+                key: tenure.key,
+                fence: tenure.fence,
+            });
+        }
+        self.store.flush();
+    }
+
+    pub(super) fn holds(&self, key: &str, fence: Fence) -> bool {
+        self.store
+            .held()
+            .iter()
+            .any(|tenure| tenure.key == key && tenure.fence == fence)
+    }
+
+    /// Does what a call asks for.
+    pub(super) fn execute<O: Operation>(
+        &self,
+        client: usize,
+        connection: &Connection,
+        operation: &O,
+    ) -> Option<Answer<O::Reply>> {
+        if let Some((key, fence)) = operation.revokes() {
+            self.history.record(Event::Revoked { key, fence });
+        }
+        // Without an answer the connection was closed meanwhile.
+        let answer = operation.call(connection).now_or_never()?.ok()?;
+        let deed = operation.deed(&answer.reply);
+        self.history.record(Event::Executed { client, deed });
+        Some(answer)
+    }
+}
+
+/// A call of the [`Store`] that a client makes.
+pub(super) trait Operation: Send + 'static {
+    type Reply: Send + 'static;
+
+    fn call(&self, connection: &Connection) -> Call<Self::Reply>;
+
+    fn deed(&self, reply: &Self::Reply) -> Deed;
+
+    /// What it takes away from its holder by force.
+    fn revokes(&self) -> Option<(String, Fence)> {
+        None
+    }
+}
+
+impl Operation for Acquire {
+    type Reply = Acquired;
+
+    fn call(&self, connection: &Connection) -> Call<Acquired> {
+        connection.acquire(self.clone())
+    }
+
+    fn deed(&self, reply: &Acquired) -> Deed {
+        Deed::Acquire(self.clone(), reply.clone())
+    }
+}
+
+impl Operation for Release {
+    type Reply = Released;
+
+    fn call(&self, connection: &Connection) -> Call<Released> {
+        connection.release(self.clone())
+    }
+
+    fn deed(&self, reply: &Released) -> Deed {
+        Deed::Release(self.clone(), *reply)
+    }
+
+    fn revokes(&self) -> Option<(String, Fence)> {
+        match self.what {
+            ReleaseWhat::Force(fence) => Some((self.keys.lock.clone(), fence)),
+            ReleaseWhat::Grant(_) | ReleaseWhat::Out => None,
+        }
+    }
+}
+
+impl Operation for Renew {
+    type Reply = Renewed;
+
+    fn call(&self, connection: &Connection) -> Call<Renewed> {
+        connection.renew(self.clone())
+    }
+
+    fn deed(&self, reply: &Renewed) -> Deed {
+        Deed::Renew(self.clone(), *reply)
+    }
+}
+
+impl Operation for Inspect {
+    type Reply = Inspected;
+
+    fn call(&self, connection: &Connection) -> Call<Inspected> {
+        connection.inspect(self.clone())
+    }
+
+    fn deed(&self, _: &Inspected) -> Deed {
+        Deed::Other("inspect")
+    }
+}
+
+impl Operation for SpinAcquire {
+    type Reply = SpinAcquired;
+
+    fn call(&self, connection: &Connection) -> Call<SpinAcquired> {
+        connection.spin_acquire(self.clone())
+    }
+
+    fn deed(&self, _: &SpinAcquired) -> Deed {
+        Deed::Other("spin acquire")
+    }
+}
+
+impl Operation for SpinRelease {
+    type Reply = SpinReleased;
+
+    fn call(&self, connection: &Connection) -> Call<SpinReleased> {
+        connection.spin_release(self.clone())
+    }
+
+    fn deed(&self, _: &SpinReleased) -> Deed {
+        Deed::Other("spin release")
+    }
+}
+
+/// Asks for the time.
+pub(super) struct Time;
+
+impl Operation for Time {
+    type Reply = ();
+
+    fn call(&self, connection: &Connection) -> Call<()> {
+        connection.time()
+    }
+
+    fn deed(&self, (): &()) -> Deed {
+        Deed::Other("time")
+    }
+}

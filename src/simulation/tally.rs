@@ -1,0 +1,98 @@
+//! What many simulations came to, in one table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::history::{Deed, Event, Fault};
+use super::run::Outcome;
+use crate::Error;
+use crate::store::Acquired;
+
+#[derive(Default)]
+pub(super) struct Tally {
+    counts: BTreeMap<&'static str, u64>,
+    faults: BTreeMap<Fault, u64>,
+    /// The seeds that broke a promise.
+    pub(super) broken: Vec<u64>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, outcome: &Outcome) {
+        self.count("seeds", 1);
+        if !outcome.violations.is_empty() {
+            self.broken.push(outcome.seed);
+        }
+        self.count("grants heard by push", outcome.handed_over);
+        self.count("leases lost", outcome.lost);
+        for (_, event) in &outcome.events {
+            match event {
+                Event::Asked { .. } => self.count("calls of tasks", 1),
+                Event::Acquired(_) => self.count("grants", 1),
+                Event::Cancelled { .. } => self.count("cancelled calls", 1),
+                Event::Failed { error, .. } => match error {
+                    Error::Timeout { .. } => self.count("calls that timed out", 1),
+                    Error::Unavailable(_) => self.count("calls that found no server", 1),
+                    _ => self.count("calls of a closed client", 1),
+                },
+                Event::Forced { .. } => self.count("locks taken by force", 1),
+                Event::Executed { deed, .. } => {
+                    self.count("calls executed by the server", 1);
+                    match deed {
+                        Deed::Acquire(_, Acquired::Gone) => self.count("… of which answered `gone`", 1),
+                        Deed::Acquire(_, Acquired::Late) => self.count("… of which answered `late`", 1),
+                        _ => {}
+                    }
+                }
+                Event::Fault(fault) => *self.faults.entry(*fault).or_default() += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn count(&mut self, what: &'static str, by: u64) {
+        *self.counts.entry(what).or_default() += by;
+    }
+
+    pub(super) fn merge(&mut self, other: Tally) {
+        for (what, count) in other.counts {
+            self.count(what, count);
+        }
+        for (fault, count) in other.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        self.broken.extend(other.broken);
+    }
+
+    /// How often this kind of fault happened.
+    pub(super) fn faults(&self, fault: Fault) -> u64 {
+        self.faults.get(&fault).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ROWS: [&str; 13] = [
+            "seeds",
+            "calls of tasks",
+            "grants",
+            "grants heard by push",
+            "leases lost",
+            "cancelled calls",
+            "calls that timed out",
+            "calls that found no server",
+            "calls of a closed client",
+            "locks taken by force",
+            "calls executed by the server",
+            "… of which answered `gone`",
+            "… of which answered `late`",
+        ];
+        for what in ROWS {
+            let count = self.counts.get(what).copied().unwrap_or_default();
+            writeln!(f, "{what:<34}{count:>12}")?;
+        }
+        for (fault, count) in &self.faults {
+            writeln!(f, "{:<34}{count:>12}", format!("fault: {fault:?}"))?;
+        }
+        write!(f, "{:<34}{:>12}", "seeds that broke a promise", self.broken.len())
+    }
+}

@@ -1,0 +1,88 @@
+//! The promises, over many seeds.
+
+use std::env;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::history::Fault;
+use super::run::Outcome;
+use super::tally::Tally;
+use crate::client::locked;
+
+/// Runs one seed, and tells how to run it again if it breaks a promise.
+fn examine(seed: u64, tally: &mut Tally) {
+    let outcome = Outcome::of(seed);
+    tally.add(&outcome);
+    for violation in &outcome.violations {
+        println!("seed {seed}: {violation}");
+    }
+    if !outcome.violations.is_empty() {
+        println!("its whole history: scripts/prove simulate --seconds 0 --seed {seed}\n");
+    }
+}
+
+#[test]
+fn no_seed_of_a_thousand_breaks_a_promise() {
+    let mut tally = Tally::default();
+    for seed in 0..1000 {
+        examine(seed, &mut tally);
+    }
+    println!("{tally}");
+    assert_eq!(tally.broken, Vec::<u64>::new(), "seeds that broke a promise");
+    for fault in Fault::OF_MESSAGES.into_iter().chain(Fault::OF_THE_WORLD) {
+        assert!(tally.faults(fault) > 0, "{fault:?} never happened");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 0..40 {
+        let first = Outcome::of(seed).transcript();
+        let second = thread::spawn(move || Outcome::of(seed).transcript())
+            .join()
+            .unwrap();
+        assert!(first == second, "seed {seed} gives different histories");
+    }
+}
+
+/// Runs seeds one after the other from `FAIRLOCK_SIMULATE_SEED` on, for `FAIRLOCK_SIMULATE_SECONDS`: at 0 seconds that
+/// seed alone, and prints its whole history.
+#[test]
+#[ignore = "a campaign: scripts/prove simulate"]
+fn campaign() {
+    let number = |name: &str| env::var(name).ok().map(|value| value.parse().expect("a number"));
+    let first: u64 = number("FAIRLOCK_SIMULATE_SEED").unwrap_or_default();
+    let seconds = number("FAIRLOCK_SIMULATE_SECONDS").unwrap_or(60);
+    if seconds == 0 {
+        println!("{}", Outcome::of(first).transcript());
+    }
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let next = AtomicU64::new(first);
+    let total = Mutex::new(Tally::default());
+    let work = || {
+        let mut tally = Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > first && Instant::now() >= end {
+                break;
+            }
+            examine(seed, &mut tally);
+        }
+        locked(&total).merge(tally);
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let total = locked(&total);
+    println!("{:<34}{first:>12}", "first seed");
+    println!("{total}");
+    assert!(
+        total.broken.is_empty(),
+        "seeds that broke a promise: {:?}",
+        total.broken
+    );
+}

@@ -1,0 +1,193 @@
+//! A task of a simulated client: it asks for locks in all ways, holds them for a while, and gives them back in all ways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::history::{End, Event, History, Op, Way};
+use super::server::Server;
+use crate::{Error, Lock, LockGuard, LockManager, Owner, Result, TryAcquire};
+
+pub(super) struct User {
+    pub(super) client: usize,
+    pub(super) manager: LockManager,
+    /// The names of the locks.
+    pub(super) locks: Vec<String>,
+    pub(super) owner: Option<Owner>,
+    pub(super) force: bool,
+    pub(super) lease: Duration,
+    pub(super) rng: Rng,
+    pub(super) history: Arc<History>,
+    pub(super) server: Arc<Server>,
+}
+
+/// What a task does with a lock, and for how long.
+struct Work {
+    lock: usize,
+    span: Duration,
+    end: End,
+    renews: bool,
+    /// Stops as soon as it is told that the lease is lost, as it should.
+    heeds: bool,
+}
+
+impl User {
+    pub(super) async fn run(mut self, calls: usize) {
+        for _ in 0..calls {
+            self.pause(40).await;
+            if self.force && self.rng.u8(..8) == 0 {
+                self.force().await;
+            }
+            let guard = self.acquire_one().await;
+            if let Some((op, guard, work)) = guard {
+                let nested = match self.owner.is_some() && self.rng.bool() {
+                    true => self.acquire(work.lock).await,
+                    false => None,
+                };
+                self.work(op, guard, work).await;
+                if let Some((op, guard, work)) = nested {
+                    self.work(op, guard, work).await;
+                }
+            }
+        }
+    }
+
+    async fn acquire_one(&mut self) -> Option<(Op, Arc<LockGuard>, Work)> {
+        let lock = self.rng.usize(..self.locks.len());
+        self.acquire(lock).await
+    }
+
+    async fn acquire(&mut self, lock: usize) -> Option<(Op, Arc<LockGuard>, Work)> {
+        let named = self.lock(lock);
+        let way = match self.rng.u8(..10) {
+            0..=4 => Way::Acquire,
+            5..=6 => Way::Within(self.ms(0..=1500)),
+            7..=8 => Way::Cancelled(self.ms(0..=400)),
+            _ => Way::Try,
+        };
+        let op = self.history.asked(self.client, lock, way);
+        let acquired: Option<Result<TryAcquire>> = match way {
+            Way::Acquire => Some(named.acquire().await.map(TryAcquire::Acquired)),
+            Way::Within(wait) => Some(named.acquire_timeout(wait).await.map(TryAcquire::Acquired)),
+            Way::Cancelled(after) => tokio::time::timeout(after, named.acquire())
+                .await
+                .ok()
+                .map(|acquired| acquired.map(TryAcquire::Acquired)),
+            Way::Try => Some(named.try_acquire().await),
+        };
+        match acquired {
+            Some(Ok(TryAcquire::Acquired(guard))) => {
+                let work = self.draw_work(lock);
+                let key = format!("fairlock:{{{}}}", self.locks[lock]);
+                let real = self.server.holds(&key, guard.fence());
+                Some((op, self.history.acquired(op, lock, real, guard), work))
+            }
+            Some(Ok(TryAcquire::Busy(_))) => {
+                self.history.record(Event::Busy { op });
+                None
+            }
+            Some(Err(error)) => {
+                self.history.record(Event::Failed { op, error });
+                None
+            }
+            None => {
+                self.history.record(Event::Cancelled { op });
+                None
+            }
+        }
+    }
+
+    fn lock(&mut self, lock: usize) -> Lock {
+        let lock = self.manager.lock(&self.locks[lock]);
+        let lock = match self.rng.u8(..8) {
+            0 => lock.fixed_lease(self.ms(100..=2000)),
+            1 => lock.max_hold(self.ms(100..=4000)),
+            2 => lock.lease(self.ms(100..=6000)),
+            _ => lock,
+        };
+        match &self.owner {
+            Some(owner) => lock.owner(owner),
+            None => lock,
+        }
+    }
+
+    fn draw_work(&mut self, lock: usize) -> Work {
+        let lease_ms = u64::try_from(self.lease.as_millis()).unwrap();
+        Work {
+            lock,
+            span: match self.rng.u8(..10) {
+                0..=2 => Duration::ZERO,
+                3..=7 => self.ms(1..=100),
+                _ => self.ms(1..=3 * lease_ms),
+            },
+            end: match self.rng.u8(..20) {
+                0..=11 => End::Release,
+                12..=14 => End::ReleaseCancelled(self.ms(0..=20)),
+                15..=18 => End::Drop,
+                _ => End::Forget,
+            },
+            renews: self.rng.u8(..8) == 0,
+            heeds: self.rng.u8(..4) > 0,
+        }
+    }
+
+    async fn work(&mut self, op: Op, guard: Arc<LockGuard>, work: Work) {
+        if work.renews {
+            // Whether it is held any more shows at the end.
+            let _ = guard.renew().await;
+        }
+        if work.heeds {
+            let _ = tokio::time::timeout(work.span, guard.lost()).await;
+        } else {
+            tokio::time::sleep(work.span).await;
+        }
+        let believed = !guard.is_lost();
+        let Some(guard) = Arc::into_inner(guard) else {
+            unreachable!("the history keeps no guard alive");
+        };
+        let end = work.end;
+        self.history.record(Event::Ended { op, end, believed });
+        match end {
+            End::Release => {
+                let result = guard.release().await;
+                self.history.record(Event::Released { op, result });
+            }
+            End::ReleaseCancelled(after) => {
+                if let Ok(result) = tokio::time::timeout(after, guard.release()).await {
+                    self.history.record(Event::Released { op, result });
+                }
+            }
+            End::Drop => drop(guard),
+            End::Forget => guard.forget(),
+        }
+    }
+
+    /// Takes a lock from whoever holds it.
+    async fn force(&mut self) {
+        let lock = self.rng.usize(..self.locks.len());
+        let op = self.history.asked(self.client, lock, Way::Try);
+        let lock = self.manager.lock(&self.locks[lock]);
+        let forced: Result<Option<_>, Error> = async {
+            let Some(holder) = lock.status().await?.holder else {
+                return Ok(None);
+            };
+            Ok(Some((holder.fence, lock.force_release(holder.fence).await?)))
+        }
+        .await;
+        self.history.record(match forced {
+            Ok(Some((fence, taken))) => Event::Forced { op, fence, taken },
+            Ok(None) => Event::Busy { op },
+            Err(error) => Event::Failed { op, error },
+        });
+    }
+
+    async fn pause(&mut self, longest_ms: u64) {
+        let span = self.ms(0..=longest_ms);
+        tokio::time::sleep(span).await;
+    }
+
+    fn ms(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
+        Duration::from_millis(self.rng.u64(range))
+    }
+}

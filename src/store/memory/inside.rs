@@ -1,0 +1,77 @@
+//! What a simulation sees of a store, and does to it, that no client can.
+
+use std::sync::Arc;
+
+use super::rules::Rules;
+use super::{MemoryStore, Shared, millis};
+use crate::lease::Fence;
+
+/// A lock that is held, by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tenure {
+    pub(crate) key: String,
+    pub(crate) fence: Fence,
+}
+
+impl MemoryStore {
+    /// A store whose clock shows `origin_us` now, whatever the time is.
+    pub(crate) fn at_time(origin_us: u64) -> MemoryStore {
+        MemoryStore(Arc::new(Shared {
+            origin_us,
+            ..Shared::default()
+        }))
+    }
+
+    /// Forgets all locks, as FLUSHALL does; subscriptions stay.
+    pub(crate) fn flush(&self) {
+        self.0.state().rules = Rules::new();
+    }
+
+    /// Forgets the clients' records alone.
+    pub(crate) fn forget_records(&self) {
+        for lock in self.0.state().rules.locks.values_mut() {
+            lock.clients.clear();
+        }
+    }
+
+    /// The locks that are held now, in the order of their keys.
+    pub(crate) fn held(&self) -> Vec<Tenure> {
+        let now = self.now_ms();
+        let state = self.0.state();
+        let mut held: Vec<Tenure> = state
+            .rules
+            .locks
+            .iter()
+            .filter_map(|(key, lock)| {
+                let holder = lock.written.as_ref()?;
+                let lives = holder.holds.values().any(|hold| hold.deadline > now);
+                Fence::new(holder.fence).filter(|_| lives).map(|fence| Tenure {
+                    key: key.clone(),
+                    fence,
+                })
+            })
+            .collect();
+        held.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        held
+    }
+
+    /// How many requests are queued, over all locks.
+    pub(crate) fn queued(&self) -> usize {
+        self.0
+            .state()
+            .rules
+            .locks
+            .values()
+            .map(|lock| lock.queue.len())
+            .sum()
+    }
+
+    /// How many channels have a subscriber.
+    pub(crate) fn subscribed(&self) -> usize {
+        self.0.state().subscribers.len()
+    }
+
+    fn now_ms(&self) -> u64 {
+        millis(self.0.at(self.0.clock.now()))
+    }
+}
