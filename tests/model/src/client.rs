@@ -1,0 +1,292 @@
+//! A client: its waiting room (as in `src/room.rs`, `src/acquire.rs`), and what its keeper sends unasked.
+
+use crate::protocol::Protocol;
+use crate::rules::Rule;
+use crate::state::{
+    Acquire, Answer, Call, Client, ClientId, Grant, Mode, Reply, Request, RequestId, Stage, State,
+};
+
+impl Protocol {
+    /// Its waiting requests, in the order of their ids.
+    pub fn waiting<'a>(
+        &'a self,
+        state: &'a State,
+        client: ClientId,
+    ) -> impl DoubleEndedIterator<Item = RequestId> + 'a {
+        let requests = state.requests.iter().enumerate();
+        let waits = move |&(id, request): &(RequestId, &Request)| {
+            self.client_of(id) == client && request.stage == Stage::Waiting
+        };
+        requests.filter(waits).map(|(id, _)| id)
+    }
+
+    pub fn begin(&self, state: &mut State, request: RequestId) {
+        state.requests[request].stage = Stage::Waiting;
+        self.ask(state, request, false);
+    }
+
+    /// The call that asks for a request.
+    pub fn question(&self, state: &State, request: RequestId, is_question: bool) -> Acquire {
+        let ticket = state.requests[request].ticket;
+        let mode = match (state.clients[self.client_of(request)].opened, is_question) {
+            (false, _) => Mode::Open,
+            (true, true) => Mode::Question,
+            (true, false) => Mode::Wait,
+        };
+        Acquire {
+            request,
+            mode,
+            ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
+            again: is_question || ticket.is_some(),
+            opens: mode != Mode::Wait,
+            returns: state.requests[request].missed_turn,
+        }
+    }
+
+    /// Sends it, unless the very same is about to be sent.
+    pub fn ask(&self, state: &mut State, request: RequestId, is_question: bool) {
+        let call = Call::Acquire(self.question(state, request, is_question));
+        let calls = &mut state.clients[self.client_of(request)].calls;
+        if !calls.contains(&call) {
+            calls.push(call);
+        }
+    }
+
+    /// Of the waiting, the one whose turn comes first: as long as it has not lost its place, none has.
+    fn first(&self, state: &State, client: ClientId) -> Option<RequestId> {
+        if !self.has(Rule::AskForTheNext) {
+            return self.waiting(state, client).next();
+        }
+        let ticket = |request: &RequestId| state.requests[*request].ticket;
+        self.waiting(state, client)
+            .min_by_key(|request| (ticket(request).is_none(), ticket(request)))
+    }
+
+    /// The room's question: asks for the first of it.
+    pub fn ask_first(&self, state: &mut State, client: ClientId) {
+        if let Some(first) = self.first(state, client) {
+            self.ask(state, first, true);
+        }
+    }
+
+    pub fn ask_all(&self, state: &mut State, client: ClientId) {
+        let waiting: Vec<_> = self.waiting(state, client).collect();
+        for request in waiting {
+            self.ask(state, request, false);
+        }
+    }
+
+    /// An answer has come.
+    pub fn hear_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
+        let Reply { call, answer } = reply;
+        match answer {
+            Answer::Granted(grant) => {
+                self.tell(state, client, grant);
+                if grant.fence > state.requests[grant.request].taken {
+                    self.refuse_revival(state, grant.request);
+                }
+                if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
+                    // It found the lock free: it may have missed its turn, the others theirs with it, and the client
+                    // its record.
+                    state.clients[client].opened = false;
+                    self.ask_first(state, client);
+                }
+            }
+            Answer::Queued {
+                ticket,
+                enqueued,
+                sibling,
+            } => {
+                state.clients[client].opened |= call.opens;
+                if enqueued && call.again && self.has(Rule::ReturnTogether) {
+                    let others: Vec<_> = self
+                        .waiting(state, client)
+                        .filter(|&other| other != call.request)
+                        .collect();
+                    for request in others {
+                        self.ask(state, request, false);
+                    }
+                }
+                let request = &mut state.requests[call.request];
+                if request.stage == Stage::Waiting {
+                    request.ticket = Some(ticket);
+                    request.arrived = request.arrived.or(Some(ticket));
+                } else {
+                    self.refuse_revival(state, call.request);
+                }
+                if let Some(grant) = sibling {
+                    self.tell(state, client, grant);
+                }
+            }
+            Answer::Gone => {
+                state.clients[client].opened = false;
+                self.ask_all(state, client);
+            }
+        }
+    }
+
+    /// A call that was under way as the request's hold ended has queued it anew, or made it the holder again.
+    fn refuse_revival(&self, state: &mut State, request: RequestId) {
+        let asked = &state.requests[request];
+        let used = asked.taken > 0 && !asked.stage.believes();
+        if used && self.has(Rule::OutForUnwantedGrant) {
+            state.clients[self.client_of(request)]
+                .calls
+                .push(Call::Out(request));
+        }
+    }
+
+    /// A grant is heard of: it counts for a request that still waits.
+    pub fn tell(&self, state: &mut State, client: ClientId, grant: Grant) {
+        let Grant {
+            request, fence, late, ..
+        } = grant;
+        match state.requests[request].stage {
+            Stage::Waiting if late && self.has(Rule::RefuseLateGrants) => {
+                self.withdraw(state, client, grant);
+            }
+            Stage::Waiting => {
+                state.requests[request].stage = Stage::Holding(fence);
+                state.requests[request].taken = fence;
+                state.history.went_back |= fence < state.history.newest_believed;
+                state.history.newest_believed = state.history.newest_believed.max(fence);
+            }
+            Stage::Holding(_) if late && !self.has(Rule::IgnoreOlderPush) => {
+                state.clients[client].calls.push(Call::Out(request));
+            }
+            _ => {}
+        }
+    }
+
+    /// The grant came too late: gives up its request for good, and waits on under a new one.
+    fn withdraw(&self, state: &mut State, client: ClientId, grant: Grant) {
+        let Grant { request, fence, .. } = grant;
+        self.note_loss(state, client);
+        if !self.has(Rule::NewIdAfterWithdrawal) {
+            // What one would do first: give this grant back, and wait on under the same id.
+            let give_back = if self.has(Rule::ReleaseNamesFence) {
+                Call::Out(request)
+            } else {
+                Call::Release(request, fence)
+            };
+            state.clients[client].calls.push(give_back);
+            self.ask(state, request, false);
+            return;
+        }
+        state.requests[request].stage = Stage::Over;
+        state.clients[client].calls.push(Call::Out(request));
+        if let Some(next) = self.spare(state, client) {
+            state.requests[next].ticket = state.requests[request].ticket;
+            state.requests[next].arrived = state.requests[request].arrived;
+            state.requests[next].missed_turn = true;
+            self.begin(state, next);
+        }
+    }
+
+    /// The record may be lost, with a lease or with a connection: the next call opens it again, whatever the answers
+    /// tell to calls that are under way.
+    pub fn note_loss(&self, state: &mut State, client: ClientId) {
+        let client = &mut state.clients[client];
+        client.opened = false;
+        for call in &mut client.calls {
+            if let Call::Acquire(acquire) = call {
+                acquire.opens = false;
+            }
+        }
+        for reply in &mut client.replies {
+            reply.call.opens = false;
+        }
+    }
+
+    /// The caller stops waiting.
+    pub fn cancel(&self, state: &mut State, request: RequestId) {
+        state.requests[request].stage = Stage::Over;
+        if self.has(Rule::OutAfterCancel) {
+            state.clients[self.client_of(request)]
+                .calls
+                .push(Call::Out(request));
+        }
+    }
+
+    /// The holder stops believing, and lets go.
+    pub fn release(&self, state: &mut State, request: RequestId) {
+        if let Stage::Holding(fence) = state.requests[request].stage {
+            state.requests[request].stage = Stage::Releasing;
+            state.clients[self.client_of(request)]
+                .calls
+                .push(Call::Release(request, fence));
+        }
+    }
+
+    pub fn renew(&self, state: &mut State, request: RequestId) {
+        if let Stage::Holding(fence) = state.requests[request].stage {
+            state.clients[self.client_of(request)]
+                .calls
+                .push(Call::Renew(request, fence));
+        }
+    }
+
+    /// A call other than an acquire was answered.
+    pub fn done(&self, state: &mut State, call: &Call) {
+        if let Call::Release(request, _) = call {
+            let request = &mut state.requests[*request];
+            if request.stage == Stage::Releasing {
+                request.stage = Stage::Over;
+                request.loose &= self.has(Rule::OutAfterSuccess);
+            }
+        }
+    }
+
+    /// Whether unanswered calls of a request that is over may still run.
+    pub fn out_is_due(&self, state: &State, request: RequestId) -> bool {
+        let Client { crashed, calls, .. } = &state.clients[self.client_of(request)];
+        let asked = &state.requests[request];
+        asked.stage == Stage::Over
+            && asked.loose
+            && !crashed
+            && calls.iter().all(|call| call.request() != request)
+    }
+
+    /// It is later than the `not_after` of all of them: none will run after the `out` that is sent now.
+    pub fn send_last_out(&self, state: &mut State, request: RequestId) {
+        let client = &mut state.clients[self.client_of(request)];
+        if self.has(Rule::NotAfter) {
+            let acquires = |call: &Call| matches!(call, Call::Acquire(_)) && call.request() == request;
+            client.stuck.retain(|call| !acquires(call));
+        }
+        client.calls.push(Call::Out(request));
+        state.requests[request].loose = false;
+    }
+
+    /// The subscription is confirmed. The first time the room asks its question; after a reconnect everybody asks.
+    pub fn subscribed(&self, state: &mut State, client: ClientId) {
+        let this = &mut state.clients[client];
+        this.subscribed = true;
+        let reconnected = std::mem::replace(&mut this.was_subscribed, true);
+        state.server.presence[client].subscriber = true;
+        if !reconnected {
+            if self.has(Rule::AskWhenSubscribed) {
+                self.ask_first(state, client);
+            }
+        } else if self.has(Rule::AskAfterReconnect) {
+            self.note_loss(state, client);
+            self.ask_all(state, client);
+        }
+    }
+
+    /// Whether a question of this room would bring anything new. The others change nothing, and are left out.
+    pub fn question_tells(&self, state: &State, client: ClientId) -> bool {
+        let Some(first) = self.first(state, client) else {
+            return false;
+        };
+        let mut after = state.clone();
+        let answer = self.run_acquire(&mut after, &self.question(state, first, true));
+        let news = match answer {
+            Answer::Granted(_) | Answer::Gone => true,
+            Answer::Queued { sibling, .. } => {
+                sibling.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
+            }
+        };
+        news || after.server != state.server
+    }
+}

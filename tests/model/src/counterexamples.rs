@@ -1,0 +1,128 @@
+//! What each rule is for: where its absence breaks a promise, and which.
+
+use crate::configuration::{
+    CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DEAFENING, PROMPT_DISCONNECT,
+    RENEWAL, SLOWNESS, TWICE_SLOW,
+};
+use crate::properties::{
+    CLAIM_WINDOW, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING, NOBODY_FORGOTTEN,
+    NOT_LEFT_FREE, ONE_HOLDER,
+};
+use crate::rules::Rule;
+
+/// A protocol without some rules, the fewest that matter, and what is found.
+#[derive(Clone, Copy, Debug)]
+pub struct Counterexample {
+    pub without: &'static [Rule],
+    pub configuration: Configuration,
+    pub violates: &'static str,
+}
+
+/// A rule whose absence alone breaks nothing that is seen here, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Unbroken {
+    pub without: Rule,
+    pub why: &'static str,
+}
+
+const fn example(
+    without: &'static [Rule],
+    configuration: Configuration,
+    violates: &'static str,
+) -> Counterexample {
+    Counterexample {
+        without,
+        configuration,
+        violates,
+    }
+}
+
+const PAIR: &[usize] = &[1, 1];
+
+pub const COUNTEREXAMPLES: [Counterexample; 21] = [
+    example(
+        &[Rule::NewIdAfterWithdrawal],
+        TWICE_SLOW.with_callers(PAIR),
+        ONE_HOLDER,
+    ),
+    example(
+        &[Rule::NewIdAfterWithdrawal, Rule::ReleaseNamesFence],
+        TWICE_SLOW.with_callers(PAIR),
+        NEWEST_FENCE,
+    ),
+    example(
+        &[Rule::OutAfterSuccess],
+        DISCONNECT.with_callers(PAIR),
+        NO_GHOST_HOLDER,
+    ),
+    example(
+        &[Rule::OutAfterCancel],
+        CANCEL.with_callers(PAIR),
+        NO_GHOST_HOLDER,
+    ),
+    example(&[Rule::NotAfter], DISCONNECT.with_callers(PAIR), NO_GHOST_HOLDER),
+    example(&[Rule::OutForUnwantedGrant], SLOWNESS, NO_GHOST_HOLDER),
+    example(&[Rule::RefuseLateGrants], SLOWNESS.with_callers(PAIR), ONE_HOLDER),
+    example(
+        &[Rule::IgnoreOlderPush],
+        TWICE_SLOW.with_callers(PAIR),
+        ONE_HOLDER,
+    ),
+    example(
+        &[Rule::AskWhenSubscribed],
+        PROMPT_CALM.with_callers(PAIR),
+        NO_LOST_WAKE_UP,
+    ),
+    example(
+        &[Rule::AskAfterReconnect],
+        PROMPT_DEAFENING.with_callers(PAIR),
+        NO_LOST_WAKE_UP,
+    ),
+    example(&[Rule::Timer], CRASH.with_callers(PAIR), NO_LOST_WAKE_UP),
+    example(
+        &[Rule::RequestIds],
+        DISCONNECT.with_callers(PAIR),
+        NO_GHOST_HOLDER,
+    ),
+    example(&[Rule::TicketOnReturn], PROMPT_DISCONNECT, NO_OVERTAKING),
+    example(&[Rule::EarlierTicketCounts], DISCONNECT, NO_OVERTAKING),
+    example(&[Rule::ReturnTogether], PROMPT_DISCONNECT, NO_GHOST_HOLDER),
+    example(
+        &[Rule::GoneAnswered, Rule::ReturnTogether],
+        PROMPT_CALM,
+        NO_LOST_WAKE_UP,
+    ),
+    example(
+        &[Rule::RemoveRecord, Rule::ReturnTogether],
+        PROMPT_CALM,
+        NO_LOST_WAKE_UP,
+    ),
+    example(&[Rule::AskForTheNext], TWICE_SLOW, NOBODY_FORGOTTEN),
+    example(&[Rule::HandOverGoesOn], CALM, NOT_LEFT_FREE),
+    example(&[Rule::ClaimWindow], CRASH, CLAIM_WINDOW),
+    example(&[Rule::RenewNeverCreates], RENEWAL, NO_GHOST_HOLDER),
+];
+
+pub const UNBROKEN: [Unbroken; 5] = [
+    Unbroken {
+        without: Rule::ReleaseNamesFence,
+        why: "an id serves one hold, so there is no newer grant of it to free; needed with an id that is used again \
+              (above), and for re-entrance and forced releases, which are not modelled",
+    },
+    Unbroken {
+        without: Rule::GoneAnswered,
+        why: "who finds its place lost has the room ask as well; without either somebody sleeps on (above)",
+    },
+    Unbroken {
+        without: Rule::RemoveRecord,
+        why: "the same: it is what makes the answer `gone`",
+    },
+    Unbroken {
+        without: Rule::RemoveUnreachable,
+        why: "who is passed over and stays is probed again by each hand-over: that costs work, which is not counted here",
+    },
+    Unbroken {
+        without: Rule::TellSibling,
+        why: "the claim window ends the unheard grant as well, only later: there are no durations here",
+    },
+];

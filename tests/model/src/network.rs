@@ -1,0 +1,127 @@
+//! What goes wrong: connections that close under calls which run all the same, messages that get lost, processes that
+//! are slow or die.
+
+use crate::protocol::Protocol;
+use crate::rules::Rule;
+use crate::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
+
+impl Protocol {
+    /// The server runs the next call of a live connection, and answers it.
+    pub fn serve(&self, state: &mut State, client: ClientId) {
+        let call = state.clients[client].calls.remove(0);
+        let answer = self.run(state, &call);
+        match (call, answer) {
+            (Call::Acquire(call), Some(answer)) => {
+                state.requests[call.request].missed_turn &= !call.returns || answer == Answer::Gone;
+                state.clients[client].replies.push(Reply { call, answer });
+            }
+            (call, _) => self.done(state, &call),
+        }
+    }
+
+    /// The server runs a call of a connection that is closed.
+    pub fn run_stuck(&self, state: &mut State, client: ClientId, index: usize) {
+        let call = state.clients[client].stuck.remove(index);
+        self.run(state, &call);
+    }
+
+    fn run(&self, state: &mut State, call: &Call) -> Option<Answer> {
+        let mut answer = None;
+        match call {
+            Call::Acquire(acquire) => answer = Some(self.run_acquire(state, acquire)),
+            Call::Release(request, fence) => self.run_release(state, *request, Some(*fence)),
+            Call::Out(request) => self.run_release(state, *request, None),
+            Call::Renew(request, fence) => self.run_renew(state, *request, *fence),
+        }
+        self.note_left_free(state);
+        answer
+    }
+
+    fn note_left_free(&self, state: &mut State) {
+        let reachable = |&(_, request): &(Ticket, RequestId)| {
+            let presence = state.server.presence[self.client_of(request)];
+            presence.record && presence.subscriber
+        };
+        state.history.left_free |= state.server.hold.is_none() && state.server.queue.iter().any(reachable);
+    }
+
+    /// The connection for calls is replaced. What was not answered is sent again.
+    pub fn disconnect(&self, state: &mut State, client: ClientId) {
+        for call in self.hang_up(state, client) {
+            match call {
+                Call::Acquire(acquire) => {
+                    state.clients[client].opened = false;
+                    if state.requests[acquire.request].stage == Stage::Waiting {
+                        self.ask(state, acquire.request, false);
+                    }
+                }
+                Call::Release(..) | Call::Out(_) => state.clients[client].calls.push(call),
+                Call::Renew(..) => {}
+            }
+        }
+        if self.has(Rule::AskAfterReconnect) {
+            state.clients[client].opened = false;
+            self.ask_all(state, client);
+        }
+    }
+
+    /// The process dies: nobody there believes anything any more.
+    pub fn crash(&self, state: &mut State, client: ClientId) {
+        self.hang_up(state, client);
+        let this = &mut state.clients[client];
+        this.crashed = true;
+        this.subscribed = false;
+        this.pushes.clear();
+        for (id, request) in state.requests.iter_mut().enumerate() {
+            if self.client_of(id) == client {
+                request.stage = Stage::Over;
+                request.loose = false;
+            }
+        }
+    }
+
+    /// Closes the connection for calls. Returns those that were not answered.
+    fn hang_up(&self, state: &mut State, client: ClientId) -> Vec<Call> {
+        let this = &mut state.clients[client];
+        let calls = std::mem::take(&mut this.calls);
+        this.stuck.extend(calls.iter().cloned());
+        this.stuck.sort_unstable();
+        this.stuck.dedup();
+        let answers_lost = std::mem::take(&mut this.replies)
+            .into_iter()
+            .map(|reply| Call::Acquire(reply.call));
+        let unanswered: Vec<_> = answers_lost.chain(calls).collect();
+        for call in &unanswered {
+            if matches!(call, Call::Acquire(_)) {
+                state.requests[call.request()].loose = true;
+            }
+        }
+        unanswered
+    }
+
+    /// The subscriber connection is lost. The server may take a while to notice.
+    pub fn deafen(&self, state: &mut State, client: ClientId) {
+        state.clients[client].subscribed = false;
+        state.clients[client].pushes.clear();
+    }
+
+    /// The deadline of the hold passes on the server. Its holder has stopped believing before: its own deadline is
+    /// never later. Whoever hears of the grant from now on can tell that it is over.
+    pub fn expire(&self, state: &mut State) {
+        if let Some(hold) = &mut state.server.hold {
+            hold.over = true;
+            state.requests[hold.request].missed_turn |= state.requests[hold.request].stage == Stage::Waiting;
+            let unheard = state.clients[self.client_of(hold.request)].unheard();
+            for grant in unheard.filter(|grant| grant.fence == hold.fence) {
+                grant.late = true;
+            }
+        }
+    }
+
+    /// The client is so slow that little is left of what it is about to hear of.
+    pub fn linger(&self, state: &mut State, client: ClientId) {
+        state.clients[client]
+            .unheard()
+            .for_each(|grant| grant.late = true);
+    }
+}

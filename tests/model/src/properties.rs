@@ -1,0 +1,84 @@
+//! What must hold in every state that can be reached.
+//!
+//! Some promises can only be judged when nothing is due any more: the state is *quiet* when all that is left to come
+//! are leases that end, and *at rest* when there are none of these either. Every fault that was going to happen has
+//! happened by then, and nobody who waits is going to be told.
+
+use stateright::Property;
+
+use crate::protocol::Protocol;
+use crate::state::{Stage, State};
+
+pub const ONE_HOLDER: &str = "nobody believes to hold beside another";
+pub const NEWEST_FENCE: &str = "nobody believes in an older fence than somebody before";
+pub const NO_LOST_WAKE_UP: &str = "nobody waits at rest";
+pub const NOBODY_FORGOTTEN: &str = "who waits is queued, or is told";
+pub const NO_GHOST_HOLDER: &str = "a quiet lock is held by nobody who lives";
+pub const NO_GHOST_ENTRY: &str = "nobody is queued who does not wait";
+pub const NO_OVERTAKING: &str = "nobody in the queue is overtaken";
+pub const NOT_LEFT_FREE: &str = "no script leaves the lock free with a reachable request queued";
+pub const CLAIM_WINDOW: &str = "an unheard push holds up nobody for a whole lease";
+
+pub fn all() -> Vec<Property<Protocol>> {
+    vec![
+        Property::always(ONE_HOLDER, |_, state: &State| {
+            let believers = state.requests.iter().filter(|request| request.stage.believes());
+            believers.count() <= 1
+        }),
+        Property::always(NEWEST_FENCE, |_, state: &State| !state.history.went_back),
+        Property::always(NO_OVERTAKING, |_, state: &State| !state.history.overtaken),
+        Property::always(NOT_LEFT_FREE, |_, state: &State| !state.history.left_free),
+        Property::always(NO_LOST_WAKE_UP, |model: &Protocol, state: &State| {
+            !somebody_waits(state) || !is_quiet(model, state) || model.expires_unprovoked(state)
+        }),
+        Property::always(NOBODY_FORGOTTEN, nobody_is_forgotten),
+        Property::always(NO_GHOST_HOLDER, |model: &Protocol, state: &State| {
+            let alive = |request| !state.clients[model.client_of(request)].crashed;
+            let ghost = state
+                .server
+                .held()
+                .is_some_and(|hold| alive(hold.request) && !state.requests[hold.request].stage.believes());
+            !ghost || !is_quiet(model, state)
+        }),
+        Property::always(NO_GHOST_ENTRY, |model: &Protocol, state: &State| {
+            let ghost = state.server.queue.iter().any(|&(_, request)| {
+                let crashed = state.clients[model.client_of(request)].crashed;
+                !crashed && state.requests[request].stage != Stage::Waiting
+            });
+            !ghost || !is_quiet(model, state)
+        }),
+        Property::always(CLAIM_WINDOW, |model: &Protocol, state: &State| {
+            let unheard = state
+                .server
+                .held()
+                .is_some_and(|hold| hold.pushed && !state.requests[hold.request].stage.believes());
+            !unheard || !somebody_waits(state) || !is_quiet(model, state)
+        }),
+    ]
+}
+
+fn somebody_waits(state: &State) -> bool {
+    state
+        .requests
+        .iter()
+        .any(|request| request.stage == Stage::Waiting)
+}
+
+fn is_quiet(model: &Protocol, state: &State) -> bool {
+    let mut due = Vec::new();
+    model.due(state, &mut due);
+    due.is_empty()
+}
+
+/// A client to which and from which nothing is on its way, and whose timer would find nothing, knows of all its
+/// requests that they are in the queue, also while somebody else holds the lock.
+fn nobody_is_forgotten(model: &Protocol, state: &State) -> bool {
+    (0..state.clients.len()).all(|client| {
+        let this = &state.clients[client];
+        let lost = |request| !state.server.is_queued(request) && !state.server.is_held_by(request);
+        !this.is_still()
+            || !this.subscribed
+            || !model.waiting(state, client).any(lost)
+            || model.question_tells(state, client)
+    })
+}

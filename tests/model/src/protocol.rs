@@ -1,0 +1,335 @@
+//! The state machine: what can happen next, and what then comes of it.
+
+use std::time::Instant;
+
+use stateright::{Model, Property};
+
+use crate::configuration::Configuration;
+use crate::properties;
+use crate::rules::Rule;
+use crate::state::{Client, ClientId, Presence, Request, RequestId, Server, Stage, State, Ticket};
+
+/// A configuration of the protocol, to be explored.
+#[derive(Clone, Debug)]
+pub struct Protocol {
+    configuration: Configuration,
+    /// By request.
+    clients: Vec<ClientId>,
+    /// When nothing new is explored any more.
+    until: Instant,
+}
+
+/// Named after who acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    UserAcquires(RequestId),
+    UserCancels(RequestId),
+    UserReleases(RequestId),
+    ClientHearsReply(ClientId),
+    ClientHearsPush(ClientId),
+    ClientSubscribes(ClientId),
+    /// The timer of its room: only when the answer brings something new.
+    ClientAsksByTimer(ClientId),
+    ClientAsksForNothing(ClientId),
+    ClientRenews(RequestId),
+    ClientLosesLease(RequestId),
+    ClientSendsLastOut(RequestId),
+    ClientLingers(ClientId),
+    ClientCrashes(ClientId),
+    ServerRunsCall(ClientId),
+    ServerRunsStuckCall(ClientId, usize),
+    ServerNoticesDeafness(ClientId),
+    DeadlinePasses,
+    RecordLapses(ClientId),
+    StuckCallVanishes(ClientId, usize),
+    ConnectionBreaks(ClientId),
+    SubscriptionBreaks(ClientId),
+    PushIsLost(ClientId),
+}
+
+impl Protocol {
+    pub fn until(configuration: Configuration, until: Instant) -> Protocol {
+        let spares = configuration.spares;
+        let ids = |(client, callers): (ClientId, &usize)| vec![client; callers + spares];
+        let clients = configuration.callers.iter().enumerate().flat_map(ids).collect();
+        Protocol {
+            configuration,
+            clients,
+            until,
+        }
+    }
+
+    pub fn has(&self, rule: Rule) -> bool {
+        self.configuration.rules.has(rule)
+    }
+
+    pub fn client_of(&self, request: RequestId) -> ClientId {
+        self.clients[request]
+    }
+
+    fn ids_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> {
+        (0..self.clients.len()).filter(move |&request| self.clients[request] == client)
+    }
+
+    /// The ids that users begin with are the first of their client, the spare ones the last.
+    fn callers_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> {
+        self.ids_of(client).take(self.configuration.callers[client])
+    }
+
+    pub fn spare(&self, state: &State, client: ClientId) -> Option<RequestId> {
+        self.ids_of(client)
+            .skip(self.configuration.callers[client])
+            .find(|&request| state.requests[request].stage == Stage::Unused)
+    }
+
+    /// Remembers whether somebody in the queue was there before the one who got the lock.
+    pub fn note_overtaken(&self, state: &mut State, granted: (Ticket, RequestId)) {
+        let came_before = |&(_, other): &(Ticket, RequestId)| {
+            let other = &state.requests[other];
+            other.stage == Stage::Waiting
+                && !other.missed_turn
+                && other.arrived.is_some_and(|arrived| arrived < granted.0)
+        };
+        state.history.overtaken |= state.server.queue.iter().any(came_before);
+    }
+
+    /// What happens by itself, sooner or later, however little goes wrong. The leases of the dead come apart from the
+    /// rest, since they take so long.
+    pub fn due(&self, state: &State, actions: &mut Vec<Action>) {
+        for (client, this) in state.clients.iter().enumerate() {
+            let presence = state.server.presence[client];
+            if !this.calls.is_empty() {
+                actions.push(Action::ServerRunsCall(client));
+            }
+            for index in 0..this.stuck.len() {
+                actions.push(Action::ServerRunsStuckCall(client, index));
+                actions.push(Action::StuckCallVanishes(client, index));
+            }
+            if presence.subscriber && !this.subscribed {
+                actions.push(Action::ServerNoticesDeafness(client));
+            }
+            if this.crashed {
+                continue;
+            }
+            if !this.replies.is_empty() {
+                actions.push(Action::ClientHearsReply(client));
+            }
+            if !this.pushes.is_empty() {
+                actions.push(Action::ClientHearsPush(client));
+            }
+            let attended = self
+                .waiting(state, client)
+                .any(|request| state.requests[request].ticket.is_some());
+            if attended && !this.subscribed {
+                actions.push(Action::ClientSubscribes(client));
+            }
+            let idle = this.calls.is_empty() && this.replies.is_empty();
+            if attended && idle && self.has(Rule::Timer) && self.question_tells(state, client) {
+                actions.push(Action::ClientAsksByTimer(client));
+            }
+            for request in self.ids_of(client) {
+                match state.requests[request].stage {
+                    Stage::Holding(_) => actions.push(Action::UserReleases(request)),
+                    _ if self.out_is_due(state, request) => actions.push(Action::ClientSendsLastOut(request)),
+                    _ => {}
+                }
+            }
+        }
+        if self.claim_window_ends(state) {
+            actions.push(Action::DeadlinePasses);
+        }
+    }
+
+    /// The hold is one that nobody has claimed.
+    fn claim_window_ends(&self, state: &State) -> bool {
+        let unclaimed = state.server.held().is_some_and(|hold| hold.pushed);
+        unclaimed && self.has(Rule::ClaimWindow) && self.expires_unprovoked(state)
+    }
+
+    /// A lease ends that nobody renews, with nothing on its way that could change that.
+    pub fn expires_unprovoked(&self, state: &State) -> bool {
+        state.server.held().is_some_and(|hold| {
+            let client = &state.clients[self.client_of(hold.request)];
+            let believed = matches!(state.requests[hold.request].stage, Stage::Holding(_));
+            !believed && (client.crashed || client.is_still() && !self.out_is_due(state, hold.request))
+        })
+    }
+
+    /// What may happen besides, as often as the budget allows.
+    fn possible(&self, state: &State, actions: &mut Vec<Action>) {
+        let budget = &state.budget;
+        for (client, this) in state.clients.iter().enumerate().filter(|(_, this)| !this.crashed) {
+            let next = self
+                .callers_of(client)
+                .find(|&caller| state.requests[caller].stage == Stage::Unused);
+            actions.extend(next.map(Action::UserAcquires));
+            for request in self.ids_of(client) {
+                match state.requests[request].stage {
+                    Stage::Waiting if budget.cancels > 0 => actions.push(Action::UserCancels(request)),
+                    Stage::Holding(_) => {
+                        if budget.slowness > 0 {
+                            actions.push(Action::ClientLosesLease(request));
+                        }
+                        if budget.renewals > 0 {
+                            actions.push(Action::ClientRenews(request));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            let faults = [
+                (
+                    budget.disconnects,
+                    !this.calls.is_empty() || !this.replies.is_empty(),
+                    Action::ConnectionBreaks(client),
+                ),
+                (
+                    budget.deafenings,
+                    this.subscribed,
+                    Action::SubscriptionBreaks(client),
+                ),
+                (
+                    budget.lost_pushes,
+                    !this.pushes.is_empty(),
+                    Action::PushIsLost(client),
+                ),
+                (
+                    budget.lapsed_records,
+                    state.server.presence[client].record,
+                    Action::RecordLapses(client),
+                ),
+                (
+                    budget.slowness,
+                    this.clone().unheard().any(|grant| !grant.late),
+                    Action::ClientLingers(client),
+                ),
+                (budget.crashes, true, Action::ClientCrashes(client)),
+                (
+                    budget.questions,
+                    this.opened && self.waiting(state, client).next().is_some(),
+                    Action::ClientAsksForNothing(client),
+                ),
+            ];
+            actions.extend(
+                faults
+                    .into_iter()
+                    .filter(|(left, can, _)| *left > 0 && *can)
+                    .map(|(_, _, action)| action),
+            );
+        }
+        let hold = state.server.held().filter(|_| !self.claim_window_ends(state));
+        let believed = |request: RequestId| matches!(state.requests[request].stage, Stage::Holding(_));
+        if hold.is_some_and(|hold| {
+            !believed(hold.request) && (budget.slowness > 0 || self.expires_unprovoked(state))
+        }) {
+            actions.push(Action::DeadlinePasses);
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let clients = self.configuration.callers.len();
+        vec![State {
+            server: Server {
+                next_ticket: 1,
+                presence: vec![Presence::default(); clients],
+                ..Server::default()
+            },
+            clients: vec![Client::default(); clients],
+            requests: vec![Request::default(); self.clients.len()],
+            budget: self.configuration.budget,
+            history: Default::default(),
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.due(state, actions);
+        self.possible(state, actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        let state = &mut next;
+        match action {
+            Action::UserAcquires(request) => self.begin(state, request),
+            Action::UserCancels(request) => {
+                state.budget.cancels -= 1;
+                self.cancel(state, request);
+            }
+            Action::UserReleases(request) => self.release(state, request),
+            Action::ClientHearsReply(client) => {
+                let reply = state.clients[client].replies.remove(0);
+                self.hear_reply(state, client, reply);
+            }
+            Action::ClientHearsPush(client) => {
+                let push = state.clients[client].pushes.remove(0);
+                self.tell(state, client, push);
+            }
+            Action::ClientSubscribes(client) => self.subscribed(state, client),
+            Action::ClientAsksByTimer(client) => self.ask_first(state, client),
+            Action::ClientAsksForNothing(client) => {
+                state.budget.questions -= 1;
+                self.ask_first(state, client);
+            }
+            Action::ClientRenews(request) => {
+                state.budget.renewals -= 1;
+                self.renew(state, request);
+            }
+            Action::ClientLosesLease(request) => {
+                state.budget.slowness -= 1;
+                self.note_loss(state, self.client_of(request));
+                self.release(state, request);
+            }
+            Action::ClientSendsLastOut(request) => self.send_last_out(state, request),
+            Action::ClientLingers(client) => {
+                state.budget.slowness -= 1;
+                self.linger(state, client);
+            }
+            Action::ClientCrashes(client) => {
+                state.budget.crashes -= 1;
+                self.crash(state, client);
+            }
+            Action::ServerRunsCall(client) => self.serve(state, client),
+            Action::ServerRunsStuckCall(client, index) => self.run_stuck(state, client, index),
+            Action::ServerNoticesDeafness(client) => state.server.presence[client].subscriber = false,
+            Action::DeadlinePasses => {
+                if !self.expires_unprovoked(state) {
+                    state.budget.slowness -= 1;
+                }
+                self.expire(state);
+            }
+            Action::RecordLapses(client) => {
+                state.budget.lapsed_records -= 1;
+                state.server.presence[client].record = false;
+                // Its own clock has told the client before.
+                state.clients[client].opened = false;
+            }
+            Action::StuckCallVanishes(client, index) => drop(state.clients[client].stuck.remove(index)),
+            Action::ConnectionBreaks(client) => {
+                state.budget.disconnects -= 1;
+                self.disconnect(state, client);
+            }
+            Action::SubscriptionBreaks(client) => {
+                state.budget.deafenings -= 1;
+                self.deafen(state, client);
+            }
+            Action::PushIsLost(client) => {
+                state.budget.lost_pushes -= 1;
+                state.clients[client].pushes.remove(0);
+            }
+        }
+        Some(next)
+    }
+
+    fn within_boundary(&self, _: &State) -> bool {
+        Instant::now() < self.until
+    }
+
+    fn properties(&self) -> Vec<Property<Protocol>> {
+        properties::all()
+    }
+}

@@ -1,0 +1,183 @@
+//! The scripts, as in `lua/`: each runs as a whole. Left out: re-entrance, tries, a bound of the hand-over.
+
+use crate::protocol::Protocol;
+use crate::rules::Rule;
+use crate::state::{Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket};
+
+impl Server {
+    pub fn is_queued(&self, request: RequestId) -> bool {
+        self.queue.iter().any(|&(_, queued)| queued == request)
+    }
+
+    /// The hold that counts: one that is over does not.
+    pub fn held(&self) -> Option<&Hold> {
+        self.hold.as_ref().filter(|hold| !hold.over)
+    }
+
+    pub fn is_held_by(&self, request: RequestId) -> bool {
+        self.held().is_some_and(|hold| hold.request == request)
+    }
+
+    fn grant_of(&self, request: RequestId) -> Option<Grant> {
+        let hold = self.held().filter(|hold| hold.request == request)?;
+        Some(Grant {
+            request,
+            fence: hold.fence,
+            pushed: hold.pushed,
+            late: false,
+        })
+    }
+}
+
+impl Protocol {
+    /// `lua/acquire.lua`.
+    pub fn run_acquire(&self, state: &mut State, call: &Acquire) -> Answer {
+        let Acquire {
+            request,
+            mode,
+            ticket,
+            ..
+        } = *call;
+        let client = self.client_of(request);
+        let known = self.has(Rule::RequestIds);
+        if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
+            return Answer::Granted(grant);
+        }
+        if mode == Mode::Question && !state.server.presence[client].record && self.has(Rule::GoneAnswered) {
+            return Answer::Gone;
+        }
+        self.drop_ended(state, client);
+
+        let mut enqueued = !state.server.is_queued(request);
+        let next_ticket = state.server.next_ticket;
+        let ticket = ticket.unwrap_or(next_ticket);
+        if enqueued {
+            state.server.next_ticket = next_ticket.max(ticket + 1);
+            state.server.queue.push((ticket, request));
+        } else if self.has(Rule::EarlierTicketCounts) {
+            let later = |place: &&mut (Ticket, RequestId)| place.1 == request && place.0 > ticket;
+            if let Some(place) = state.server.queue.iter_mut().find(later) {
+                place.0 = ticket;
+                enqueued = true;
+            }
+        }
+        state.server.queue.sort_unstable();
+        if state.server.hold.is_none() {
+            self.hand_over(state, Some(request));
+            if let Some(grant) = state.server.grant_of(request) {
+                if !state
+                    .server
+                    .queue
+                    .iter()
+                    .any(|&(queued, _)| queued >= next_ticket)
+                {
+                    // Nobody was told of this ticket.
+                    state.server.next_ticket = next_ticket;
+                }
+                return Answer::Granted(grant);
+            }
+        }
+        let server = &mut state.server;
+        if mode != Mode::Wait {
+            server.presence[client].record = true;
+        }
+        let place = server.queue.iter().find(|&&(_, queued)| queued == request);
+        let sibling = server
+            .held()
+            .filter(|hold| self.client_of(hold.request) == client && hold.request != request)
+            .and_then(|hold| server.grant_of(hold.request));
+        Answer::Queued {
+            ticket: place.map_or(0, |&(ticket, _)| ticket),
+            enqueued,
+            sibling: sibling.filter(|_| self.has(Rule::TellSibling)),
+        }
+    }
+
+    /// `lua/release.lua`: of the grant under this fence or, without one, `out`.
+    pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) {
+        self.drop_ended(state, self.client_of(request));
+        let by_id = fence.is_none() || !self.has(Rule::ReleaseNamesFence);
+        let counts = |hold: &Hold| hold.request == request && (by_id || fence == Some(hold.fence));
+        if state.server.hold.as_ref().is_some_and(counts) {
+            state.server.hold = None;
+        }
+        if fence.is_none() {
+            state.server.queue.retain(|&(_, queued)| queued != request);
+        }
+        if state.server.hold.is_none() {
+            self.hand_over(state, None);
+        }
+    }
+
+    /// `lua/renew.lua`.
+    pub fn run_renew(&self, state: &mut State, request: RequestId, fence: Fence) {
+        let server = &mut state.server;
+        match server.hold.as_mut().filter(|hold| !hold.over) {
+            Some(hold) if hold.request == request && hold.fence == fence => hold.pushed = false,
+            None if !self.has(Rule::RenewNeverCreates) => {
+                server.hold = Some(Hold {
+                    request,
+                    fence,
+                    pushed: false,
+                    over: false,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Drops a hold whose deadline is past, and with it the record of its client, which is dead or asleep: unless it
+    /// is the one that calls.
+    fn drop_ended(&self, state: &mut State, caller: ClientId) {
+        if let Some(ended) = state.server.hold.take_if(|hold| hold.over) {
+            let client = self.client_of(ended.request);
+            if client != caller {
+                state.server.presence[client].record = false;
+            }
+        }
+    }
+
+    /// `lua/lib/hand_over.lua`: gives the free lock to the first in the queue who can be reached.
+    fn hand_over(&self, state: &mut State, caller: Option<RequestId>) {
+        let mut passed_over = Vec::new();
+        while !state.server.queue.is_empty() {
+            let place = state.server.queue.remove(0);
+            let request = place.1;
+            let client = self.client_of(request);
+            let presence = &mut state.server.presence[client];
+            let mine = caller == Some(request);
+            if mine || (presence.record && presence.subscriber) {
+                let fence = state.server.fence + 1;
+                state.server.fence = fence;
+                state.server.hold = Some(Hold {
+                    request,
+                    fence,
+                    pushed: !mine,
+                    over: false,
+                });
+                if !mine && state.clients[client].subscribed {
+                    state.clients[client].pushes.push(Grant {
+                        request,
+                        fence,
+                        pushed: true,
+                        late: false,
+                    });
+                }
+                self.note_overtaken(state, place);
+                break;
+            }
+            state.requests[request].missed_turn = true;
+            if self.has(Rule::RemoveRecord) {
+                presence.record = false;
+            }
+            if !self.has(Rule::RemoveUnreachable) {
+                passed_over.push(place);
+            }
+            if !self.has(Rule::HandOverGoesOn) {
+                break;
+            }
+        }
+        state.server.queue.extend(passed_over);
+        state.server.queue.sort_unstable();
+    }
+}
