@@ -43,7 +43,7 @@ pub const COUNTEREXAMPLES: [Counterexample; 21] = [
     example(
         &[Rule::NewIdAfterWithdrawal],
         TWICE_SLOW.with_callers(PAIR),
-        ONE_HOLDER,
+        NEWEST_FENCE,
     ),
     example(
         &[Rule::NewIdAfterWithdrawal, Rule::ReleaseNamesFence],
