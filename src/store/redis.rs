@@ -2,6 +2,7 @@
 //!
 //! Nothing but the files under this one knows fred.
 
+mod commands;
 mod connection;
 mod failure;
 mod flights;
@@ -22,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use self::commands::Command;
 use self::connection::{Backoff, Connection, Connector, Purpose};
 use self::lane::{Heard, Lane, Why};
 use self::link::Link;
@@ -77,7 +79,7 @@ impl RedisStore {
         let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
         let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
         let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
-        if let Err(Failure::Refused(error)) = lane.load_scripts(commands.client()).await {
+        if let Err(Failure::Refused(error)) = lane.scripts().load(commands.client()).await {
             return Err(Error::Refused(error));
         }
         warn_of_eviction(&commands).await;
@@ -109,7 +111,7 @@ impl RedisStore {
         let lane = Arc::clone(&self.lane);
         Box::pin(async move {
             let heard = Arc::clone(&lane)
-                .call(|| lane.script(operation.invocation()))
+                .call(|| lane.scripts().command(operation.invocation()))
                 .await?;
             let reply =
                 elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
@@ -158,7 +160,7 @@ impl Store for RedisStore {
     fn time(&self) -> Call<()> {
         let lane = Arc::clone(&self.lane);
         Box::pin(async move {
-            let heard = Arc::clone(&lane).call(Lane::time).await?;
+            let heard = Arc::clone(&lane).call(Command::time).await?;
             match time_of(&heard.value) {
                 Some(now) => Ok(Answer {
                     at: exchange(&heard, now),

@@ -6,6 +6,12 @@
 //!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer.
 //! - So nothing is ever queued in a fred client that is not connected, and nothing is sent late by it.
 //! - A call whose caller is gone by then is not sent.
+//!
+//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call for 100 ms, so that the
+//! others are sent again without it; and another client that loads the scripts between the two, which none can rule out
+//! but by waiting for each reply. The server's order, by tickets, is right all the same.
+
+mod healing;
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,23 +22,20 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
-use fred::interfaces::{ClientLike, LuaInterface};
-use fred::types::{ClusterHash, CustomCommand, Value};
-use futures_util::future::try_join_all;
+use fred::types::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use super::commands::{Command, Scripts};
 use super::failure;
 use super::flights::{Flight, Flights};
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
-use crate::script::{Invocation, Script};
+use crate::script::Script;
 use crate::store::Failure;
 
 /// How often one call is sent at most, when each time the server has forgotten the scripts again.
 const SENDINGS: usize = 8;
-/// How long a call that was answered may stay unread by its caller before the others are sent without it.
-const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -40,7 +43,7 @@ pub(super) struct Lane {
     flights: Arc<Flights>,
     /// When a reply last came, in ns of the clock.
     heard: AtomicU64,
-    scripts: Vec<(&'static Script, Value)>,
+    scripts: Scripts,
     condemned: mpsc::UnboundedSender<Condemned>,
     runtime: Handle,
     clock: Clock,
@@ -91,13 +94,6 @@ struct Parked {
     resume: oneshot::Sender<Result<Sent, Failure>>,
 }
 
-/// A command as fred takes it.
-#[derive(Debug)]
-pub(super) struct Command {
-    name: &'static str,
-    args: Vec<Value>,
-}
-
 type Reply = Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>;
 
 /// A call under way.
@@ -129,7 +125,6 @@ impl Lane {
         attempt_timeout: Duration,
     ) -> (Arc<Lane>, mpsc::UnboundedReceiver<Condemned>) {
         let (condemned, to_replace) = mpsc::unbounded_channel();
-        let sha = |script: &Script| Value::from(fred::util::sha1_hash(script.text));
         let state = State {
             gate: Gate::Down(Failure::NotExecuted(ServerError::new("not connected yet"))),
             generation: 0,
@@ -142,7 +137,7 @@ impl Lane {
             state: Mutex::new(state),
             flights: Arc::default(),
             heard: AtomicU64::new(0),
-            scripts: scripts.iter().map(|script| (*script, sha(script))).collect(),
+            scripts: Scripts::new(scripts),
             condemned,
             runtime: Handle::current(),
             clock: Clock::Boot,
@@ -155,21 +150,8 @@ impl Lane {
         self.clock
     }
 
-    pub(super) fn script(&self, invocation: Invocation) -> Command {
-        let sha = self
-            .scripts
-            .iter()
-            .find(|(script, _)| std::ptr::eq(*script, invocation.script));
-        let sha = sha.map_or(Value::Null, |(_, sha)| sha.clone());
-        let mut args = Vec::with_capacity(2 + invocation.keys.len() + invocation.args.len());
-        args.push(sha);
-        args.push(Value::from(invocation.keys.len().to_string()));
-        args.extend(invocation.keys.into_iter().map(Value::from));
-        args.extend(invocation.args.into_iter().map(Value::from));
-        Command {
-            name: "EVALSHA",
-            args,
-        }
+    pub(super) fn scripts(&self) -> &Scripts {
+        &self.scripts
     }
 
     /// Sends the command, at the first poll, and waits for the reply. It is asked for again if it must be sent again.
@@ -210,14 +192,6 @@ impl Lane {
         ))
     }
 
-    /// The server's time, by a command that does nothing else.
-    pub(super) fn time() -> Command {
-        Command {
-            name: "TIME",
-            args: Vec::new(),
-        }
-    }
-
     fn enter(self: &Arc<Lane>, place: &mut Option<u64>, command: Command) -> Result<Entry, Failure> {
         let mut state = self.state();
         let place = *place.get_or_insert_with(|| {
@@ -245,10 +219,7 @@ impl Lane {
     fn send(&self, state: &State, client: &Client, command: Command) -> Sent {
         let at = self.clock.now();
         let client = client.clone();
-        let mut reply: Reply = Box::pin(async move {
-            let name = CustomCommand::new_static(command.name, ClusterHash::Random, false);
-            client.custom(name, command.args).await
-        });
+        let mut reply: Reply = Box::pin(async move { command.run(&client).await });
         if let Poll::Ready(result) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             reply = Box::pin(std::future::ready(result));
         }
@@ -352,52 +323,6 @@ impl Lane {
         }
     }
 
-    /// Has the scripts loaded again, unless that was done since the call was sent.
-    fn heal(self: &Arc<Lane>, heals_when_sent: u64) {
-        let mut state = self.state();
-        let Gate::Open(client) = &state.gate else { return };
-        if state.healing || state.heals != heals_when_sent {
-            return;
-        }
-        let healer = Healer {
-            client: client.clone(),
-            generation: state.generation,
-            lane: Arc::clone(self),
-            result: Err(Failure::Closed),
-        };
-        state.healing = true;
-        // A runtime that is gone drops the healer at once, and that takes the lock.
-        drop(state);
-        self.runtime.spawn(healer.run());
-    }
-
-    fn healed(&self, generation: u64, result: Result<(), Failure>) {
-        let mut state = self.state();
-        state.healing = false;
-        state.heals += 1;
-        match result {
-            Err(failure) if state.generation == generation => {
-                for parked in std::mem::take(&mut state.parked) {
-                    let _ = parked.resume.send(Err(failure.clone()));
-                }
-            }
-            // A failure of the connection before this one does not matter any more.
-            _ => self.resume(&mut state),
-        }
-    }
-
-    /// Loads all scripts. A failure means that no call was executed.
-    pub(super) async fn load_scripts(&self, client: &Client) -> Result<(), Failure> {
-        let loads = self
-            .scripts
-            .iter()
-            .map(|(script, _)| client.script_load::<Value, _>(script.text));
-        match try_join_all(loads).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failure::of_unsent(failure::of(&error))),
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -408,31 +333,6 @@ impl fmt::Debug for Sent {
         f.debug_struct("Sent")
             .field("at", &self.at)
             .finish_non_exhaustive()
-    }
-}
-
-/// Loads the scripts, lets all those who met their absence take their places, and opens the lane; also when it is
-/// dropped half-way.
-struct Healer {
-    lane: Arc<Lane>,
-    client: Client,
-    generation: u64,
-    result: Result<(), Failure>,
-}
-
-impl Healer {
-    async fn run(mut self) {
-        self.result = self.lane.load_scripts(&self.client).await;
-        // Everything sent before the scripts has been answered by now. A caller who does not poll its call must
-        // not hold up the others.
-        let _ = tokio::time::timeout(STRAGGLER_TIMEOUT, self.lane.flights.none()).await;
-    }
-}
-
-impl Drop for Healer {
-    fn drop(&mut self) {
-        let result = std::mem::replace(&mut self.result, Ok(()));
-        self.lane.healed(self.generation, result);
     }
 }
 

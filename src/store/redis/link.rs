@@ -43,7 +43,7 @@ impl Link {
                         // Here rather than when they are missed, since another client may load them between two of
                         // the calls that wait here: the second one would overtake the first. If the server takes none
                         // now, they are loaded when they are missed.
-                        let _ = self.lane.load_scripts(connection.client()).await;
+                        let _ = self.lane.scripts().load(connection.client()).await;
                         break connection;
                     }
                     Err(failure) => self.lane.down(failure::of_unsent(failure)),

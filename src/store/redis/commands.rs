@@ -1,0 +1,70 @@
+//! What is sent to the server, as fred takes it: the scripts by their hashes, and the question for the time.
+
+use fred::clients::Client;
+use fred::error::Error;
+use fred::interfaces::{ClientLike, LuaInterface};
+use fred::types::{ClusterHash, CustomCommand, Value};
+use futures_util::future::try_join_all;
+
+use super::failure;
+use crate::script::{Invocation, Script};
+use crate::store::Failure;
+
+#[derive(Debug)]
+pub(super) struct Command {
+    name: &'static str,
+    args: Vec<Value>,
+}
+
+impl Command {
+    /// The server's time, by a command that does nothing else.
+    pub(super) fn time() -> Command {
+        Command {
+            name: "TIME",
+            args: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
+        let name = CustomCommand::new_static(self.name, ClusterHash::Random, false);
+        client.custom(name, self.args).await
+    }
+}
+
+/// The scripts, with the hashes that the server knows them by.
+#[derive(Debug)]
+pub(super) struct Scripts(Vec<(&'static Script, Value)>);
+
+impl Scripts {
+    pub(super) fn new(scripts: &[&'static Script]) -> Scripts {
+        let sha = |script: &Script| Value::from(fred::util::sha1_hash(script.text));
+        Scripts(scripts.iter().map(|script| (*script, sha(script))).collect())
+    }
+
+    pub(super) fn command(&self, invocation: Invocation) -> Command {
+        let mut scripts = self.0.iter();
+        let sha = scripts.find(|(script, _)| std::ptr::eq(*script, invocation.script));
+        let sha = sha.map_or(Value::Null, |(_, sha)| sha.clone());
+        let mut args = Vec::with_capacity(2 + invocation.keys.len() + invocation.args.len());
+        args.push(sha);
+        args.push(Value::from(invocation.keys.len().to_string()));
+        args.extend(invocation.keys.into_iter().map(Value::from));
+        args.extend(invocation.args.into_iter().map(Value::from));
+        Command {
+            name: "EVALSHA",
+            args,
+        }
+    }
+
+    /// Has the server learn all of them. A failure means that no call was executed.
+    pub(super) async fn load(&self, client: &Client) -> Result<(), Failure> {
+        let loads = self
+            .0
+            .iter()
+            .map(|(script, _)| client.script_load::<Value, _>(script.text));
+        match try_join_all(loads).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failure::of_unsent(failure::of(&error))),
+        }
+    }
+}
