@@ -12,7 +12,7 @@
 --   6 more       a bound was reached, with the lock free: call again
 --   0 newer format, nothing done
 -- `ttl`: ms until the lock can next be free. `ahead`: how many are queued before it, at most. `enqueued`: 1 if this
--- call queued it. `seen`: 1 if the server sees the client's subscription (questions only). `denied`: 1 if the ACL refused a push.
+-- call queued it, or moved it forward to its ticket. `seen`: 1 if the server sees the client's subscription (questions only). `denied`: 1 if the ACL refused a push.
 -- `sibling` and what follows: the holder's grant if the holder is a request of the same client, which may not have
 -- heard; else '', 0, 0, 0.
 --
@@ -91,7 +91,8 @@ if mode ~= 'try' then
   if ticket_us == '' or tonumber(ticket_us) > tonumber(now_us) then
     ticket_us = now_us
   end
-  enqueued = redis.call('ZADD', queue_key, 'NX', ticket_us, request)
+  -- A late first attempt, which brings no ticket, may have queued it behind its place.
+  enqueued = redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request)
   queued = queued + enqueued
   if enqueued == 1 and queued == 1 then
     keep(queue_key)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Tick;
 
-/// How often a room asks, at most, until the server sees its subscription.
+/// How often a room asks again, at most, until the server sees its subscription.
 const CONFIRMATIONS: u32 = 3;
 
 #[derive(Debug, Default)]
@@ -22,8 +22,9 @@ pub(crate) struct Agenda {
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Todo {
-    Ask(Vec<u64>),
-    Question(u64),
+    AskAll,
+    Ask(BTreeSet<u64>),
+    Question,
     /// Nothing until then.
     Wait(Tick),
     Leave,
@@ -61,39 +62,30 @@ impl Agenda {
         }
     }
 
-    /// What to do now, for the waiters of these numbers. Without any, the attendant leaves at `leave_at`; with some, a
-    /// question is due after `interval` at the latest.
-    pub(crate) fn next(
-        &mut self,
-        now: Tick,
-        mut waiters: impl Iterator<Item = u64>,
-        interval: Duration,
-        leave_at: Tick,
-    ) -> Todo {
+    /// What to do now. A question is due after `interval` at the latest; in an empty room none is, and the attendant
+    /// leaves at `leave_at`.
+    pub(crate) fn next(&mut self, now: Tick, interval: Duration, leave_at: Option<Tick>) -> Todo {
         if std::mem::take(&mut self.ask_all) {
             self.asks.clear();
-            return Todo::Ask(waiters.collect());
+            return Todo::AskAll;
         }
         if !self.asks.is_empty() {
-            return Todo::Ask(std::mem::take(&mut self.asks).into_iter().collect());
+            return Todo::Ask(std::mem::take(&mut self.asks));
         }
-        let next = match waiters.next() {
-            None => {
-                self.question_due = None;
-                if now >= leave_at {
-                    return Todo::Leave;
-                }
-                leave_at
+        let next = if let Some(leave_at) = leave_at {
+            self.question_due = None;
+            if leave_at <= now {
+                return Todo::Leave;
             }
-            Some(first) => {
-                let due = *self.question_due.get_or_insert(now.after(interval));
-                if due <= now {
-                    // In case nothing is heard; an answer puts it earlier.
-                    self.question_due = Some(now.after(interval));
-                    return Todo::Question(first);
-                }
-                due
+            leave_at
+        } else {
+            let due = *self.question_due.get_or_insert(now.after(interval));
+            if due <= now {
+                // In case nothing is heard; an answer puts it earlier.
+                self.question_due = Some(now.after(interval));
+                return Todo::Question;
             }
+            due
         };
         self.asleep_until = Some(next);
         Todo::Wait(next)
@@ -110,60 +102,60 @@ mod tests {
         Tick::ZERO.after(Duration::from_millis(ms))
     }
 
-    /// What is to do at `ms` for these waiters; without any, the attendant leaves at 1 s.
-    fn next(agenda: &mut Agenda, ms: u64, waiters: &[u64]) -> Todo {
-        agenda.next(at(ms), waiters.iter().copied(), INTERVAL, at(1000))
+    /// What is to do at `ms` while somebody waits.
+    fn next(agenda: &mut Agenda, ms: u64) -> Todo {
+        agenda.next(at(ms), INTERVAL, None)
     }
 
     #[test]
     fn asking_everybody_includes_those_who_were_to_ask_anyway() {
         let mut agenda = Agenda::default();
         agenda.ask([7, 3]);
-        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Ask(vec![3, 7]));
+        assert_eq!(next(&mut agenda, 0), Todo::Ask([3, 7].into()));
         agenda.ask([7]);
         agenda.ask_all();
-        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Ask(vec![3, 5, 7]));
-        assert_eq!(next(&mut agenda, 0, &[3, 5, 7]), Todo::Wait(at(5000)));
+        assert_eq!(next(&mut agenda, 0), Todo::AskAll);
+        assert_eq!(next(&mut agenda, 0), Todo::Wait(at(5000)));
     }
 
     #[test]
     fn a_question_is_only_ever_put_earlier() {
         let mut agenda = Agenda::default();
-        assert_eq!(next(&mut agenda, 0, &[3]), Todo::Wait(at(5000)));
+        assert_eq!(next(&mut agenda, 0), Todo::Wait(at(5000)));
         assert!(agenda.question_by(at(300)), "the attendant would sleep past it");
         assert!(!agenda.question_by(at(9000)));
-        assert_eq!(next(&mut agenda, 200, &[3]), Todo::Wait(at(300)));
-        assert_eq!(next(&mut agenda, 300, &[3]), Todo::Question(3));
-        assert_eq!(next(&mut agenda, 300, &[3]), Todo::Wait(at(5300)));
+        assert_eq!(next(&mut agenda, 200), Todo::Wait(at(300)));
+        assert_eq!(next(&mut agenda, 300), Todo::Question);
+        assert_eq!(next(&mut agenda, 300), Todo::Wait(at(5300)));
     }
 
     #[test]
-    fn an_empty_room_is_left_when_its_time_is_over() {
+    fn an_empty_room_has_no_question_and_is_left_when_its_time_is_over() {
         let mut agenda = Agenda::default();
         agenda.question_by(at(300));
-        assert_eq!(next(&mut agenda, 400, &[]), Todo::Wait(at(1000)));
-        assert_eq!(next(&mut agenda, 1000, &[]), Todo::Leave);
-        assert_eq!(next(&mut agenda, 1000, &[4]), Todo::Wait(at(6000)));
+        assert_eq!(agenda.next(at(400), INTERVAL, Some(at(1000))), Todo::Wait(at(1000)));
+        assert_eq!(agenda.next(at(1000), INTERVAL, Some(at(1000))), Todo::Leave);
+        assert_eq!(next(&mut agenda, 1000), Todo::Wait(at(6000)));
     }
 
     #[test]
-    fn a_new_subscription_is_asked_about_three_times_or_until_it_is_seen() {
+    fn a_new_subscription_is_asked_about_four_times_or_until_it_is_seen() {
         let mut agenda = Agenda::default();
         agenda.subscribed(at(0));
         let mut now = 0;
         for pause in [40, 160, 640] {
-            assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+            assert_eq!(next(&mut agenda, now), Todo::Question);
             agenda.questioned(at(now), false);
             now += pause;
-            assert_eq!(next(&mut agenda, now - 1, &[3]), Todo::Wait(at(now)));
+            assert_eq!(next(&mut agenda, now - 1), Todo::Wait(at(now)));
         }
-        assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+        assert_eq!(next(&mut agenda, now), Todo::Question);
         agenda.questioned(at(now), false);
-        assert_eq!(next(&mut agenda, now, &[3]), Todo::Wait(at(now + 5000)));
+        assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
 
         agenda.subscribed(at(now));
-        assert_eq!(next(&mut agenda, now, &[3]), Todo::Question(3));
+        assert_eq!(next(&mut agenda, now), Todo::Question);
         agenda.questioned(at(now), true);
-        assert_eq!(next(&mut agenda, now, &[3]), Todo::Wait(at(now + 5000)));
+        assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
     }
 }

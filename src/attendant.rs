@@ -47,8 +47,9 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
             ROOM_KEPT
         };
         let done = match room.todo(kept) {
-            Todo::Ask(numbers) => ask(&room, &numbers).await,
-            Todo::Question(number) => question(&room, number).await,
+            Todo::AskAll => ask(&room, room.numbers()).await,
+            Todo::Ask(numbers) => ask(&room, numbers).await,
+            Todo::Question => question(&room).await,
             Todo::Wait(until) => {
                 let until = match &subscription {
                     Subscription::Due(at, _) if !room.is_empty() => until.min(*at),
@@ -83,8 +84,9 @@ enum Subscription {
 }
 
 /// Sends the calls of these requests, in this order and all at once.
-async fn ask(room: &Room, numbers: &[u64]) -> Result<(), Failure> {
-    let mut calls: FuturesUnordered<_> = numbers.iter().map(|&number| call(room, number, false)).collect();
+async fn ask(room: &Room, numbers: impl IntoIterator<Item = u64>) -> Result<(), Failure> {
+    let calls = numbers.into_iter().map(|number| call(room, number, false));
+    let mut calls: FuturesUnordered<_> = calls.collect();
     let mut outcome = Ok(());
     while let Some(answer) = calls.next().await {
         outcome = outcome.and(answer.map(drop));
@@ -93,7 +95,10 @@ async fn ask(room: &Room, numbers: &[u64]) -> Result<(), Failure> {
 }
 
 /// Asks for the first of the room whether anything happened that nobody told.
-async fn question(room: &Room, number: u64) -> Result<(), Failure> {
+async fn question(room: &Room) -> Result<(), Failure> {
+    let Some(number) = room.first() else {
+        return Ok(());
+    };
     let seen = call(room, number, true).await?;
     room.questioned(seen == Some(true));
     Ok(())

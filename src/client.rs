@@ -134,8 +134,8 @@ impl Client {
         }
     }
 
-    /// How many leases this client has lost or let lapse. Each may have cost it its records: the next request of
-    /// a room opens one again when the number has changed.
+    /// How often this client may have lost its records: with a lease that it lost or let lapse, or with a connection.
+    /// The next request of a room opens one again when the number has changed.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }

@@ -46,11 +46,7 @@ impl Held {
         let lost = held.finish();
         let give_up = held.keeper.patience_until();
         let released = held.keeper.release(&held.hold, give_up).await;
-        if !matches!(released, Err(Error::Unavailable(_))) {
-            held.settled = true;
-            held.keeper
-                .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);
-        }
+        held.settled = !matches!(released, Err(Error::Unavailable(_)));
         match (lost, released) {
             // The server knows whether somebody else has had the lock since.
             (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),

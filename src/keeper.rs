@@ -310,7 +310,6 @@ impl Keeper {
                     tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
                         "release not confirmed; the lease ends by itself");
                 }
-                self.out(&hold.keys, &hold.request, false, &hold.trail);
             }
             Errand::Out {
                 keys,
@@ -363,8 +362,18 @@ impl Keeper {
         }
     }
 
-    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`.
+    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request is never
+    /// used again.
     pub(crate) async fn release(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
+        let released = self.release_grant(hold, give_up).await;
+        // A question that was under way as the hold ran out may have queued the request anew, or made it the holder
+        // again, under a fence that nobody knows of.
+        let was_over = matches!(released, Err(Error::Lost(_)));
+        self.out(&hold.keys, &hold.request, was_over, &hold.trail);
+        released
+    }
+
+    async fn release_grant(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
         let mut backoff = Backoff::new();
         let mut released = false;
         let mut unanswered = false;

@@ -239,7 +239,9 @@ impl Room {
             Acquired::Granted(grant) => {
                 let heard = self.tell(&grant, Some(at.local(grant.deadline)));
                 if about.again && !grant.pushed {
-                    // It found the lock free: it may have missed its turn, and the others theirs with it.
+                    // It found the lock free: it may have missed its turn, the others theirs with it, and the client
+                    // its record.
+                    self.forget_record();
                     self.question_now();
                 }
                 heard
@@ -422,15 +424,24 @@ impl Room {
     pub(crate) fn todo(&self, kept: Duration) -> Todo {
         let now = self.client.now();
         let mut state = locked(&self.state);
-        let State {
-            agenda,
-            waiters,
-            empty_since,
-            ..
-        } = &mut *state;
-        let leave_at = empty_since.unwrap_or(now).after(kept);
-        let interval = self.client.options.question_interval();
-        agenda.next(now, waiters.keys().copied(), interval, leave_at)
+        let is_empty = state.waiters.is_empty();
+        let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(kept));
+        state
+            .agenda
+            .next(now, self.client.options.question_interval(), leave_at)
+    }
+
+    /// The numbers of all who wait.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        locked(&self.state).waiters.keys().copied().collect()
+    }
+
+    /// For whom the room asks its question: of those who wait, the one whose turn comes first. As long as that one
+    /// has not lost its place, none has.
+    pub(crate) fn first(&self) -> Option<u64> {
+        let state = locked(&self.state);
+        let turn = |(number, waiter): &(&u64, &Waiter)| (waiter.ticket.is_none(), waiter.ticket, **number);
+        state.waiters.iter().min_by_key(turn).map(|(number, _)| *number)
     }
 
     pub(crate) fn ask_again(&self, number: u64) {

@@ -126,6 +126,8 @@ impl Listener for Rooms {
 
     fn reconnected(&self) {
         self.client.forget_anchors();
+        // Whatever is answered to calls of before.
+        self.client.note_loss();
         for room in self.all() {
             room.return_all();
         }

@@ -82,11 +82,12 @@ impl Queue {
         self.tickets.get(request).copied()
     }
 
-    /// Whether it was not queued before; if it was, it keeps its place.
+    /// Whether it was not at this place, or one before it; if it was, it keeps its place.
     pub(super) fn add(&mut self, ticket: u64, request: &Request) -> bool {
-        if self.tickets.contains_key(request) {
+        if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
         }
+        self.remove(request);
         self.tickets.insert(request.clone(), ticket);
         self.order.insert((ticket, request.clone()))
     }

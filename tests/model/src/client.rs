@@ -82,9 +82,6 @@ impl Protocol {
         match answer {
             Answer::Granted(grant) => {
                 self.tell(state, client, grant);
-                if grant.fence > state.requests[grant.request].taken {
-                    self.refuse_revival(state, grant.request);
-                }
                 if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
                     // It found the lock free: it may have missed its turn, the others theirs with it, and the client
                     // its record.
@@ -111,8 +108,6 @@ impl Protocol {
                 if request.stage == Stage::Waiting {
                     request.ticket = Some(ticket);
                     request.arrived = request.arrived.or(Some(ticket));
-                } else {
-                    self.refuse_revival(state, call.request);
                 }
                 if let Some(grant) = sibling {
                     self.tell(state, client, grant);
@@ -122,17 +117,6 @@ impl Protocol {
                 state.clients[client].opened = false;
                 self.ask_all(state, client);
             }
-        }
-    }
-
-    /// A call that was under way as the request's hold ended has queued it anew, or made it the holder again.
-    fn refuse_revival(&self, state: &mut State, request: RequestId) {
-        let asked = &state.requests[request];
-        let used = asked.taken > 0 && !asked.stage.believes();
-        if used && self.has(Rule::OutForUnwantedGrant) {
-            state.clients[self.client_of(request)]
-                .calls
-                .push(Call::Out(request));
         }
     }
 
@@ -226,13 +210,15 @@ impl Protocol {
         }
     }
 
-    /// A call other than an acquire was answered.
-    pub fn done(&self, state: &mut State, call: &Call) {
-        if let Call::Release(request, _) = call {
-            let request = &mut state.requests[*request];
-            if request.stage == Stage::Releasing {
-                request.stage = Stage::Over;
-                request.loose &= self.has(Rule::OutAfterSuccess);
+    /// A release was answered. One that found nothing may have come behind a question that queued the request anew, or
+    /// made it the holder again.
+    pub fn released(&self, state: &mut State, id: RequestId, found: bool) {
+        let request = &mut state.requests[id];
+        if request.stage == Stage::Releasing {
+            request.stage = Stage::Over;
+            request.loose &= self.has(Rule::OutAfterSuccess);
+            if !found && self.has(Rule::OutAfterLoss) {
+                state.clients[self.client_of(id)].calls.push(Call::Out(id));
             }
         }
     }

@@ -61,7 +61,7 @@ pub const COUNTEREXAMPLES: [Counterexample; 21] = [
         NO_GHOST_HOLDER,
     ),
     example(&[Rule::NotAfter], DISCONNECT.with_callers(PAIR), NO_GHOST_HOLDER),
-    example(&[Rule::OutForUnwantedGrant], SLOWNESS, NO_GHOST_HOLDER),
+    example(&[Rule::OutAfterLoss], SLOWNESS, NO_GHOST_HOLDER),
     example(&[Rule::RefuseLateGrants], SLOWNESS.with_callers(PAIR), ONE_HOLDER),
     example(
         &[Rule::IgnoreOlderPush],

@@ -5,17 +5,26 @@ use crate::protocol::Protocol;
 use crate::rules::Rule;
 use crate::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
 
+/// What a call came to.
+enum Outcome {
+    Acquired(Answer),
+    Released { found: bool },
+    Renewed,
+}
+
 impl Protocol {
     /// The server runs the next call of a live connection, and answers it.
     pub fn serve(&self, state: &mut State, client: ClientId) {
         let call = state.clients[client].calls.remove(0);
-        let answer = self.run(state, &call);
-        match (call, answer) {
-            (Call::Acquire(call), Some(answer)) => {
+        match (self.run(state, &call), call) {
+            (Outcome::Acquired(answer), Call::Acquire(call)) => {
                 state.requests[call.request].missed_turn &= !call.returns || answer == Answer::Gone;
                 state.clients[client].replies.push(Reply { call, answer });
             }
-            (call, _) => self.done(state, &call),
+            (Outcome::Released { found }, Call::Release(request, _)) => {
+                self.released(state, request, found);
+            }
+            _ => {}
         }
     }
 
@@ -25,16 +34,22 @@ impl Protocol {
         self.run(state, &call);
     }
 
-    fn run(&self, state: &mut State, call: &Call) -> Option<Answer> {
-        let mut answer = None;
-        match call {
-            Call::Acquire(acquire) => answer = Some(self.run_acquire(state, acquire)),
-            Call::Release(request, fence) => self.run_release(state, *request, Some(*fence)),
-            Call::Out(request) => self.run_release(state, *request, None),
-            Call::Renew(request, fence) => self.run_renew(state, *request, *fence),
-        }
+    fn run(&self, state: &mut State, call: &Call) -> Outcome {
+        let outcome = match call {
+            Call::Acquire(acquire) => Outcome::Acquired(self.run_acquire(state, acquire)),
+            Call::Release(request, fence) => Outcome::Released {
+                found: self.run_release(state, *request, Some(*fence)),
+            },
+            Call::Out(request) => Outcome::Released {
+                found: self.run_release(state, *request, None),
+            },
+            Call::Renew(request, fence) => {
+                self.run_renew(state, *request, *fence);
+                Outcome::Renewed
+            }
+        };
         self.note_left_free(state);
-        answer
+        outcome
     }
 
     fn note_left_free(&self, state: &mut State) {

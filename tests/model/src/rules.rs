@@ -25,7 +25,7 @@ pub enum Rule {
     ClaimWindow,
     RenewNeverCreates,
     EarlierTicketCounts,
-    OutForUnwantedGrant,
+    OutAfterLoss,
     AskForTheNext,
 }
 
@@ -52,7 +52,7 @@ impl Rule {
         Rule::ClaimWindow,
         Rule::RenewNeverCreates,
         Rule::EarlierTicketCounts,
-        Rule::OutForUnwantedGrant,
+        Rule::OutAfterLoss,
         Rule::AskForTheNext,
     ];
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Rule {
             Rule::ClaimWindow => "a pushed grant is short until it is claimed",
             Rule::RenewNeverCreates => "a renewal never makes a hold that is gone",
             Rule::EarlierTicketCounts => "of two tickets of a request the earlier counts",
-            Rule::OutForUnwantedGrant => "a newer grant than the one that was used is sent `out`",
+            Rule::OutAfterLoss => "`out` after a release that found nothing",
             Rule::AskForTheNext => "a room asks for the one whose turn comes first",
         })
     }

@@ -93,20 +93,19 @@ impl Protocol {
         }
     }
 
-    /// `lua/release.lua`: of the grant under this fence or, without one, `out`.
-    pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) {
+    /// `lua/release.lua`: of the grant under this fence or, without one, `out`. Returns whether there was that hold.
+    pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) -> bool {
         self.drop_ended(state, self.client_of(request));
         let by_id = fence.is_none() || !self.has(Rule::ReleaseNamesFence);
         let counts = |hold: &Hold| hold.request == request && (by_id || fence == Some(hold.fence));
-        if state.server.hold.as_ref().is_some_and(counts) {
-            state.server.hold = None;
-        }
+        let found = state.server.hold.take_if(|hold| counts(hold)).is_some();
         if fence.is_none() {
             state.server.queue.retain(|&(_, queued)| queued != request);
         }
         if state.server.hold.is_none() {
             self.hand_over(state, None);
         }
+        found
     }
 
     /// `lua/renew.lua`.
