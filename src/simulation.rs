@@ -20,7 +20,6 @@
 //! | the `out` of a cancelled call | 81 of 196 | a hold that nobody knows of |
 //! | the release of a dropped hold | 5 of 5 | still held, starved |
 //! | a release is the earlier attempt's only if the lease was not over, and one was unanswered | 31 of 423 | a release that was none |
-//! | the question of a room when its time comes | the first | it asks without end |
 //!
 //! What only costs time is not noticed, since timers make up for it: to ask again after a reconnect or when told `gone`,
 //! the `out` after unanswered calls. Nor is what another rule makes up for: to give up a grant with too little
