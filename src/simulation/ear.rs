@@ -9,13 +9,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use super::history::Fault;
+use super::history::{Event, Fault};
 use super::line::Ends;
 use super::network::Stream;
 use crate::client::locked;
 use crate::error::ServerError;
 use crate::store::memory::Connection;
-use crate::store::{Failure, Listener, Store};
+use crate::store::{Failure, Listener, Push, Store};
 
 /// What a client listens to, over all its connections.
 pub(super) struct Ears {
@@ -264,6 +264,12 @@ impl Listener for Ear {
             return;
         };
         let network = &ends.network;
+        if let (Some(push), Some((key, _))) = (Push::parse(message), channel.rsplit_once(':')) {
+            network.history.record(Event::Pushed {
+                key: key.replacen(":unlock", "", 1).trim_end_matches(':').to_owned(),
+                grant: push.grant,
+            });
+        }
         if network.strikes(Fault::LostPush) {
             return;
         }

@@ -53,7 +53,6 @@ impl World {
         for peer in self.peers.iter().filter(|peer| !peer.killed) {
             peer.process.go_on();
         }
-        self.network.history.record(Event::Calm);
     }
 
     fn happens(&mut self, fault: Fault) -> bool {

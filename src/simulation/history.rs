@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::locked;
-use crate::store::{Acquire, Acquired, Release, Released, Renew, Renewed};
+use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed};
 use crate::{Error, Fence, LockGuard, Owner};
 
 /// One call of a task, from asking to its end.
@@ -136,6 +136,11 @@ pub(super) enum Event {
         client: usize,
         deed: Deed,
     },
+    /// The server told a client of a grant; it may never hear.
+    Pushed {
+        key: String,
+        grant: Grant,
+    },
     /// What this fence stood for was taken away by force or forgotten: nothing is promised of its holders.
     Revoked {
         key: String,
@@ -146,7 +151,7 @@ pub(super) enum Event {
     Died {
         client: usize,
     },
-    /// From now on nothing goes wrong any more.
+    /// From now on nothing goes wrong any more, and what went wrong before is over.
     Calm,
 }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::history::{Belief, Deed, Event, Op, Way};
-use crate::key::Request;
-use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
+use super::run::BEGINNING_US;
+use crate::key::{ClientId, Request};
+use crate::store::{Acquired, Grant, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 
 /// All that is wrong with a history, in words.
@@ -20,6 +21,7 @@ pub(super) fn violations(
     fences(events, &facts, &key_of, &mut wrong);
     releases(events, &facts, &key_of, &mut wrong);
     ends(events, &facts, faultless, &mut wrong);
+    orphans(events, &facts, faultless, &mut wrong);
     if faultless {
         order(events, &facts, &key_of, &mut wrong);
     }
@@ -203,6 +205,59 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     if !open.is_empty() {
         wrong.push(format!("starved: calls {open:?}"));
     }
+}
+
+/// While nothing goes wrong, every grant comes to a task, or is given back at once: none is left to its lease.
+fn orphans(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong: &mut Vec<String>) {
+    let mut calm = faultless;
+    let mut granted: BTreeMap<&Request, (&str, &Grant)> = BTreeMap::new();
+    for (at, event) in events {
+        let (key, grant) = match event {
+            Event::Calm => {
+                calm = true;
+                continue;
+            }
+            Event::Pushed { key, grant } => (&**key, grant),
+            Event::Executed {
+                deed: Deed::Acquire(call, Acquired::Granted(grant)),
+                ..
+            } => (&*call.keys.lock, grant),
+            Event::Executed {
+                deed: Deed::Release(call, _),
+                ..
+            } => {
+                if let Some((_, grant)) = granted.get(&call.request) {
+                    if *at < local(grant) {
+                        granted.remove(&call.request);
+                    }
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        let died = facts
+            .died
+            .iter()
+            .any(|client| *grant.request.client() == *ClientId::from_number(*client as u128).to_string());
+        if calm && !died && grant.request.is_owner() && !facts.is_revoked(key, grant.fence) {
+            granted.entry(&grant.request).or_insert((key, grant));
+        }
+    }
+    let heard: BTreeSet<&str> = facts
+        .beliefs
+        .values()
+        .map(|belief| belief.owner.as_str())
+        .collect();
+    for (request, (key, grant)) in granted {
+        if !heard.contains(request.as_str()) {
+            wrong.push(format!("nobody knows of this hold of {key}: {grant:?}"));
+        }
+    }
+}
+
+/// When a grant ends unless it is renewed, since the beginning.
+fn local(grant: &Grant) -> Duration {
+    Duration::from_millis(grant.deadline.ms()) - Duration::from_micros(BEGINNING_US)
 }
 
 /// Who was queued once, and was reachable at its turn, has the lock in the order of the queue.

@@ -55,7 +55,7 @@ impl Plan {
         let (mut weather, mut faults) = (BTreeMap::new(), Vec::new());
         if rng.usize(..5) > 0 {
             for fault in some(&Fault::OF_MESSAGES, rng) {
-                weather.insert(fault, rng.u16(5..=150));
+                weather.insert(fault, rng.u16(5..=250));
             }
             faults = some(&Fault::OF_THE_WORLD, rng);
         }

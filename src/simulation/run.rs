@@ -26,9 +26,11 @@ use crate::store::memory::MemoryStore;
 use crate::{LockManager, Owner};
 
 /// What the server's clock shows at the beginning, in µs: some day, and a part of a millisecond.
-const BEGINNING_US: u64 = 1_800_000_000_000_370;
+pub(super) const BEGINNING_US: u64 = 1_800_000_000_000_370;
 /// Within so long after the calm every call has ended: far more than all holds of a world one after the other.
 const LONGEST: Duration = Duration::from_secs(1800);
+/// What went wrong before is over by then: connections are back, calls have run that were late.
+const SETTLED: Duration = Duration::from_secs(12);
 /// What a client does in the background after its last call is over by then.
 const AFTERWARDS: Duration = Duration::from_secs(30);
 
@@ -84,31 +86,17 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
         peers: Vec::new(),
         rng: rng.fork(),
     };
-    let mut users = Vec::new();
-    let shared = Owner::named("shared");
     for client in 0..plan.clients {
         let peer = world.connect(client, plan, &mut rng).await;
-        for task in 0..plan.tasks {
-            let own = Owner::named(format!("{client} {task}"));
-            let owner = plan.owners.then(|| if rng.bool() { own } else { shared.clone() });
-            let user = User {
-                client,
-                manager: peer.manager.clone(),
-                locks: (0..plan.locks).map(name).collect(),
-                owner: owner.filter(|_| rng.bool()),
-                force: plan.force,
-                lease: plan.options.lease,
-                rng: rng.fork(),
-                history: Arc::clone(&history),
-                server: Arc::clone(&world.server),
-            };
-            users.push((client, peer.process.spawn(user.run(plan.calls))));
-        }
         world.peers.push(peer);
     }
+    let users = world.begin(plan, plan.calls, &mut rng);
     world.misbehave(&plan.faults, plan.calm_after).await;
     world.calm();
-    let mut left = Vec::from_iter(world.wait_for(users).await);
+    tokio::time::sleep(SETTLED).await;
+    history.record(Event::Calm);
+    let later = world.begin(plan, 2, &mut rng);
+    let mut left = Vec::from_iter(world.wait_for(users.into_iter().chain(later)).await);
     left.extend(world.quiet_end(plan, &mut rng).await);
 
     let events = history.events();
@@ -172,8 +160,35 @@ impl World {
         }
     }
 
+    /// Starts the tasks of all clients; each makes so many calls.
+    fn begin(&self, plan: &Plan, calls: usize, rng: &mut Rng) -> Vec<(usize, JoinHandle<()>)> {
+        let mut users = Vec::new();
+        for (client, peer) in self.peers.iter().enumerate() {
+            for task in 0..plan.tasks {
+                let owner = match rng.u8(..4) {
+                    0 => Some(Owner::named("shared")),
+                    1 => Some(Owner::named(format!("{client} {task}"))),
+                    _ => None,
+                };
+                let user = User {
+                    client,
+                    manager: peer.manager.clone(),
+                    locks: (0..plan.locks).map(name).collect(),
+                    owner: owner.filter(|_| plan.owners),
+                    force: plan.force,
+                    lease: plan.options.lease,
+                    rng: rng.fork(),
+                    history: Arc::clone(&self.network.history),
+                    server: Arc::clone(&self.server),
+                };
+                users.push((client, peer.process.spawn(user.run(calls))));
+            }
+        }
+        users
+    }
+
     /// Waits until the tasks of all who live have ended.
-    async fn wait_for(&self, users: Vec<(usize, JoinHandle<()>)>) -> Option<String> {
+    async fn wait_for(&self, users: impl Iterator<Item = (usize, JoinHandle<()>)>) -> Option<String> {
         let mut left = None;
         let all = async {
             for (client, user) in users {

@@ -23,10 +23,13 @@ fn examine(seed: u64, tally: &mut Tally) {
     }
 }
 
+/// As many as a debug build runs in about 15 s.
+const SEEDS: u64 = 500;
+
 #[test]
-fn no_seed_of_a_thousand_breaks_a_promise() {
+fn no_seed_breaks_a_promise() {
     let mut tally = Tally::default();
-    for seed in 0..1000 {
+    for seed in 0..SEEDS {
         examine(seed, &mut tally);
     }
     println!("{tally}");
@@ -38,7 +41,7 @@ fn no_seed_of_a_thousand_breaks_a_promise() {
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
-    for seed in 0..40 {
+    for seed in 0..20 {
         let first = Outcome::of(seed).transcript();
         let second = thread::spawn(move || Outcome::of(seed).transcript())
             .join()
