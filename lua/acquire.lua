@@ -71,9 +71,10 @@ if mode == 'question' then
   end
 end
 if lock.count > 0 and lock.owner == owner_of(request) then
+  -- First, since a queue of another type is an error.
+  redis.call('ZREM', queue_key, request)
   add_hold(lock, now_ms + lease_ms)
   write_holds(lock_key, lock, now_ms)
-  redis.call('ZREM', queue_key, request)
   return granted()
 end
 

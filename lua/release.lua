@@ -29,11 +29,10 @@ local request, what, fence, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- ran out. The hash is kept for `left_ms` and KEPT_MS as it is: only a long rest is worth a command.
 local function free(lock, left_ms)
   if lock.holds then
-    redis.call('DEL', lock_key)
-    redis.call('HSET', lock_key, 'v', FORMAT, 'fence', lock.fence)
+    drop_fields(lock_key, lock)
   end
   redis.call('HSET', lock_key, 'owner', '', 'request', '', 'until', '0', 'lease', '0', 'pushed', '0', 'holds', '0')
-  if lock.holds or left_ms > KEPT_MS then
+  if left_ms > KEPT_MS then
     redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
   end
 end

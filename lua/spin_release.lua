@@ -14,11 +14,15 @@ local spin_key = KEYS[1]
 local owner = ARGV[1]
 
 local _, now_ms = server_clock()
-if redis.call('HEXISTS', spin_key, owner) == 0 then
+local count = tonumber(redis.call('HMGET', spin_key, owner)[1] or 0) - 1
+if count < 0 then
   return {2, owner, now_ms, 0, 0}
-end
-local count = redis.call('HINCRBY', spin_key, owner, -1)
-if count == 0 then
+elseif count == 0 then
   redis.call('DEL', spin_key)
+  return {1, owner, now_ms, now_ms, 0}
 end
-return {1, owner, now_ms, now_ms + math.max(redis.call('PTTL', spin_key), 0), count}
+-- An out-of-memory server lets PEXPIRE pass, and then whatever follows.
+local ttl_ms = math.max(redis.call('PTTL', spin_key), 1)
+redis.call('PEXPIRE', spin_key, ttl_ms .. '')
+redis.call('HSET', spin_key, owner, count .. '')
+return {1, owner, now_ms, now_ms + ttl_ms, count}

@@ -133,7 +133,10 @@ mod tests {
     fn an_empty_room_has_no_question_and_is_left_when_its_time_is_over() {
         let mut agenda = Agenda::default();
         agenda.question_by(at(300));
-        assert_eq!(agenda.next(at(400), INTERVAL, Some(at(1000))), Todo::Wait(at(1000)));
+        assert_eq!(
+            agenda.next(at(400), INTERVAL, Some(at(1000))),
+            Todo::Wait(at(1000))
+        );
         assert_eq!(agenda.next(at(1000), INTERVAL, Some(at(1000))), Todo::Leave);
         assert_eq!(next(&mut agenda, 1000), Todo::Wait(at(6000)));
     }

@@ -167,6 +167,12 @@ impl Hold {
         locked(&self.state).in_doubt = true;
     }
 
+    /// How long a renewal may go unanswered before the next one is sent.
+    pub(crate) fn renewal_patience(&self) -> Duration {
+        let (now, deadline) = (self.clock.now(), self.deadline());
+        renewal_retry(now, deadline).since(now)
+    }
+
     /// When the keeper must look at it next: to renew it, or at its end.
     pub(crate) fn next_look(&self) -> Tick {
         let state = locked(&self.state);

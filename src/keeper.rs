@@ -260,9 +260,15 @@ impl Keeper {
             .insert((deadline, hold.request.clone()), Arc::clone(&hold));
         drop(schedule);
         let keeper = Arc::clone(self);
+        let patience = hold.renewal_patience();
         Some(Box::pin(async move {
-            if let Err(failure) = keeper.renew(&hold).await {
-                tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
+            match tokio::time::timeout(patience, keeper.renew(&hold)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => {
+                    tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
+                }
+                // Should it succeed all the same, the next one will find that out.
+                Err(_) => hold.set_in_doubt(),
             }
             Done::Look(hold)
         }))

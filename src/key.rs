@@ -81,15 +81,24 @@ fn check_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A prefix stands before the hash tag, so it must not bring one.
+/// The kinds of keys and channels beside the lock itself.
+const KINDS: [&str; 4] = ["queue", "clients", "unlock", "spin"];
+
+/// A prefix stands before the hash tag, so it must not bring one; and it must not end like a kind, or the locks under it
+/// would have the keys of those under a shorter one.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Invalid> {
     let well_formed = !prefix.is_empty() && prefix.len() <= MAX_NAME_BYTES && !prefix.contains(['{', '}']);
-    if well_formed {
-        return Ok(());
+    if !well_formed {
+        return Err(Invalid::new(format!(
+            "prefix {prefix:?}: must not be empty, hold a brace, or be longer than {MAX_NAME_BYTES} bytes"
+        )));
     }
-    Err(Invalid::new(format!(
-        "prefix {prefix:?}: must not be empty, hold a brace, or be longer than {MAX_NAME_BYTES} bytes"
-    )))
+    match prefix.rsplit_once(':') {
+        Some((_, kind)) if KINDS.contains(&kind) => Err(Invalid::new(format!(
+            "prefix {prefix:?}: must not end with \":{kind}\", which names a kind of key"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The 128-bit random id of one client, as 32 hexadecimal digits.

@@ -215,7 +215,7 @@ pub(crate) fn renewal_due(now: Tick, deadline: Tick) -> Tick {
     now.after(deadline.since(now) / 3)
 }
 
-/// When to repeat a renewal that failed: at a third of what is left, though not in a rush.
+/// When to repeat a renewal that failed, or goes unanswered: at a third of what is left, though not in a rush.
 pub(crate) fn renewal_retry(now: Tick, deadline: Tick) -> Tick {
     now.after((deadline.since(now) / 3).max(MIN_RENEWAL_RETRY))
 }

@@ -68,6 +68,7 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
         (new().prefix("{a}"), "prefix \"{a}\"", "brace"),
         (new().prefix("a}"), "prefix \"a}\"", "brace"),
         (new().prefix("a".repeat(513)), "prefix", "512 bytes"),
+        (new().prefix("a:queue"), "\"a:queue\"", "must not end"),
     ];
     for (builder, value, limit) in cases {
         // Nobody listens there: whoever tried to connect would be told that.

@@ -141,11 +141,21 @@ local function read_lock(lock_key, clients_key, now_ms, caller)
   return lock
 end
 
+-- Removes the fields of all holds.
+local function drop_fields(lock_key, lock)
+  for request in pairs(lock.holds) do
+    redis.call('HDEL', lock_key, 'h:' .. request)
+  end
+  for _, request in ipairs(lock.dropped or {}) do
+    redis.call('HDEL', lock_key, 'h:' .. request)
+  end
+  lock.holds = nil
+end
+
 -- Makes `request` the only holder of a lock that is free.
 local function grant(lock_key, lock, request, fence, now_ms, lease_ms, pushed)
   if lock.holds then
-    redis.call('DEL', lock_key)
-    lock.holds = nil
+    drop_fields(lock_key, lock)
   end
   lock.fence, lock.owner, lock.request, lock.pushed = fence, owner_of(request), request, pushed
   lock.count, lock.deadline = 1, now_ms + lease_ms

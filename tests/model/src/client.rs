@@ -131,7 +131,6 @@ impl Protocol {
             }
             Stage::Waiting => {
                 state.requests[request].stage = Stage::Holding(fence);
-                state.requests[request].taken = fence;
                 state.history.went_back |= fence < state.history.newest_believed;
                 state.history.newest_believed = state.history.newest_believed.max(fence);
             }

@@ -77,8 +77,6 @@ pub struct Request {
     pub ticket: Option<Ticket>,
     /// Some call of it was never answered: it may still run.
     pub loose: bool,
-    /// The grant that its user took; 0: none so far.
-    pub taken: Fence,
     /// History: the first place that it, or the one that it continues, was told.
     pub arrived: Option<Ticket>,
     /// History: it could not be reached at its turn, or heard of it too late, and has not come back since.

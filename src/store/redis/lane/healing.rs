@@ -9,8 +9,10 @@ use fred::clients::Client;
 use super::{Gate, Lane};
 use crate::store::Failure;
 
-/// How long a call that was answered may stay unread by its caller before the others are sent without it.
-const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long, and how often, it is waited for callers that have not read that their call was answered. Often rather than
+/// long: each time the runtime has come round, so that a process which stood still has polled who was woken.
+const STRAGGLER_WAIT: Duration = Duration::from_millis(10);
+const STRAGGLER_WAITS: usize = 10;
 
 impl Lane {
     /// Has the scripts loaded again, unless that was done since the call was sent.
@@ -62,7 +64,12 @@ impl Healer {
         self.result = self.lane.scripts.load(&self.client).await;
         // Everything sent before the scripts has been answered by now. A caller who does not poll its call must
         // not hold up the others.
-        let _ = tokio::time::timeout(STRAGGLER_TIMEOUT, self.lane.flights.none()).await;
+        for _ in 0..STRAGGLER_WAITS {
+            let answered = tokio::time::timeout(STRAGGLER_WAIT, self.lane.flights.none());
+            if answered.await.is_ok() {
+                break;
+            }
+        }
     }
 }
 
