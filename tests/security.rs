@@ -312,3 +312,33 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     guard.check().unwrap();
     guard.release().await.unwrap();
 }
+
+/// What a newer client may send. This one cannot read it, so it asks: at once, and not when its timer is due.
+#[tokio::test]
+async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
+    let server = Server::start().await;
+    let url = server.url();
+    let (one, other) = (
+        LockManager::connect(&url).await.unwrap(),
+        LockManager::connect(&url).await.unwrap(),
+    );
+    let guard = one.lock("a").acquire().await.unwrap();
+    let lock = other.lock("a");
+    let waiting = tokio::spawn(lock.acquire());
+    let channels = async || server.command(&["PUBSUB", "CHANNELS"]).await.texts();
+    eventually("one listens, and has asked", 10 * SECOND, async || {
+        let asked = server.calls().await.contains_key("pubsub|numsub");
+        lock.status().await.unwrap().waiting == 1 && asked && channels().await.len() == 1
+    })
+    .await;
+    // As a server that has lost the lock: nobody tells the waiter.
+    server.command(&["DEL", "fairlock:{a}"]).await;
+    for unreadable in ["2 1 1 a", "", "1", "1 0 0 a"] {
+        server
+            .command(&["PUBLISH", &channels().await[0], unreadable])
+            .await;
+    }
+    let granted = tokio::time::timeout(2 * SECOND, waiting).await;
+    let granted = granted.expect("sooner than by its timer").unwrap().unwrap();
+    assert!(granted.fence() > guard.fence());
+}

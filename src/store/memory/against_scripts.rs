@@ -2,6 +2,7 @@
 //! all data and all pushes must be the same after each.
 
 mod edges;
+mod lifetimes;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@ fn renewal(world: &World<'_>, request: usize, fence: Fence) -> Renew {
     }
 }
 
-fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
+pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
     Acquire {
         keys: world.keys[0].clone(),
         request: request.clone(),
