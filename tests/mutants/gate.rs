@@ -1,4 +1,4 @@
-//! The gate: edit by edit, on a copy of the tree with a target directory of its own.
+//! The gate: edit by edit, on a copy of the tree.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -93,12 +93,16 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// A copy of the crate. It stays, so that the next run need not build everything anew.
+fn tmp() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A copy of the crate. It stays, so that the next run builds only what has changed.
 struct Tree(PathBuf);
 
 impl Tree {
     fn new() -> Tree {
-        let tree = Tree(Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"));
+        let tree = Tree(tmp().join("mutants"));
 
         for part in [
             "Cargo.toml",
@@ -182,9 +186,8 @@ impl Tree {
             .current_dir(&self.0)
             .args(["test", "--all-features", "--quiet"])
             .args(suite.split(' '))
-            .env("CARGO_TARGET_DIR", self.0.join("target"))
-            .env("CARGO_PROFILE_TEST_DEBUG", "0")
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            // What the crate is built on is there already.
+            .env("CARGO_TARGET_DIR", tmp().parent().unwrap())
             // A failure is all that counts, not the smallest.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .stdin(Stdio::null())

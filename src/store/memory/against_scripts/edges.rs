@@ -116,3 +116,90 @@ fn one_owner_may_hold_ten_thousand_times() {
     release.request = nth(10_000);
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
 }
+
+#[test]
+fn who_joins_its_owner_is_queued_no_longer() {
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    // Two requests of one owner, behind a holder of another.
+    let (first, second) = (4, 8);
+    assert_eq!(world.requests[first].owner(), world.requests[second].owner());
+    let acquire = |request| Step::Acquire {
+        lock: 0,
+        request,
+        mode: Mode::Open,
+        lease_ms: 30_000,
+        not_after_ms: 2_000,
+        ticket_us: None,
+        heartbeat_ms: 15_000,
+    };
+    for step in [
+        acquire(0),
+        acquire(first),
+        acquire(second),
+        Step::Subscribe {
+            lock: 0,
+            client: first % CLIENTS,
+        },
+        Step::Release {
+            lock: 0,
+            request: 0,
+            what: What::Grant(Which::Present),
+        },
+        acquire(second),
+    ] {
+        world.step(&step);
+    }
+    let keys = world.keys[0].clone();
+    let [_, queue, ..] = world.scripts.data(&keys);
+    assert!(queue.is_empty(), "{queue:?}");
+}
+
+#[test]
+fn of_holds_that_end_together_the_first_by_name_stands_for_the_owner() {
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    let keys = world.keys[0].clone();
+    let owner = world.owners[0].clone();
+    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    let mut fence = None;
+    for n in 10..20 {
+        let call = acquisition(&world, &nth(n));
+        let Acquired::Granted(grant) = world.ask(&call) else {
+            panic!("one more hold");
+        };
+        fence = Some(grant.fence);
+    }
+    for n in 10..19 {
+        let release = Release {
+            keys: keys.clone(),
+            request: nth(n),
+            what: ReleaseWhat::Grant(fence.unwrap()),
+        };
+        assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
+        let [hash, ..] = world.scripts.data(&keys);
+        let at = hash.iter().position(|field| field == "request").unwrap();
+        assert_eq!(hash[at + 1], nth(n + 1).as_str());
+    }
+}
+
+#[test]
+fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    for (request, lease_ms) in [(4, 30_000), (8, 1_000)] {
+        world.step(&Step::Acquire {
+            lock: 0,
+            request,
+            mode: Mode::Open,
+            lease_ms,
+            not_after_ms: 2_000,
+            ticket_us: None,
+            heartbeat_ms: 15_000,
+        });
+    }
+    for us in [999_000, 1_000, 28_999_000, 1_000] {
+        world.step(&Step::Tick { us });
+        world.step(&Step::Inspect { lock: 0 });
+    }
+}
