@@ -93,16 +93,12 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn tmp() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
 /// A copy of the crate. It stays, so that the next run builds only what has changed.
 struct Tree(PathBuf);
 
 impl Tree {
     fn new() -> Tree {
-        let tree = Tree(tmp().join("mutants"));
+        let tree = Tree(Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"));
 
         for part in [
             "Cargo.toml",
@@ -186,8 +182,9 @@ impl Tree {
             .current_dir(&self.0)
             .args(["test", "--all-features", "--quiet"])
             .args(suite.split(' '))
-            // What the crate is built on is there already.
-            .env("CARGO_TARGET_DIR", tmp().parent().unwrap())
+            // Of its own: cargo would take what it has built of the one tree for that of the other.
+            .env("CARGO_TARGET_DIR", self.0.join("target"))
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             // A failure is all that counts, not the smallest.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .stdin(Stdio::null())

@@ -95,7 +95,7 @@ pub(super) const EDITS: &[Edit] = &[
         "tonumber(string.sub(request, 34, 41))", "5000", MODEL),
     edit("a push that the ACL refuses does not stop the script", HAND_OVER,
         "redis.pcall('PUBLISH'", "redis.call('PUBLISH'", REFUSALS),
-    edit("a push that the ACL refuses is told", HAND_OVER, "denied = 1", "denied = 0", REFUSALS),
+    edit("a push that the ACL refuses is told", HAND_OVER, "denied = 1", "denied = 0", MODEL),
     edit("who does not listen is passed over", HAND_OVER, "elseif heard > 0 then", "else", MODEL),
     edit("a pushed grant is marked until its claim", HAND_OVER, "grant_ms, '1')", "grant_ms, '0')", MODEL),
     edit("who cannot be reached loses the client's record", HAND_OVER,

@@ -203,3 +203,26 @@ fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
         world.step(&Step::Inspect { lock: 0 });
     }
 }
+
+#[test]
+fn a_push_that_the_acl_refuses_is_told_to_who_releases() {
+    let mut scripts = Scripts::start(BOUND);
+    let mut world = World::new(&mut scripts);
+    let requests = [world.requests[0].clone(), world.requests[1].clone()];
+    let [call, next] = [0, 1].map(|n| acquisition(&world, &requests[n]));
+    let Acquired::Granted(grant) = world.ask(&call) else {
+        panic!("it is free");
+    };
+    assert!(matches!(world.ask(&next), Acquired::Contended(_)));
+    world
+        .scripts
+        .tell(&["ACL", "SETUSER", "default", "resetchannels"]);
+    let release = Release {
+        keys: world.keys[0].clone(),
+        request: call.request,
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    let released = world.ask(&release);
+    assert_eq!(released.outcome, ReleaseOutcome::Released);
+    assert!(released.denied);
+}
