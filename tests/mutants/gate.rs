@@ -184,7 +184,6 @@ impl Tree {
             .args(suite.split(' '))
             // Of its own: cargo would take what it has built of the one tree for that of the other.
             .env("CARGO_TARGET_DIR", self.0.join("target"))
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             // A failure is all that counts, not the smallest.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .stdin(Stdio::null())
