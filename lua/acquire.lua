@@ -94,6 +94,7 @@ if mode ~= 'try' then
   end
   -- A late first attempt, which brings no ticket, may have queued it behind its place.
   enqueued = redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request)
+  -- One too many if it was moved.
   queued = queued + enqueued
   if enqueued == 1 and queued == 1 then
     keep(queue_key)

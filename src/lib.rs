@@ -66,6 +66,7 @@
 //   store/redis store/memory  who does it
 //   script                    the scripts of lua/, their arguments and replies
 //   lease key clock options error
+//   fuzzing                   what must hold of every reply and message; for the fuzzer and the tests alone
 
 mod acquire;
 mod agenda;
@@ -74,6 +75,9 @@ mod attendant;
 mod client;
 mod clock;
 mod error;
+#[cfg(all(feature = "redis", any(fuzzing, test)))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod held;
 mod hold;

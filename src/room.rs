@@ -295,8 +295,13 @@ impl Room {
     /// A push has come.
     pub(crate) fn pushed(&self, message: &str) {
         match Push::parse(message) {
-            // Without an anchor nobody can say here when it ends.
-            Some(push) => drop(self.tell(&push.grant, self.client.local(push.grant.deadline))),
+            Some(push) => {
+                // Anybody with rights to the channel can publish, and no script grants for longer than this.
+                let latest = self.client.now().after(push.grant.request.grant());
+                // Without an anchor nobody can say here when it ends.
+                let deadline = self.client.local(push.grant.deadline);
+                self.tell(&push.grant, deadline.map(|deadline| deadline.min(latest)));
+            }
             None => self.ask_all(),
         }
     }

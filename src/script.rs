@@ -21,7 +21,7 @@ pub(crate) struct Script {
 
 /// The clock first, since tests put another in its place.
 #[cfg(test)]
-const CLOCK: &str = include_str!("../lua/lib/clock.lua");
+pub(crate) const CLOCK: &str = include_str!("../lua/lib/clock.lua");
 
 macro_rules! script {
     ($name:literal: $($part:literal),+) => {

@@ -4,6 +4,7 @@
 mod dump;
 mod edges;
 mod expected;
+mod lifetimes;
 mod model;
 mod server;
 mod step;

@@ -102,12 +102,14 @@ impl Rules {
         }
 
         let mut enqueued = false;
+        let mut queued = lock.queue.len();
         if *mode != Mode::Try {
             let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
             enqueued = lock.queue.add(ticket, request);
+            // One too many if it was moved.
+            queued += usize::from(enqueued);
             lock.keep_until(now.ms + heartbeat + KEPT_MS);
         }
-        let queued = lock.queue.len();
         if !holder.is_held() {
             let mine = Some((request, lease));
             match lock.hand_over(&mut holder, &ended, mine, &keys.channel, now, bound, channels) {

@@ -1,11 +1,59 @@
-//! What random calls don't come to.
+//! What random calls don't come to, or seldom.
 
 use std::time::Duration;
 
+use super::step::{CLIENTS, Call, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
-use crate::lease::ServerTime;
+use crate::lease::{ServerTime, Ticket};
 use crate::store::{Acquire, Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
+
+/// A call that opens the client's record.
+pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
+    Acquire {
+        keys: world.keys[0].clone(),
+        request: request.clone(),
+        mode: Mode::Open,
+        lease: Duration::from_secs(30),
+        not_after: ServerTime::MAX,
+        ticket: None,
+        heartbeat: Duration::from_secs(15),
+    }
+}
+
+/// The same as a step.
+fn acquire(request: usize, lease_ms: u64) -> Step {
+    let call = Call::Acquire {
+        request,
+        mode: Mode::Open,
+        lease_ms,
+        not_after_ms: 2_000,
+        ticket_us: None,
+        heartbeat_ms: 15_000,
+    };
+    Step::Call {
+        lock: 0,
+        call,
+        trouble: None,
+    }
+}
+
+/// Gives back the grant of the request of this number.
+fn release(request: usize, trouble: Option<Trouble>) -> Step {
+    let call = Call::Release {
+        request: Who::Any(request),
+        what: What::Grant(Which::Present),
+    };
+    Step::Call {
+        lock: 0,
+        call,
+        trouble,
+    }
+}
+
+fn subscribe(client: usize) -> Step {
+    Step::Subscribe { lock: 0, client }
+}
 
 #[test]
 fn one_owner_may_hold_ten_thousand_times() {
@@ -14,17 +62,9 @@ fn one_owner_may_hold_ten_thousand_times() {
     let keys = world.keys[0].clone();
     let owner = world.owners[0].clone();
     let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
-    let acquire = |request| Acquire {
-        keys: keys.clone(),
-        request,
-        mode: Mode::Open,
-        lease: Duration::from_secs(30),
-        not_after: ServerTime::MAX,
-        ticket: None,
-        heartbeat: Duration::from_secs(15),
-    };
     for n in 0..2 {
-        assert!(matches!(world.ask(&acquire(nth(n))), Acquired::Granted(_)));
+        let call = acquisition(&world, &nth(n));
+        assert!(matches!(world.ask(&call), Acquired::Granted(_)));
     }
     // As further calls would write it, one by one.
     let until = (START_US / 1000 + 30_000).to_string();
@@ -39,7 +79,8 @@ fn one_owner_may_hold_ten_thousand_times() {
     }
     world.tell(&["HSET", &keys.lock, "holds", "10000"]);
 
-    let Acquired::Granted(grant) = world.ask(&acquire(nth(10_000))) else {
+    let call = acquisition(&world, &nth(10_000));
+    let Acquired::Granted(grant) = world.ask(&call) else {
         panic!("one more hold");
     };
     assert_eq!(grant.fence.get(), START_US);
@@ -62,4 +103,115 @@ fn one_owner_may_hold_ten_thousand_times() {
     world.now_us += 29_500_000;
     release.request = nth(10_000);
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+}
+
+#[test]
+fn who_joins_its_owner_is_queued_no_longer() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    // Two requests of one owner, behind a holder of another.
+    let (first, second) = (4, 8);
+    assert_eq!(world.requests[first].owner(), world.requests[second].owner());
+    world.run(&[
+        acquire(0, 30_000),
+        acquire(first, 30_000),
+        acquire(second, 30_000),
+        subscribe(first % CLIENTS),
+        release(0, None),
+        acquire(second, 30_000),
+    ]);
+    let [_, queue, ..] = world.seen().data;
+    assert!(queue.is_empty(), "{queue}");
+}
+
+#[test]
+fn of_holds_that_end_together_the_first_by_name_stands_for_the_owner() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let keys = world.keys[0].clone();
+    let owner = world.owners[0].clone();
+    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    let mut fence = None;
+    for n in 10..20 {
+        let call = acquisition(&world, &nth(n));
+        let Acquired::Granted(grant) = world.ask(&call) else {
+            panic!("one more hold");
+        };
+        fence = Some(grant.fence);
+    }
+    for n in 10..19 {
+        let release = Release {
+            keys: keys.clone(),
+            request: nth(n),
+            what: ReleaseWhat::Grant(fence.unwrap()),
+        };
+        assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
+        let [hash, ..] = world.seen().data;
+        let stands = format!("request={}", nth(n + 1));
+        assert!(hash.split(", ").any(|field| field == stands), "{hash}");
+    }
+}
+
+#[test]
+fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    world.run(&[acquire(4, 30_000), acquire(8, 1_000)]);
+    for us in [999_000, 1_000, 28_999_000, 1_000] {
+        let look = Step::Call {
+            lock: 0,
+            call: Call::Inspect,
+            trouble: None,
+        };
+        world.run(&[Step::Tick { us }, look]);
+    }
+}
+
+#[test]
+fn a_push_that_the_acl_refuses_is_told_to_who_releases_or_asks() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    // The user may publish to the first client, but not to the second.
+    world.run(&[
+        acquire(0, 30_000),
+        acquire(1, 30_000),
+        subscribe(1),
+        release(0, Some(Trouble::Muffled)),
+        acquire(0, 1_000),
+        acquire(1, 30_000),
+        Step::Tick { us: 1_000_000 },
+        Step::Call {
+            lock: 0,
+            call: Call::Acquire {
+                request: 3,
+                mode: Mode::Open,
+                lease_ms: 30_000,
+                not_after_ms: 2_000,
+                ticket_us: None,
+                heartbeat_ms: 15_000,
+            },
+            trouble: Some(Trouble::Muffled),
+        },
+    ]);
+}
+
+#[test]
+fn a_place_that_a_late_first_attempt_took_is_given_up_for_the_earlier_one() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let requests = [0, 1, 2].map(|n| world.requests[n].clone());
+    world.ask(&acquisition(&world, &requests[0]));
+    world.now_us += 1_000;
+    world.ask(&acquisition(&world, &requests[1]));
+    world.now_us += 1_000;
+    world.ask(&acquisition(&world, &requests[2]));
+    let mut call = acquisition(&world, &requests[2]);
+    call.ticket = Some(Ticket(START_US + 500));
+    for moved in [true, false] {
+        let Acquired::Contended(contended) = world.ask(&call) else {
+            panic!("held")
+        };
+        assert_eq!(contended.ticket, call.ticket);
+        assert_eq!(contended.enqueued, moved);
+    }
 }

@@ -162,6 +162,17 @@ pub(super) struct Seen {
     pub(super) messages: Vec<(String, String)>,
 }
 
+/// With one file of `lua/` replaced by another: `<file>:<other>`. The mutation gate sets it, so that nothing must be
+/// built for each of its edits.
+fn edited(text: String) -> String {
+    let Ok(files) = std::env::var("FAIRLOCK_TEST_EDITED") else {
+        return text;
+    };
+    let (file, other) = files.split_once(':').unwrap();
+    let [file, other] = [file, other].map(|path| std::fs::read_to_string(path).unwrap());
+    text.replace(&file, &other)
+}
+
 /// The server, and its connections: one that subscribes and calls, and one of a user who may publish to one client
 /// alone.
 pub(super) struct Scripts {
@@ -178,7 +189,7 @@ impl Scripts {
         let server = Server::start();
         let mut commands = Connection::to(&server, &["HELLO", "3"]);
         let texts = script::ALL.map(|script| {
-            let text = script.with_clock(CLOCK);
+            let text = edited(script.with_clock(CLOCK));
             let bounded = text.replace("local BOUND = 10000\n", &format!("local BOUND = {bound}\n"));
             assert_eq!(
                 bounded != text,
@@ -237,6 +248,16 @@ impl Scripts {
         look.extend(all.map(String::as_str));
         self.commands.queue(&look);
         self.awaited.push(Awaited::Look);
+    }
+
+    /// What a script of the test's own returns.
+    pub(super) fn evaluate(&mut self, script: &str) -> Vec<String> {
+        let reply = self.commands.ask(&["EVAL", &edited(script.to_owned()), "0"]);
+        let text = |element| match element {
+            Resp::Int(number) => number.to_string(),
+            other => other.text(),
+        };
+        reply.array().into_iter().map(text).collect()
     }
 
     /// Sends what is queued, and returns what each look showed.

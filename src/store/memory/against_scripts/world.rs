@@ -9,7 +9,7 @@ use super::super::rules::Rules;
 use super::dump;
 use super::expected::{Check, Expected};
 use super::model::{Modelled, Wires};
-use super::server::Scripts;
+use super::server::{Scripts, Seen};
 use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
@@ -381,6 +381,12 @@ impl World<'_> {
         scripts.look(&self.keys[0]);
         let reply = scripts.exchange().remove(0).reply.unwrap();
         call.read(&reply.unwrap()).unwrap().1
+    }
+
+    /// What the server has of the first lock.
+    pub(super) fn seen(&mut self) -> Seen {
+        self.setting.scripts.look(&self.keys[0]);
+        self.setting.scripts.exchange().remove(0)
     }
 
     /// Sends a command that the rules need not know of.

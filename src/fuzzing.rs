@@ -1,0 +1,277 @@
+//! What must hold of everything that is read off the wire, whatever stands there. The fuzzer calls these by `fuzz/`;
+//! a short form runs with the tests.
+//!
+//! Not a part of the interface: it is there under `--cfg fuzzing` and in tests alone.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::key::{Keys, Owner, Request};
+use crate::lease::{Anchors, Exchange, Fence, ServerTime, Ticket};
+use crate::script::{Operation, Value};
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+};
+
+/// The request that all replies here answer, if they answer any.
+const OWN: &str = "0123456789abcdef0123456789abcdef:00005000:7:";
+const SPAN: Duration = Duration::from_secs(30);
+
+/// A message on an unlock channel: one that is understood is the same when it is written and read again.
+pub fn push(message: &str) {
+    if let Some(push) = Push::parse(message) {
+        request(push.grant.request.as_str());
+        assert_eq!(Push::parse(&Push::write(&push.grant)), Some(push));
+    }
+}
+
+/// A request's id: one that is understood has all its parts, and is written as it was read.
+pub fn request(text: &str) {
+    let Some(request) = Request::from_wire(text) else {
+        return;
+    };
+    assert_eq!(request.to_string(), text);
+    let head = format!("{}:{:08}:", request.client(), request.grant().as_millis());
+    let rest = text.strip_prefix(&head).expect("client and grant first");
+    assert!(
+        request.number() == 0
+            || rest
+                .trim_start_matches(['+', '0'])
+                .starts_with(&request.number().to_string())
+    );
+    assert_eq!(request.is_owner(), request.owner() == text);
+    assert!(text.ends_with(request.owner()));
+}
+
+/// A reply, an element a line after the name of the script: `:` and an integer, `+` and a text, or `=` for the request
+/// that was sent. One that is accepted answers that request, is the same when it is written and read again, and gives
+/// no deadline later than by its own clock.
+pub fn reply(text: &str) {
+    let mut lines = text.split('\n');
+    let script = lines.next().unwrap_or_default();
+    let elements: Vec<Value> = lines.filter_map(element).collect();
+    let keys = Arc::new(Keys::new("fairlock", "a").expect("a good name"));
+    let request = Request::from_wire(OWN).expect("a request");
+    let owner = Owner::from_wire(OWN);
+    match script {
+        "acquire" => read_again(
+            &Acquire {
+                keys,
+                request,
+                mode: Mode::Question,
+                lease: SPAN,
+                not_after: ServerTime::MAX,
+                ticket: None,
+                heartbeat: SPAN,
+            },
+            &elements,
+            acquired,
+        ),
+        "release" => read_again(
+            &Release {
+                keys,
+                request,
+                what: ReleaseWhat::Out,
+            },
+            &elements,
+            released,
+        ),
+        "renew" => read_again(
+            &Renew {
+                keys,
+                request,
+                fence: Fence::new(1).expect("a fence"),
+                lease: SPAN,
+                cap: ServerTime::MAX,
+            },
+            &elements,
+            renewed,
+        ),
+        "inspect" => read_again(&Inspect { keys, request }, &elements, inspected),
+        "spin_acquire" => read_again(
+            &SpinAcquire {
+                keys,
+                owner,
+                lease: SPAN,
+            },
+            &elements,
+            spin_acquired,
+        ),
+        "spin_release" => read_again(&SpinRelease { keys, owner }, &elements, spin_released),
+        _ => {}
+    }
+}
+
+fn element(line: &str) -> Option<Value> {
+    match line.split_at_checked(1)? {
+        (":", number) => Some(Value::Int(number.parse().ok()?)),
+        ("+", text) => Some(Value::Text(text.to_owned())),
+        ("=", "") => Some(Value::Text(OWN.to_owned())),
+        _ => None,
+    }
+}
+
+/// What a script answers after the request and the time: status, deadline, and the rest.
+type Written = (i64, u64, Vec<Value>);
+
+fn read_again<O: Operation>(
+    operation: &O,
+    elements: &[Value],
+    write: impl Fn(&O::Reply, ServerTime) -> Written,
+) where
+    O::Reply: PartialEq + Debug,
+{
+    let Ok((now, reply)) = operation.read(elements) else {
+        return;
+    };
+    assert_eq!(
+        elements[1],
+        Value::Text(OWN.to_owned()),
+        "a reply to another request"
+    );
+    let (status, deadline, rest) = write(&reply, now);
+    let mut again = vec![
+        Value::Int(status),
+        Value::Text(OWN.to_owned()),
+        int(now.ms()),
+        int(deadline),
+    ];
+    again.extend(rest);
+    assert_eq!(operation.read(&again), Ok((now, reply)));
+    bounded(now, ServerTime::from_ms(deadline));
+}
+
+/// Counted from the moment of sending, a deadline is never later here than on the server.
+fn bounded(now: ServerTime, deadline: ServerTime) {
+    let sent = Tick::ZERO.after(SPAN);
+    let at = Exchange {
+        sent,
+        received: sent.after(Duration::from_millis(1)),
+        now,
+    };
+    let mut anchors = Anchors::default();
+    anchors.record(at);
+    let local = anchors.local(deadline).expect("an anchor");
+    assert!(local >= sent && local <= sent.after(deadline.since(now)));
+    assert!(anchors.server_time(local) <= Some(ServerTime::MAX.max(now)));
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(i64::try_from(number).expect("it was read from one"))
+}
+
+fn flag(flag: bool) -> Value {
+    Value::Int(flag.into())
+}
+
+fn acquired(reply: &Acquired, _: ServerTime) -> Written {
+    match reply {
+        Acquired::Granted(grant) => {
+            assert_eq!(grant.request.as_str(), OWN);
+            (
+                1,
+                grant.deadline.ms(),
+                vec![int(grant.fence.get()), flag(grant.pushed)],
+            )
+        }
+        Acquired::Contended(contended) => {
+            let Contended {
+                ttl,
+                ticket,
+                ahead,
+                seen,
+                enqueued,
+                denied,
+                sibling,
+            } = contended;
+            let ttl = u64::try_from(ttl.as_millis()).expect("it was read from one");
+            let mut rest = vec![
+                int(ttl),
+                int(ticket.unwrap_or(Ticket(0)).0),
+                int(*ahead),
+                flag(*enqueued),
+                flag(*seen),
+                flag(*denied),
+            ];
+            rest.extend(
+                sibling
+                    .as_ref()
+                    .map_or_else(|| vec![Value::Text(String::new())], grant),
+            );
+            (if ticket.is_some() { 2 } else { 3 }, 0, rest)
+        }
+        Acquired::Late => (4, 0, vec![]),
+        Acquired::Gone => (5, 0, vec![]),
+        Acquired::More => (6, 0, vec![]),
+    }
+}
+
+fn grant(grant: &Grant) -> Vec<Value> {
+    request(grant.request.as_str());
+    vec![
+        Value::Text(grant.request.to_string()),
+        int(grant.fence.get()),
+        int(grant.deadline.ms()),
+        flag(grant.pushed),
+    ]
+}
+
+fn released(reply: &Released, _: ServerTime) -> Written {
+    let status = match reply.outcome {
+        ReleaseOutcome::Released => 1,
+        ReleaseOutcome::OneFewer => 2,
+        ReleaseOutcome::Expired => 3,
+        ReleaseOutcome::Taken => 4,
+    };
+    (status, 0, vec![flag(reply.denied), flag(reply.more)])
+}
+
+fn renewed(reply: &Renewed, _: ServerTime) -> Written {
+    match reply {
+        Renewed::Until(deadline) => (1, deadline.ms(), vec![]),
+        Renewed::Expired => (2, 0, vec![]),
+        Renewed::Taken => (3, 0, vec![]),
+    }
+}
+
+fn inspected(reply: &Inspected, _: ServerTime) -> Written {
+    match &reply.holder {
+        Some(Holding {
+            owner,
+            fence,
+            holds,
+            deadline,
+        }) => {
+            let owner = Value::Text(owner.to_string());
+            let rest = vec![int(fence.get()), owner, int(*holds), int(reply.waiting)];
+            (1, deadline.ms(), rest)
+        }
+        None => {
+            let nobody = vec![int(0), Value::Text(String::new()), int(0), int(reply.waiting)];
+            (2, 0, nobody)
+        }
+    }
+}
+
+fn spin_acquired(reply: &SpinAcquired, now: ServerTime) -> Written {
+    match reply {
+        SpinAcquired::Held(count) => (1, 0, vec![int(*count)]),
+        SpinAcquired::Busy(left) => {
+            let left = u64::try_from(left.as_millis()).expect("it was read from one");
+            (2, now.ms() + left, vec![])
+        }
+    }
+}
+
+fn spin_released(reply: &SpinReleased, _: ServerTime) -> Written {
+    match reply {
+        SpinReleased::Left(count) => (1, 0, vec![int(*count)]),
+        SpinReleased::NotHeld => (2, 0, vec![]),
+    }
+}

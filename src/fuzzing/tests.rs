@@ -1,0 +1,107 @@
+//! The short form: what scripts really answer and publish, with parts of it changed at random; and any text at all.
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the fuzzer begins with: one of each kind.
+fn seeds(target: &str) -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz/seeds")
+        .join(target);
+    let files = fs::read_dir(dir).unwrap();
+    files
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect()
+}
+
+/// One of the seeds with some of its parts replaced, left out or doubled.
+fn changed(target: &str, separators: &'static [char]) -> impl Strategy<Value = String> + use<> {
+    let part = prop_oneof![
+        3 => Just(None),
+        1 => any::<i64>().prop_map(|number| Some(format!(":{number}"))),
+        1 => any::<u64>().prop_map(|number| Some(number.to_string())),
+        1 => any::<String>().prop_map(Some),
+        1 => Just(Some(String::new())),
+        1 => Just(Some("+".to_owned())),
+        1 => Just(Some("=".to_owned())),
+    ];
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), part), 0..4);
+    (prop::sample::select(seeds(target)), changes).prop_map(move |(seed, changes)| {
+        let mut parts: Vec<&str> = seed.split_inclusive(separators).collect();
+        for (at, new) in &changes {
+            let at = at.index(parts.len().max(1));
+            match new {
+                Some(new) if at < parts.len() => parts[at] = new,
+                Some(new) => parts.push(new),
+                None if at < parts.len() => {
+                    parts.remove(at);
+                }
+                None => {}
+            }
+        }
+        parts.concat()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    #[test]
+    fn no_reply_is_misread(text in changed("reply", &['\n'])) {
+        reply(&text);
+    }
+
+    #[test]
+    fn no_push_is_misread(text in prop_oneof![changed("push", &[' ', ':']), any::<String>()]) {
+        push(&text);
+    }
+
+    #[test]
+    fn no_request_is_misread(text in prop_oneof![changed("request", &[':']), any::<String>()]) {
+        request(&text);
+    }
+}
+
+/// The seeds are what they say: nothing above would fail if all of them were refused.
+#[test]
+fn what_scripts_answer_is_understood() {
+    for seed in seeds("reply") {
+        let elements: Vec<Value> = seed.lines().filter_map(element).collect();
+        assert!(elements.contains(&Value::Text(OWN.to_owned())), "{seed}");
+        reply(&seed);
+    }
+    assert_eq!(
+        seeds("push").iter().filter_map(|push| Push::parse(push)).count(),
+        2
+    );
+    assert_eq!(
+        seeds("request")
+            .iter()
+            .filter_map(|text| Request::from_wire(text))
+            .count(),
+        2
+    );
+}
+
+#[test]
+#[should_panic(expected = "a reply to another request")]
+fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
+    struct Credulous;
+    impl Operation for Credulous {
+        type Reply = ();
+
+        fn invocation(&self) -> crate::script::Invocation {
+            unreachable!("nothing is sent")
+        }
+
+        fn read(&self, _: &[Value]) -> Result<(ServerTime, ()), crate::script::ReplyError> {
+            Ok((ServerTime::default(), ()))
+        }
+    }
+    let another = [Value::Int(1), Value::Text(OWN.replace(":7:", ":8:"))];
+    read_again(&Credulous, &another, |(), _| (1, 0, vec![]));
+}

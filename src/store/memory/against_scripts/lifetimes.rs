@@ -1,0 +1,122 @@
+//! How long keys live exactly: of most, random calls look only that it is long enough.
+
+use std::time::Duration;
+
+use super::edges::acquisition;
+use super::world::{Setting, World};
+use crate::store::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, SpinAcquire, SpinAcquired};
+
+/// The keys of a lock, in the order of their looks.
+const LOCK: usize = 0;
+const QUEUE: usize = 1;
+const CLIENTS: usize = 2;
+const SPIN: usize = 3;
+
+const KEPT_MS: i64 = 60_000;
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(600);
+
+/// Whether a key goes on living for so long, less what a busy machine took to ask.
+#[track_caller]
+fn lives(world: &mut World<'_>, key: usize, expected_ms: i64) {
+    let ttl = world.seen().kept_ms[key];
+    let near = expected_ms - 10_000..=expected_ms;
+    assert!(near.contains(&ttl), "{key}: {ttl} ms instead of {expected_ms}");
+}
+
+fn ms(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap()
+}
+
+/// Asks for the request of that number, in the mode and with the heartbeat given.
+fn ask(world: &mut World<'_>, request: usize, mode: Mode, heartbeat: Duration) -> Acquired {
+    let mut call = acquisition(world, &world.requests[request].clone());
+    (call.mode, call.heartbeat) = (mode, heartbeat);
+    world.ask(&call)
+}
+
+#[test]
+fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let keys = world.keys[0].clone();
+    ask(&mut world, 0, Mode::Open, SHORT);
+    ask(&mut world, 1, Mode::Open, SHORT);
+    for key in [QUEUE, CLIENTS] {
+        lives(&mut world, key, ms(SHORT) + KEPT_MS);
+    }
+    ask(&mut world, 2, Mode::Open, LONG);
+    ask(&mut world, 5, Mode::Open, SHORT);
+    for key in [QUEUE, CLIENTS] {
+        lives(&mut world, key, ms(LONG) + KEPT_MS);
+    }
+    // Each question prolongs both.
+    for key in [&keys.queue, &keys.clients] {
+        world.tell(&["PEXPIRE", key, "5000"]);
+    }
+    ask(&mut world, 2, Mode::Question, LONG);
+    for key in [QUEUE, CLIENTS] {
+        lives(&mut world, key, ms(LONG) + KEPT_MS);
+    }
+}
+
+#[test]
+fn a_lock_lives_for_a_minute_after_its_end() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let keys = world.keys[0].clone();
+    let request = world.requests[0].clone();
+    let mut call = acquisition(&world, &request);
+    call.lease = LONG;
+    let Acquired::Granted(grant) = world.ask(&call) else {
+        panic!("it is free");
+    };
+    lives(&mut world, LOCK, ms(LONG) + KEPT_MS);
+    let release = Release {
+        keys,
+        request,
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+    lives(&mut world, LOCK, KEPT_MS);
+}
+
+#[test]
+fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let keys = world.keys[0].clone();
+    for lease in [LONG, SHORT] {
+        let call = SpinAcquire {
+            keys: keys.clone(),
+            owner: world.owners[0].clone(),
+            lease,
+        };
+        assert!(matches!(world.ask(&call), SpinAcquired::Held(_)));
+    }
+    lives(&mut world, SPIN, ms(LONG));
+}
+
+/// The one part of the scripts that the test's clock stands in for.
+#[test]
+fn the_clock_is_the_servers_in_whichever_microsecond_it_is_read() {
+    let mut setting = Setting::start();
+    let read = format!(
+        "{} local us, ms = server_clock() return {{us, ms}}",
+        crate::script::CLOCK
+    );
+    let (mut before, mut short) = (String::new(), 0);
+    while short < 3 {
+        let reply = setting.scripts.evaluate(&read);
+        let [us, ms] = reply.as_slice() else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(us.len(), 16, "{us}");
+        assert_eq!(&us[..13], ms);
+        assert!(*us > before, "{us} after {before}");
+        // A tenth of all have a microsecond part that begins with a 0.
+        short += usize::from(us.as_bytes()[10] == b'0');
+        before.clone_from(us);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}

@@ -1,0 +1,151 @@
+//! The guards of the client, in the order of the files.
+
+use super::{Edit, edit};
+
+const ACQUIRE: &str = "src/acquire.rs";
+const AGENDA: &str = "src/agenda.rs";
+const CLIENT: &str = "src/client.rs";
+const HELD: &str = "src/held.rs";
+const HOLD: &str = "src/hold.rs";
+const KEEPER: &str = "src/keeper.rs";
+const LEASE: &str = "src/lease.rs";
+const ROOM: &str = "src/room.rs";
+const ROOMS: &str = "src/rooms.rs";
+const SCRIPT: &str = "src/script.rs";
+
+/// The promises, in memory and with time paused.
+const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
+const IN_MEMORY: &[&str] = &[PROMISES];
+const UNITS: &[&str] = &["--lib lease", PROMISES];
+const REPLIES: &[&str] = &["--test faults replies::"];
+const WAITERS: &[&str] = &["--test faults waiters::"];
+const CONNECTIONS: &[&str] = &["--test faults connections::", "--test faults forgetful::"];
+const NETWORK: &[&str] = &["--test faults network::"];
+const READERS: &[&str] = &["--lib fuzzing"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", IN_MEMORY),
+    edit("a wait that ends leaves nothing", ACQUIRE,
+        "        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);\n", "", IN_MEMORY),
+    edit("who was granted too late keeps its ticket", ACQUIRE, "ticket = place;", "let _ = place; ticket = None;", WAITERS),
+    edit("a grant that comes with the bound counts", ACQUIRE,
+        "Verdict::Done(done) => return done,\n                    Verdict::TooLate(_) => None,",
+        "Verdict::Done(_) | Verdict::TooLate(_) => None,", IN_MEMORY),
+
+    edit("a busy lock does not put its questions off", AGENDA,
+        "Some(self.question_due.map_or(due, |before| due.min(before)))", "Some(due)", IN_MEMORY),
+    edit("an earlier question wakes the attendant", AGENDA,
+        "self.asleep_until.is_some_and(|until| due < until)", "false", IN_MEMORY),
+    edit("a room asks again once it has subscribed", AGENDA, "        self.question_due = Some(now);\n", "        let _ = now;\n",
+        &[PROMISES, "--test faults connections::"]),
+    edit("a room asks when nobody tells it anything", AGENDA,
+        "*self.question_due.get_or_insert(now.after(interval))", "*self.question_due.get_or_insert(now.after(interval * 1000))", IN_MEMORY),
+
+    edit("an unanswered call may still run", CLIENT,
+        "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
+    edit("another server's clock is not taken for the last one's", CLIENT, ".anchors.clear();", ".anchors.local(ServerTime::default());",
+        &["--lib client", "--test faults forgetful::"]),
+
+    edit("a hold that nobody reads releases itself", HELD,
+        "        self.keeper.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
+    edit("nothing is renewed after its release", HELD, "        self.keeper.leave(&self.hold);\n", "",
+        &[PROMISES, "--test lease on_a_server"]),
+    edit("an id with an unanswered call is withdrawn after its release", HELD,
+        "            held.keeper\n                .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);\n", "", REPLIES),
+    edit("a closed client stays for a release that is dropped", HELD,
+        "        let _stay = self.keeper.stay();\n        let mut held = self;", "        let mut held = self;", IN_MEMORY),
+
+    edit("a guard looks at the clock", HOLD, "None if self.clock.now() >= state.deadline =>", "None if false =>", IN_MEMORY),
+    edit("lost resolves at the deadline by itself", HOLD,
+        "() = self.clock.sleep_until(self.deadline()) => {}", "() = std::future::pending() => {}", IN_MEMORY),
+    edit("a lease is over when it says so", HOLD, "state.over.is_some() || remaining.is_zero()", "state.over.is_some()", IN_MEMORY),
+    edit("a renewal never shortens the local deadline", HOLD, "state.deadline.max(deadline)", "deadline", IN_MEMORY),
+    edit("a hold at its cap is not renewed", HOLD, "if state.server_deadline >= self.cap {", "if false {", IN_MEMORY),
+    edit("a cap counts from the grant", HOLD, "terms.cap(grant.deadline.before(granted_for))", "terms.cap(grant.deadline)", IN_MEMORY),
+    edit("a pushed grant was given for a claim window", HOLD, "let granted_for = if grant.pushed {", "let granted_for = if false {", IN_MEMORY),
+    edit("a renewal that fails leaves doubt until one succeeds", HOLD, "        state.in_doubt = false;\n", "", NETWORK),
+    edit("a hold that was ended stays ended as it was", HOLD, "before.or(Some(reason))", "Some(reason)", IN_MEMORY),
+
+    edit("no word is sent for a request that all was answered of", KEEPER,
+        "if at_once || trail.unanswered().is_some() {", "if at_once {", REPLIES),
+    edit("a hold that ended meanwhile is not watched", KEEPER, "        if hold.is_over() {\n            return;\n        }\n", "",
+        &[PROMISES, "--test lease on_a_server"]),
+    edit("a hold whose time is over is lost", KEEPER, "if self.client.now() >= deadline {", "if false {", IN_MEMORY),
+    edit("a renewal that finds the lock taken says lost", KEEPER,
+        "Renewed::Taken => self.lose(hold, LostReason::Taken),", "Renewed::Taken => {}", IN_MEMORY),
+    edit("a renewal that finds the lease over says lost", KEEPER,
+        "Renewed::Expired => self.lose(hold, hold.reason_gone()),", "Renewed::Expired => {}",
+        &[PROMISES, "--test lease on_a_server", "--test faults forgetful::"]),
+    edit("a renewal that fails leaves doubt", KEEPER, "                hold.set_in_doubt();\n", "", NETWORK),
+    edit("a lease lost costs the client its record", KEEPER, "            self.client.note_loss();\n", "", &[PROMISES, "--test faults holders::", "--test faults waiters::"]),
+    edit("an out after an unanswered call comes after its time", KEEPER, "Some(at) if at <= not_after => now = at,", "Some(at) if false => now = at,", REPLIES)
+        .equal("it sleeps until then by an estimate that is never early while the clocks agree"),
+    edit("what no out has withdrawn is withdrawn after its time", KEEPER,
+        "                    self.out_after(&keys, &request, not_after).await;\n", "                    let _ = not_after;\n", REPLIES),
+    edit("a repeated release that finds nothing was done by the first", KEEPER,
+        "unanswered && answer.at.received < hold.deadline()", "false", REPLIES),
+    edit("only an unanswered release can have been done before", KEEPER,
+        "unanswered && answer.at.received < hold.deadline()", "answer.at.received < hold.deadline()", IN_MEMORY),
+    edit("a release that was cut short is repeated", KEEPER,
+        "                    if answer.reply.more {\n                        continue;\n                    }\n", "", IN_MEMORY),
+    edit("errands are done before a closed client ends", KEEPER,
+        "self.client.is_closed() && self.pending() == 0", "self.client.is_closed()", IN_MEMORY),
+    edit("holds are kept after their client is closed", KEEPER,
+        "next.is_none() && self.client.is_closed()", "self.client.is_closed()", IN_MEMORY),
+
+    edit("a deadline counts from the sending", LEASE,
+        "self.sent.after(span.saturating_sub(drift(span) + MARGIN))", "self.received.after(span.saturating_sub(drift(span) + MARGIN))", UNITS),
+    edit("drift is taken off", LEASE, "span.saturating_sub(drift(span) + MARGIN)", "span.saturating_sub(MARGIN)", UNITS),
+    edit("a margin is taken off", LEASE, "span.saturating_sub(drift(span) + MARGIN)", "span.saturating_sub(drift(span))", UNITS),
+    edit("anchors of before a clock was set are void", LEASE,
+        "anchor.is_some_and(|a| a.offset_at_least() > at_most)", "anchor.is_some_and(|a| a.offset_at_least() > i128::MAX - at_most.abs())", UNITS),
+    edit("the tightest anchor counts", LEASE,
+        "self.anchors().map(|anchor| anchor.local(deadline)).max()", "self.anchors().map(|anchor| anchor.local(deadline)).min()", UNITS),
+    edit("a fixed lease is never extended", LEASE, "let longest = if self.fixed {", "let longest = if false {", UNITS),
+    edit("a lease is no longer than the maximum hold", LEASE,
+        "self.max_hold.map_or(self.length, |max| max.min(self.length))", "self.length", UNITS),
+    edit("a hold is renewed when a third is used up", LEASE, "now.after(deadline.since(now) / 3)\n}\n\n/// When to repeat",
+        "now.after(deadline.since(now) * 2)\n}\n\n/// When to repeat", UNITS),
+
+    edit("a room whose client lost a lease opens its record again", ROOM, "record.losses == losses && now < record.until", "now < record.until",
+        &[PROMISES, "--test faults holders::", "--test faults waiters::"]),
+    edit("a room whose record may have run out opens it again", ROOM, "record.losses == losses && now < record.until", "record.losses == losses",
+        IN_MEMORY),
+    edit("who found the lock free after a missed turn has the others ask", ROOM,
+        "if about.again && !grant.pushed {", "if false {", &["--test fairness", "--test faults connections::"]),
+    edit("who finds itself removed has the others ask", ROOM,
+        "let was_lost = contended.enqueued && about.again && state.waiters.len() > mine;", "let was_lost = state.waiters.len() < mine;",
+        &["--test fairness", "--test faults connections::", "--test faults forgetful::"]),
+    edit("a room without a record asks for all", ROOM,
+        "            Acquired::Gone => {\n                self.return_all();", "            Acquired::Gone => {",
+        &["--test faults waiters::", "--test faults connections::", "--test faults forgetful::"]),
+    edit("a room asks before it has slept for a claim window", ROOM,
+        "            .min(at.received.after(self.client.options.question_interval()))\n", "", IN_MEMORY),
+    edit("a grant that nobody heard of is told by the next reply", ROOM,
+        "if let Some(grant) = contended.sibling {", "if let Some(grant) = contended.sibling.filter(|_| false) {",
+        &[PROMISES, "--test faults network::", "--test faults replies::"]),
+    edit("a push of a later version makes all ask", ROOM, "None => self.ask_all(),", "None => {}", &["--test security"]),
+    edit("a pushed grant is believed for a claim window", ROOM, "deadline.map(|deadline| deadline.min(latest))", "deadline.or(Some(latest))",
+        &["--test security"]),
+    edit("after a reconnect the record is opened anew", ROOM,
+        "        self.forget_record();\n        self.ask_all();", "        self.ask_all();", CONNECTIONS),
+    edit("a grant that is nearly over is not used", ROOM,
+        "if deadline.since(now) < waiter.terms.grant() / 4 {", "if false {", WAITERS),
+    edit("a grant that is not used is withdrawn", ROOM,
+        "            self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);\n", "", WAITERS),
+    edit("an owner's other requests need not wait for their turn", ROOM, "if !grant.request.is_owner() {", "if false {", IN_MEMORY),
+    edit("who waits when a client is closed leaves nothing", ROOM,
+        "            self.keeper.out(\n                &self.keys,\n                &waiter.request,\n                waiter.trail.was_sent(),\n                &waiter.trail,\n            );\n", "", IN_MEMORY),
+
+    edit("no more may wait than the bound", ROOMS, ">= max_waiters {", "> max_waiters {", IN_MEMORY),
+    edit("who stops waiting makes room for another", ROOMS,
+        "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(1", "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(0", IN_MEMORY),
+    edit("a room that somebody is in is not removed", ROOMS, "let leaves = room.is_empty();", "let leaves = true;", IN_MEMORY),
+    edit("all who wait ask again after a reconnect", ROOMS, "            room.return_all();\n", "            let _ = room;\n", CONNECTIONS),
+
+    edit("a reply to another request is not accepted", SCRIPT, "if fields.text()? != request {", "if fields.text()?.is_empty() {", READERS),
+    edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),
+    edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
+    edit("a request id is cut where its parts are", "src/key.rs", "text.is_ascii()\n            && ", "", READERS),
+];

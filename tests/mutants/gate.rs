@@ -1,0 +1,228 @@
+//! The gate: edit by edit, on a copy of the tree.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::{Edit, edits, root};
+
+/// Longer than any of the named tests takes.
+const LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// By a test of this name, or because a test did not come to its end.
+    Killed(String),
+    Survived,
+    DoesNotCompile,
+}
+
+#[test]
+#[ignore = "takes an hour or two: scripts/prove mutants"]
+fn every_edit_is_killed_or_explained() {
+    let began = Instant::now();
+    let limit = number("MUTANTS_SECONDS").map(Duration::from_secs);
+    let only = std::env::var("MUTANTS_ONLY").unwrap_or_default();
+    let mut chosen: Vec<&Edit> = edits()
+        .filter(|edit| edit.rule.contains(&only) || edit.file.contains(&only))
+        .collect();
+    if limit.is_some() {
+        let seed = number("MUTANTS_SEED").unwrap_or(1);
+        chosen.sort_by_key(|edit| {
+            let mut hasher = DefaultHasher::new();
+            (seed, edit.rule).hash(&mut hasher);
+            hasher.finish()
+        });
+    }
+
+    let tree = Tree::new();
+    let mut suites: Vec<&str> = chosen.iter().flat_map(|edit| edit.tests).copied().collect();
+    suites.sort_unstable();
+    suites.dedup();
+    for suite in suites {
+        let verdict = tree.test(suite, "");
+        assert_eq!(
+            verdict,
+            Verdict::Survived,
+            "red without any edit: cargo test {suite}"
+        );
+    }
+
+    let (mut rows, mut wrong) = (Vec::new(), 0);
+    for edit in &chosen {
+        if limit.is_some_and(|limit| began.elapsed() > limit) {
+            break;
+        }
+        let (is_right, result) = match (tree.judge(edit), edit.survives) {
+            (Verdict::Killed(test), None) => (true, format!("killed by {test}")),
+            (Verdict::Killed(test), Some(_)) => (false, format!("KILLED by {test}, though listed as equal")),
+            (Verdict::Survived, Some(why)) => (true, format!("equal: {why}")),
+            (Verdict::Survived, None) => (false, "SURVIVED".to_owned()),
+            (Verdict::DoesNotCompile, _) => (false, "DOES NOT COMPILE".to_owned()),
+        };
+        wrong += usize::from(!is_right);
+        let row = format!("| {} | {} | {result} |", edit.rule, edit.file);
+        eprintln!("{row} {} s", began.elapsed().as_secs());
+        rows.push(row);
+    }
+    println!(
+        "\n| rule taken away | file | result |\n|---|---|---|\n{}",
+        rows.join("\n")
+    );
+    println!(
+        "\n{} of {} edits in {} s, {wrong} wrong",
+        rows.len(),
+        chosen.len(),
+        began.elapsed().as_secs()
+    );
+    assert_eq!(wrong, 0, "see the table");
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}: {text:?} is no number")),
+    )
+}
+
+/// A copy of the crate. It stays, so that the next run builds only what has changed.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new() -> Tree {
+        let tree = Tree(Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"));
+
+        for part in [
+            "Cargo.toml",
+            "Cargo.lock",
+            "README.md",
+            "clippy.toml",
+            "src",
+            "lua",
+            "tests",
+            "benches",
+            "examples",
+            "fuzz/seeds",
+        ] {
+            copy(&root().join(part), &tree.0.join(part));
+        }
+        tree
+    }
+
+    /// The first verdict other than survival, with the edit in place.
+    fn judge(&self, edit: &Edit) -> Verdict {
+        let file = self.0.join(edit.file);
+        let text = fs::read_to_string(&file).unwrap();
+        let edited = edit.applied_to(&text).unwrap();
+        for suite in edit.tests {
+            // That one takes an edited script at run time, so that nothing must be built for it.
+            let verdict = if edit.file.starts_with("lua/") && *suite == super::lua::AGAINST_RULES {
+                let other = self.0.join("edited.lua");
+                fs::write(&other, &edited).unwrap();
+                self.test(suite, &format!("{}:{}", file.display(), other.display()))
+            } else {
+                fs::write(&file, &edited).unwrap();
+                let verdict = self.test(suite, "");
+                fs::write(&file, &text).unwrap();
+                verdict
+            };
+            if verdict != Verdict::Survived {
+                return verdict;
+            }
+        }
+        Verdict::Survived
+    }
+
+    fn test(&self, suite: &str, edited: &str) -> Verdict {
+        let mut build = self.cargo(suite);
+        build.arg("--no-run").stderr(Stdio::null());
+        if !build.status().unwrap().success() {
+            return Verdict::DoesNotCompile;
+        }
+        let output = self.0.join("output");
+        let file = fs::File::create(&output).unwrap();
+        let mut run = self.cargo(suite);
+        run.stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .process_group(0);
+        if !edited.is_empty() {
+            run.env("FAIRLOCK_TEST_EDITED", edited);
+        }
+        let mut child = run.spawn().unwrap();
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                let said = fs::read_to_string(&output).unwrap();
+                return if status.success() {
+                    Verdict::Survived
+                } else {
+                    Verdict::Killed(first_red(&said))
+                };
+            }
+            if began.elapsed() > LIMIT {
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+                child.wait().unwrap();
+                return Verdict::Killed(format!("a test that does not end ({suite})"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn cargo(&self, suite: &str) -> Command {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .current_dir(&self.0)
+            .args(["test", "--all-features", "--quiet"])
+            .args(suite.split(' '))
+            // Of its own: cargo would take what it has built of the one tree for that of the other.
+            .env("CARGO_TARGET_DIR", self.0.join("target"))
+            // A failure is all that counts, not the smallest.
+            .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        cargo
+    }
+}
+
+/// Writes only what differs: what has not changed is not built again.
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(to).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() && !from.join(path.file_name().unwrap()).exists() {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        for entry in fs::read_dir(from).unwrap() {
+            let name = entry.unwrap().file_name();
+            copy(&from.join(&name), &to.join(&name));
+        }
+    } else {
+        let text = fs::read(from).unwrap();
+        if fs::read(to).ok().as_ref() != Some(&text) {
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::write(to, text).unwrap();
+        }
+    }
+}
+
+/// The first of the tests that libtest lists as failed.
+fn first_red(output: &str) -> String {
+    let mut lines = output
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| *line != "failures:");
+    // The list of names comes after the one of their output.
+    lines.by_ref().nth(1);
+    let name = lines.skip_while(|line| *line != "failures:").nth(1);
+    name.unwrap_or("a test binary that crashed").to_owned()
+}
