@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockManager, Owner};
+use fairlock::{Error, LockManager, Owner};
 use futures_util::future::join_all;
 
 use super::scene::{
@@ -223,4 +223,41 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
     assert!(is_held(&server, NAME).await, "its newer hold was freed");
     guard.release().await.unwrap();
     nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn a_question_that_runs_when_its_grant_is_over_leaves_no_holder() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let others = connect(&server.url()).await;
+    let window = Duration::from_millis(300);
+    let locks = settings().claim_window(window);
+    let locks = locks.connect(&proxy.url()).await.unwrap();
+    let ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
+    ending.forget();
+    let waiter = in_line(&server, &locks, NAME, 1).await;
+    subscribed(&server, 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    // What it asks when the lease ends is under way for longer than a claim window. Meanwhile another client finds the
+    // lock free, and hands it over.
+    let evalshas = proxy.count("EVALSHA");
+    proxy.delay_up(window * 2);
+    let lease_end = number(&server, NAME, "until").await;
+    tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms()) + 60)).await;
+    assert_eq!(proxy.count("EVALSHA"), evalshas + 1, "the question is under way");
+    assert!(
+        others
+            .lock(NAME)
+            .try_acquire()
+            .await
+            .unwrap()
+            .acquired()
+            .is_none()
+    );
+    let guard = granted(waiter, SOON).await;
+    guard.lost().await;
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Lost(_))), "{released:?}");
+    nothing_left(&server, NAME, 3 * SECOND).await;
 }

@@ -15,6 +15,7 @@ const SCRIPT: &str = "src/script.rs";
 
 /// The promises, in memory and with time paused.
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
+const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
 const REPLIES: &[&str] = &["--test faults replies::"];
@@ -34,13 +35,12 @@ pub(super) const EDITS: &[Edit] = &[
         "Verdict::Done(_) | Verdict::TooLate(_) => None,", IN_MEMORY),
 
     edit("a busy lock does not put its questions off", AGENDA,
-        "Some(self.question_due.map_or(due, |before| due.min(before)))", "Some(due)", IN_MEMORY),
+        "Some(self.question_due.map_or(due, |before| due.min(before)))", "Some(due)", AGENDA_TESTS),
     edit("an earlier question wakes the attendant", AGENDA,
-        "self.asleep_until.is_some_and(|until| due < until)", "false", IN_MEMORY),
-    edit("a room asks again once it has subscribed", AGENDA, "        self.question_due = Some(now);\n", "        let _ = now;\n",
-        &[PROMISES, "--test faults connections::"]),
+        "self.asleep_until.is_some_and(|until| due < until)", "false", AGENDA_TESTS),
+    edit("a room asks again once it has subscribed", AGENDA, "        self.question_due = Some(now);\n", "        let _ = now;\n", AGENDA_TESTS),
     edit("a room asks when nobody tells it anything", AGENDA,
-        "*self.question_due.get_or_insert(now.after(interval))", "*self.question_due.get_or_insert(now.after(interval * 1000))", IN_MEMORY),
+        "*self.question_due.get_or_insert(now.after(interval))", "*self.question_due.get_or_insert(now.after(interval * 1000))", AGENDA_TESTS),
 
     edit("an unanswered call may still run", CLIENT,
         "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
@@ -51,8 +51,6 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.keeper.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
     edit("nothing is renewed after its release", HELD, "        self.keeper.leave(&self.hold);\n", "",
         &[PROMISES, "--test lease on_a_server"]),
-    edit("an id with an unanswered call is withdrawn after its release", HELD,
-        "            held.keeper\n                .out(&held.hold.keys, &held.hold.request, false, &held.hold.trail);\n", "", REPLIES),
     edit("a closed client stays for a release that is dropped", HELD,
         "        let _stay = self.keeper.stay();\n        let mut held = self;", "        let mut held = self;", IN_MEMORY),
 
@@ -83,6 +81,10 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("it sleeps until then by an estimate that is never early while the clocks agree"),
     edit("what no out has withdrawn is withdrawn after its time", KEEPER,
         "                    self.out_after(&keys, &request, not_after).await;\n", "                    let _ = not_after;\n", REPLIES),
+    edit("an id with an unanswered call is withdrawn after its release", KEEPER,
+        "        self.out(&hold.keys, &hold.request, was_over, &hold.trail);\n", "        let _ = was_over;\n", REPLIES),
+    edit("a hold that was over before its release is withdrawn", KEEPER,
+        "matches!(released, Err(Error::Lost(_)))", "false", REPLIES),
     edit("a repeated release that finds nothing was done by the first", KEEPER,
         "unanswered && answer.at.received < hold.deadline()", "false", REPLIES),
     edit("only an unanswered release can have been done before", KEEPER,
