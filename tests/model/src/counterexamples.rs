@@ -86,7 +86,7 @@ pub const COUNTEREXAMPLES: [Counterexample; 21] = [
     ),
     example(&[Rule::TicketOnReturn], PROMPT_DISCONNECT, NO_OVERTAKING),
     example(&[Rule::EarlierTicketCounts], DISCONNECT, NO_OVERTAKING),
-    example(&[Rule::ReturnTogether], PROMPT_DISCONNECT, NO_LOST_WAKE_UP),
+    example(&[Rule::ReturnTogether], PROMPT_DISCONNECT, NO_GHOST_HOLDER),
     example(
         &[Rule::GoneAnswered, Rule::ReturnTogether],
         PROMPT_CALM,
