@@ -30,8 +30,9 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[5]  µs of the server's clock: the ticket that the request had before, or ''
 -- ARGV[6]  ms: how long the client's record lives
 -- ARGV[7]  string: what the clients' unlock channels begin with
+-- ARGV[8]  'publish', 'spublish' or 'unproven': how to publish, and what a count of 0 says (lib/hand_over.lua)
 local request, mode, lease_ms, not_after_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local ticket_us, heartbeat_ms, channel = ARGV[5], ARGV[6], ARGV[7]
+local ticket_us, heartbeat_ms, channel, way = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 -- Adds a hold to those of its owner. The first gets an entry of its own with the second.
 local function add_hold(lock, deadline)
@@ -105,7 +106,7 @@ local denied = 0
 if lock.count == 0 then
   local outcome
   outcome, denied =
-    hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms, request, lease_ms)
+    hand_over(lock_key, queue_key, clients_key, channel, way, lock, now_us, now_ms, request, lease_ms)
   if outcome == MORE then
     return {6, request, now_ms, 0}
   elseif outcome == NOBODY then
@@ -123,8 +124,14 @@ if mode == 'open' or mode == 'question' then
   keep(clients_key)
   keep(queue_key)
 end
-if mode == 'question' and redis.call('PUBSUB', 'NUMSUB', channel .. client)[2] > 0 then
-  seen = 1
+if mode == 'question' then
+  local counted
+  if way == 'spublish' then
+    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel .. client)
+  else
+    counted = redis.call('PUBSUB', 'NUMSUB', channel .. client)
+  end
+  seen = counted[2] > 0 and 1 or 0
 end
 
 local status, ticket, ahead = 3, 0, queued

@@ -23,7 +23,8 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 --          a newer grant), 'out' (whatever the request has, hold or queue entry, for good) or 'force' (all holds under this fence)
 -- ARGV[3]  the fence; '' for 'out'
 -- ARGV[4]  string: what the clients' unlock channels begin with
-local request, what, fence, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- ARGV[5]  'publish', 'spublish' or 'unproven': how to publish, and what a count of 0 says (lib/hand_over.lua)
+local request, what, fence, channel, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- Leaves the lock with nobody, having been held for `left_ms` more. An empty owner tells a release from a lease that
 -- ran out. The hash is kept for `left_ms` and KEPT_MS as it is: only a long rest is worth a command.
@@ -64,7 +65,7 @@ if status == 2 then
   write_holds(lock_key, lock, now_ms)
 elseif lock.count == 0 then
   lock.deadline = 0
-  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms)
+  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, way, lock, now_us, now_ms)
   if outcome ~= HANDED and was_until > 0 then
     free(lock, was_until - now_ms)
   end

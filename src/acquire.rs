@@ -92,7 +92,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
         done: false,
     };
     let ask = || {
-        let not_after = client.not_after();
+        let not_after = client.not_after(&wanted.keys);
         let call = Acquire {
             keys: Arc::clone(&wanted.keys),
             request: request.clone(),
@@ -111,7 +111,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
         }
     };
     loop {
-        let (Answer { at, reply }, _) = until_answered(&client, ask).await?;
+        let (Answer { at, reply, .. }, _) = until_answered(&client, ask).await?;
         match reply {
             Acquired::Granted(grant) => {
                 let deadline = at.local(grant.deadline);

@@ -51,14 +51,19 @@ impl Agenda {
         self.question_due = Some(now);
     }
 
-    /// The question was answered, with whether the server sees the subscription.
-    pub(crate) fn questioned(&mut self, now: Tick, seen: bool) {
+    /// The question was answered, with whether the server sees the subscription. Returns whether it has been asked often
+    /// enough: a server of a cluster drops subscriptions without a word when their slot moves.
+    pub(crate) fn questioned(&mut self, now: Tick, seen: bool) -> bool {
         if seen {
             self.confirmations = 0;
+            false
         } else if self.confirmations > 0 {
             self.confirmations -= 1;
             let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - self.confirmations)));
             self.question_by(now.after(patience));
+            false
+        } else {
+            true
         }
     }
 
@@ -148,17 +153,17 @@ mod tests {
         let mut now = 0;
         for pause in [40, 160, 640] {
             assert_eq!(next(&mut agenda, now), Todo::Question);
-            agenda.questioned(at(now), false);
+            assert!(!agenda.questioned(at(now), false));
             now += pause;
             assert_eq!(next(&mut agenda, now - 1), Todo::Wait(at(now)));
         }
         assert_eq!(next(&mut agenda, now), Todo::Question);
-        agenda.questioned(at(now), false);
+        assert!(agenda.questioned(at(now), false), "it is not there");
         assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
 
         agenda.subscribed(at(now));
         assert_eq!(next(&mut agenda, now), Todo::Question);
-        agenda.questioned(at(now), true);
+        assert!(!agenda.questioned(at(now), true));
         assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
     }
 }

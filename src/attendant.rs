@@ -49,7 +49,14 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
         let done = match room.todo(kept) {
             Todo::AskAll => ask(&room, room.numbers()).await,
             Todo::Ask(numbers) => ask(&room, numbers).await,
-            Todo::Question => question(&room).await,
+            Todo::Question => {
+                let deaf = question(&room).await;
+                if let (Ok(true), Subscription::Up) = (&deaf, &subscription) {
+                    client.store.unsubscribe(&room.channel);
+                    subscription = Subscription::Due(client.now(), Backoff::new());
+                }
+                deaf.map(drop)
+            }
             Todo::Wait(until) => {
                 let until = match &subscription {
                     Subscription::Due(at, _) if !room.is_empty() => until.min(*at),
@@ -94,14 +101,15 @@ async fn ask(room: &Room, numbers: impl IntoIterator<Item = u64>) -> Result<(), 
     outcome
 }
 
-/// Asks for the first of the room whether anything happened that nobody told.
-async fn question(room: &Room) -> Result<(), Failure> {
+/// Asks for the first of the room whether anything happened that nobody told. Returns whether the room must subscribe
+/// anew: the server has been asked often enough, and does not see the subscription.
+async fn question(room: &Room) -> Result<bool, Failure> {
     let Some(number) = room.first() else {
-        return Ok(());
+        return Ok(false);
     };
+    // Whoever is granted the lock hears nothing of the subscription.
     let seen = call(room, number, true).await?;
-    room.questioned(seen == Some(true));
-    Ok(())
+    Ok(room.questioned(seen == Some(true)) && seen == Some(false))
 }
 
 /// Sends one call of a request, and has it repeated if need be. Returns whether the server sees the room's

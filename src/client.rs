@@ -1,5 +1,6 @@
 //! What all parts of one client share: its id, its store, what it knows of the server's clock, its counters.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -7,10 +8,10 @@ use tokio::runtime::Handle;
 
 use crate::clock::{Clock, Tick};
 use crate::error::Error;
-use crate::key::{ClientId, Owner, Request};
+use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Anchors, Exchange, ServerTime, Terms};
 use crate::options::{ManagerOptions, NOT_AFTER};
-use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store};
+use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, ServerId, Store};
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -19,11 +20,20 @@ pub(crate) struct Client {
     pub(crate) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
-    anchors: Mutex<Known>,
+    clocks: Mutex<Clocks>,
     requests: AtomicU64,
     losses: AtomicU64,
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
+}
+
+/// What is known of the servers' clocks. No deadline of one server is ever reckoned by the clock of another.
+#[derive(Debug)]
+struct Clocks {
+    known: HashMap<ServerId, Known>,
+    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock too far
+    /// ahead it does nothing, and its answer tells the time.
+    newest: Exchange,
 }
 
 #[derive(Debug)]
@@ -33,25 +43,37 @@ struct Known {
     newest: Exchange,
 }
 
+impl Clocks {
+    fn record(&mut self, from: ServerId, exchange: Exchange) {
+        let known = self.known.entry(from).or_insert_with(|| Known {
+            anchors: Anchors::default(),
+            newest: exchange,
+        });
+        known.anchors.record(exchange);
+        known.newest = exchange;
+        self.newest = exchange;
+    }
+}
+
 impl Client {
     pub(crate) fn new(
         id: ClientId,
         store: Arc<dyn Store>,
         options: ManagerOptions,
-        first: Exchange,
+        first: &Answer<()>,
     ) -> Client {
-        let mut anchors = Anchors::default();
-        anchors.record(first);
+        let mut clocks = Clocks {
+            known: HashMap::new(),
+            newest: first.at,
+        };
+        clocks.record(first.from, first.at);
         Client {
             id,
             clock: store.clock(),
             store,
             options,
             counters: Counters::default(),
-            anchors: Mutex::new(Known {
-                anchors,
-                newest: first,
-            }),
+            clocks: Mutex::new(clocks),
             requests: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             runtime: OnceLock::new(),
@@ -68,31 +90,35 @@ impl Client {
         self.clock.now()
     }
 
-    /// The server time past which an acquire that is sent now must do nothing.
-    pub(crate) fn not_after(&self) -> ServerTime {
+    /// The server time past which an acquire of this lock that is sent now must do nothing.
+    pub(crate) fn not_after(&self, keys: &Keys) -> ServerTime {
+        self.server_time(keys).after(NOT_AFTER)
+    }
+
+    /// The time of the lock's server now, or a little later.
+    pub(crate) fn server_time(&self, keys: &Keys) -> ServerTime {
+        let server = self.store.server_of(keys);
         let now = self.now();
-        let known = locked(&self.anchors);
-        let elapsed = now.since(known.newest.sent);
-        let estimate = known
-            .anchors
-            .server_time(now)
-            .unwrap_or_else(|| known.newest.now.after(elapsed));
-        estimate.after(NOT_AFTER)
+        let clocks = locked(&self.clocks);
+        let known = clocks.known.get(&server);
+        known
+            .and_then(|known| known.anchors.server_time(now))
+            .unwrap_or_else(|| {
+                let newest = known.map_or(clocks.newest, |known| known.newest);
+                newest.now.after(now.since(newest.sent))
+            })
     }
 
-    /// The server's time now, or a little later.
-    pub(crate) fn server_time(&self) -> ServerTime {
-        self.not_after().before(NOT_AFTER)
+    /// A local time at which this server's deadline has not passed yet; `None` while nothing links the clocks.
+    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime) -> Option<Tick> {
+        locked(&self.clocks).known.get(&server)?.anchors.local(deadline)
     }
 
-    /// A local time at which a server's deadline has not passed yet; `None` while nothing links the clocks.
-    pub(crate) fn local(&self, deadline: ServerTime) -> Option<Tick> {
-        locked(&self.anchors).anchors.local(deadline)
-    }
-
-    /// A connection was replaced: the next server may have another clock.
-    pub(crate) fn forget_anchors(&self) {
-        locked(&self.anchors).anchors.clear();
+    /// A connection to this server was replaced: the next one under its address may have another clock.
+    pub(crate) fn forget_anchors(&self, server: ServerId) {
+        if let Some(known) = locked(&self.clocks).known.get_mut(&server) {
+            known.anchors.clear();
+        }
     }
 
     pub(crate) async fn acquire(&self, call: Acquire) -> Result<Answer<Acquired>, Failure> {
@@ -109,9 +135,7 @@ impl Client {
 
     fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
         if let Ok(answer) = &answer {
-            let mut known = locked(&self.anchors);
-            known.anchors.record(answer.at);
-            known.newest = answer.at;
+            locked(&self.clocks).record(answer.from, answer.at);
         }
         answer
     }

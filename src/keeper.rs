@@ -356,7 +356,7 @@ impl Keeper {
     /// Sends an `out` that comes after everything else of the request: any call still unanswered could run until
     /// then, even after a later one was granted and released.
     async fn out_after(&self, keys: &Arc<Keys>, request: &Request, not_after: ServerTime) {
-        let mut now = self.client.server_time();
+        let mut now = self.client.server_time(keys);
         loop {
             // Server times are cut to whole ms, and ours is an estimate.
             let wait = not_after.since(now) + Duration::from_millis(10);

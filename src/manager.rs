@@ -249,7 +249,7 @@ impl LockManagerBuilder {
     /// Dropping it ends the connections.
     #[cfg(feature = "redis")]
     pub async fn connect(self, url: &str) -> Result<LockManager> {
-        use crate::store::redis::{Options, RedisStore};
+        use crate::store::redis::{self, Options};
 
         self.options.check()?;
         let relay = Arc::new(Relay::default());
@@ -259,9 +259,9 @@ impl LockManagerBuilder {
             server_timeout: self.options.server_timeout,
             heartbeat: self.options.heartbeat,
         };
-        let store = RedisStore::connect(url, options, listener).await?;
-        let first = store.time().await.map_err(as_error)?.at;
-        let service = Service::new(relay, ClientId::random(), store, self.options, first);
+        let store = redis::connect(url, options, listener).await?;
+        let first = store.time().await.map_err(as_error)?;
+        let service = Service::new(relay, ClientId::random(), store, self.options, &first);
         service.start();
         Ok(LockManager::of(service))
     }
@@ -280,14 +280,14 @@ impl LockManagerBuilder {
         let listener = Arc::downgrade(&relay);
         let store = store.connect(listener);
         let time = store.time().now_or_never();
-        let first = time.and_then(std::result::Result::ok).map(|answer| answer.at);
+        let first = time.and_then(std::result::Result::ok);
         let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
         LockManager::of(Service::new(
             relay,
             ClientId::random(),
             store,
             self.options,
-            first,
+            &first,
         ))
     }
 }

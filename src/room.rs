@@ -24,7 +24,7 @@ use crate::key::{Keys, Request};
 use crate::lease::{Exchange, Terms, Ticket};
 use crate::options::JITTER;
 use crate::retry::jitter;
-use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push};
+use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
 
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -173,7 +173,7 @@ impl Room {
     /// The call that asks for this request; `None` when it is not here any more.
     pub(crate) fn ask(&self, number: u64, question: bool) -> Option<Asked> {
         let losses = self.client.losses();
-        let not_after = self.client.not_after();
+        let not_after = self.client.not_after(&self.keys);
         let now = self.client.now();
         let state = locked(&self.state);
         let opened = state
@@ -212,12 +212,13 @@ impl Room {
     /// Sends a call, and takes in what is answered.
     pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
         let Asked { call, trail, about } = asked;
+        let is_question = call.mode == Mode::Question;
         let answer = self.client.acquire(call).await;
         trail.answered(&answer);
         match answer {
-            Ok(Answer { at, reply }) => {
+            Ok(Answer { at, reply, .. }) => {
                 let seen = match &reply {
-                    Acquired::Contended(contended) => Some(contended.seen),
+                    Acquired::Contended(contended) if is_question => Some(contended.seen),
                     _ => None,
                 };
                 Ok((self.heard(about, &at, reply), seen))
@@ -293,13 +294,13 @@ impl Room {
     }
 
     /// A push has come.
-    pub(crate) fn pushed(&self, message: &str) {
+    pub(crate) fn pushed(&self, from: ServerId, message: &str) {
         match Push::parse(message) {
             Some(push) => {
                 // Anybody with rights to the channel can publish, and no script grants for longer than this.
                 let latest = self.client.now().after(push.grant.request.grant());
                 // Without an anchor nobody can say here when it ends.
-                let deadline = self.client.local(push.grant.deadline);
+                let deadline = self.client.local(from, push.grant.deadline);
                 self.tell(&push.grant, deadline.map(|deadline| deadline.min(latest)));
             }
             None => self.ask_all(),
@@ -420,9 +421,9 @@ impl Room {
         locked(&self.state).agenda.subscribed(self.client.now());
     }
 
-    /// The room's question was answered.
-    pub(crate) fn questioned(&self, seen: bool) {
-        locked(&self.state).agenda.questioned(self.client.now(), seen);
+    /// The room's question was answered. Returns whether the subscription is not there, though it was confirmed.
+    pub(crate) fn questioned(&self, seen: bool) -> bool {
+        locked(&self.state).agenda.questioned(self.client.now(), seen)
     }
 
     /// What to do now. The room stays `kept` long when it is empty.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::keeper::Keeper;
 use crate::key::Keys;
 use crate::room::Room;
-use crate::store::Listener;
+use crate::store::{Listener, ServerId};
 
 #[derive(Debug)]
 pub(crate) struct Rooms {
@@ -117,19 +117,21 @@ impl Rooms {
 }
 
 impl Listener for Rooms {
-    fn pushed(&self, channel: &str, message: &str) {
+    fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         let room = self.rooms.get(channel).map(|room| Arc::clone(&room));
         if let Some(room) = room {
-            room.pushed(message);
+            room.pushed(from, message);
         }
     }
 
-    fn reconnected(&self) {
-        self.client.forget_anchors();
+    fn reconnected(&self, server: ServerId) {
+        self.client.forget_anchors(server);
         // Whatever is answered to calls of before.
         self.client.note_loss();
         for room in self.all() {
-            room.return_all();
+            if self.client.store.server_of(&room.keys) == server {
+                room.return_all();
+            }
         }
     }
 }
@@ -160,15 +162,15 @@ impl Relay {
 }
 
 impl Listener for Relay {
-    fn pushed(&self, channel: &str, message: &str) {
+    fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         if let Some(rooms) = self.rooms() {
-            rooms.pushed(channel, message);
+            rooms.pushed(from, channel, message);
         }
     }
 
-    fn reconnected(&self) {
+    fn reconnected(&self, server: ServerId) {
         if let Some(rooms) = self.rooms() {
-            rooms.reconnected();
+            rooms.reconnected(server);
         }
     }
 }

@@ -50,6 +50,32 @@ impl Script {
     }
 }
 
+/// How scripts publish, and what the number of receivers tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publishing {
+    /// To the server's own subscribers: who is not among them can't be reached.
+    Plain,
+    /// Within a shard of a cluster, from 7.0 on: likewise.
+    Sharded,
+    /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be reached.
+    Unproven,
+}
+
+impl Publishing {
+    fn as_str(self) -> &'static str {
+        match self {
+            Publishing::Plain => "publish",
+            Publishing::Sharded => "spublish",
+            Publishing::Unproven => "unproven",
+        }
+    }
+
+    /// Whether a server drops its subscribers of a channel when another one takes over the channel's slot.
+    pub(crate) fn ends_with_the_slot(self) -> bool {
+        self == Publishing::Sharded
+    }
+}
+
 /// One call of a script.
 #[derive(Debug)]
 pub(crate) struct Invocation {
@@ -78,7 +104,7 @@ pub(crate) enum ReplyError {
 pub(crate) trait Operation: Send + 'static {
     type Reply: Send + 'static;
 
-    fn invocation(&self) -> Invocation;
+    fn invocation(&self, way: Publishing) -> Invocation;
 
     /// Returns the server's time and what it answered.
     fn read(&self, reply: &[Value]) -> Result<(ServerTime, Self::Reply), ReplyError>;
@@ -87,7 +113,7 @@ pub(crate) trait Operation: Send + 'static {
 impl Operation for Acquire {
     type Reply = Acquired;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, way: Publishing) -> Invocation {
         let mode = match self.mode {
             Mode::Try => "try",
             Mode::Wait => "wait",
@@ -114,6 +140,7 @@ impl Operation for Acquire {
                 ticket.map_or(String::new(), |ticket| ticket.0.to_string()),
                 millis(*heartbeat).to_string(),
                 keys.channel.clone(),
+                way.as_str().to_owned(),
             ],
         }
     }
@@ -152,7 +179,7 @@ impl Operation for Acquire {
 impl Operation for Release {
     type Reply = Released;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, way: Publishing) -> Invocation {
         let (what, fence) = match self.what {
             ReleaseWhat::Grant(fence) => ("grant", fence.to_string()),
             ReleaseWhat::Out => ("out", String::new()),
@@ -167,6 +194,7 @@ impl Operation for Release {
                 what.to_owned(),
                 fence,
                 keys.channel.clone(),
+                way.as_str().to_owned(),
             ],
         }
     }
@@ -194,7 +222,7 @@ impl Operation for Release {
 impl Operation for Renew {
     type Reply = Renewed;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &RENEW,
             keys: vec![self.keys.lock.clone()],
@@ -222,7 +250,7 @@ impl Operation for Renew {
 impl Operation for Inspect {
     type Reply = Inspected;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &INSPECT,
             keys: vec![self.keys.lock.clone()],
@@ -258,7 +286,7 @@ impl Operation for Inspect {
 impl Operation for SpinAcquire {
     type Reply = SpinAcquired;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &SPIN_ACQUIRE,
             keys: vec![self.keys.spin.clone()],
@@ -280,7 +308,7 @@ impl Operation for SpinAcquire {
 impl Operation for SpinRelease {
     type Reply = SpinReleased;
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &SPIN_RELEASE,
             keys: vec![self.keys.spin.clone()],

@@ -7,10 +7,9 @@ use tokio::runtime::Handle;
 use crate::client::Client;
 use crate::keeper::Keeper;
 use crate::key::ClientId;
-use crate::lease::Exchange;
 use crate::options::ManagerOptions;
 use crate::rooms::{Relay, Rooms};
-use crate::store::Store;
+use crate::store::{Answer, Store};
 
 /// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client is
 /// closed; guards that live keep their keeper.
@@ -27,7 +26,7 @@ impl Service {
         id: ClientId,
         store: Arc<dyn Store>,
         options: ManagerOptions,
-        first: Exchange,
+        first: &Answer<()>,
     ) -> Service {
         let client = Arc::new(Client::new(id, store, options, first));
         let keeper = Arc::new(Keeper::new(Arc::clone(&client)));

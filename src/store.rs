@@ -22,9 +22,14 @@ use crate::lease::{Exchange, Fence, ServerTime, Ticket};
 /// the other reach the server in that order, also when the server had forgotten the scripts.
 pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>> + Send>>;
 
+/// Which server of a store's: clocks and connections belong to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ServerId(pub(crate) u32);
+
 /// A reply, with the times by which its deadlines become local ones.
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
+    pub(crate) from: ServerId,
     pub(crate) at: Exchange,
     pub(crate) reply: T,
 }
@@ -44,6 +49,11 @@ pub(crate) enum Failure {
 
 /// One server, or what does the work of one.
 pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Which server a lock lives on, as far as is known.
+    fn server_of(&self, _keys: &Keys) -> ServerId {
+        ServerId::default()
+    }
+
     fn acquire(&self, call: Acquire) -> Call<Acquired>;
     fn release(&self, call: Release) -> Call<Released>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
@@ -71,11 +81,14 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
 /// What a store tells unasked. Its methods do not block, and may be called from any thread.
 pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A message came on a channel: the raw text, read by [`Push::parse`].
-    fn pushed(&self, channel: &str, message: &str);
+    fn pushed(&self, from: ServerId, channel: &str, message: &str);
 
-    /// A connection was replaced, and all subscriptions are confirmed anew; or messages may have been lost in
-    /// some other way. Anchors of before are void, and everybody who waits must ask again.
-    fn reconnected(&self);
+    /// A connection to this server broke. `reconnected` follows when there is another one.
+    fn lost(&self, _server: ServerId) {}
+
+    /// A connection to this server was replaced, and all subscriptions are confirmed anew; or messages may have been
+    /// lost in some other way. Anchors of before are void, and everybody who waits for its locks must ask again.
+    fn reconnected(&self, server: ServerId);
 }
 
 /// How an acquire takes its place.

@@ -3,6 +3,11 @@
 -- ZPOPMIN is the first write: right whatever follows, allowed without memory, and where the script ends with
 -- nothing done if no write can pass. PUBLISH comes next, and only then the writes, of which none can fail any more.
 -- Who can't be reached stays removed, with its client's record, and comes back with its ticket when it asks again.
+--
+-- The `way` of publishing says how, and what the number of receivers tells:
+--   'publish'   PUBLISH; with no receiver the client can't be reached
+--   'spublish'  SPUBLISH, in a cluster from 7.0 on; likewise
+--   'unproven'  PUBLISH, in an older cluster: receivers at its other nodes are not counted, so that the record alone decides
 
 local PUSH_VERSION = '1'
 -- How many a script removes at most before it answers `more`.
@@ -19,7 +24,7 @@ end
 
 -- `mine` (or nil) is the caller's own request, queued too, which gets `mine_ms` instead of a claim window.
 -- Returns NOBODY, HANDED or MORE, and whether the server's ACL refused a push.
-local function hand_over(lock_key, queue_key, clients_key, channel, lock, now_us, now_ms, mine, mine_ms)
+local function hand_over(lock_key, queue_key, clients_key, channel, way, lock, now_us, now_ms, mine, mine_ms)
   local unreachable, denied = nil, 0
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
@@ -40,11 +45,16 @@ local function hand_over(lock_key, queue_key, clients_key, channel, lock, now_us
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
       if type(alive_until) == 'string' and tonumber(alive_until) > now_ms then
         local grant_ms = tonumber(string.sub(request, 34, 41))
-        local heard = redis.pcall('PUBLISH', channel .. client,
-          PUSH_VERSION .. ' ' .. fence .. ' ' .. (now_ms + grant_ms) .. ' ' .. request)
+        local push = PUSH_VERSION .. ' ' .. fence .. ' ' .. (now_ms + grant_ms) .. ' ' .. request
+        local heard
+        if way == 'spublish' then
+          heard = redis.pcall('SPUBLISH', channel .. client, push)
+        else
+          heard = redis.pcall('PUBLISH', channel .. client, push)
+        end
         if type(heard) == 'table' then
           denied = 1
-        elseif heard > 0 then
+        elseif heard > 0 or way == 'unproven' then
           grant(lock_key, lock, request, fence, now_ms, grant_ms, '1')
           return HANDED, denied
         end

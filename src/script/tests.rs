@@ -20,13 +20,13 @@ fn invocations() -> Vec<Invocation> {
             ticket: None,
             heartbeat: lease,
         }
-        .invocation(),
+        .invocation(Publishing::Plain),
         Release {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Out,
         }
-        .invocation(),
+        .invocation(Publishing::Plain),
         Renew {
             keys: keys.clone(),
             request: request.clone(),
@@ -34,19 +34,19 @@ fn invocations() -> Vec<Invocation> {
             lease,
             cap: ServerTime::MAX,
         }
-        .invocation(),
+        .invocation(Publishing::Plain),
         Inspect {
             keys: keys.clone(),
             request,
         }
-        .invocation(),
+        .invocation(Publishing::Plain),
         SpinAcquire {
             keys: keys.clone(),
             owner: owner.clone(),
             lease,
         }
-        .invocation(),
-        SpinRelease { keys, owner }.invocation(),
+        .invocation(Publishing::Plain),
+        SpinRelease { keys, owner }.invocation(Publishing::Plain),
     ]
 }
 

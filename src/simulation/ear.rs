@@ -15,7 +15,7 @@ use super::network::Stream;
 use crate::client::locked;
 use crate::error::ServerError;
 use crate::store::memory::Connection;
-use crate::store::{Failure, Listener, Push, Store};
+use crate::store::{Failure, Listener, Push, ServerId, Store};
 
 /// What a client listens to, over all its connections.
 pub(super) struct Ears {
@@ -99,7 +99,7 @@ impl Ears {
                     ends.ears.confirm(channel);
                 }
                 if let Some(listener) = ends.listener.upgrade() {
-                    listener.reconnected();
+                    listener.reconnected(ServerId::default());
                 }
             });
         });
@@ -250,7 +250,7 @@ impl Ear {
     fn push(self: Arc<Self>, ends: &Arc<Ends>, channel: String, message: String) {
         self.answer(ends, move |ends| {
             if let Some(listener) = ends.listener.upgrade() {
-                listener.pushed(&channel, &message);
+                listener.pushed(ServerId::default(), &channel, &message);
             }
         });
     }
@@ -258,7 +258,7 @@ impl Ear {
 
 /// Where the server's messages begin their way.
 impl Listener for Ear {
-    fn pushed(&self, channel: &str, message: &str) {
+    fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         let Some(ends) = self.ends.upgrade() else { return };
         let Some(ear) = ends.ears.current(self) else {
             return;
@@ -286,7 +286,7 @@ impl Listener for Ear {
         }
     }
 
-    fn reconnected(&self) {}
+    fn reconnected(&self, _: ServerId) {}
 }
 
 impl Ears {

@@ -25,7 +25,7 @@ use crate::lease::{Exchange, ServerTime};
 use crate::store::memory::Connection;
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
 };
 
 /// The store of one client. Dropping it closes it.
@@ -162,6 +162,7 @@ impl Line {
             };
             let received = ends.clock.now();
             Ok(Answer {
+                from: ServerId::default(),
                 at: Exchange { sent, received, now },
                 reply,
             })
@@ -317,7 +318,7 @@ impl Ends {
             return;
         }
         if let Some(listener) = self.listener.upgrade() {
-            listener.reconnected();
+            listener.reconnected(ServerId::default());
         }
         let pipe = Arc::new(Pipe::new());
         let parked = {
@@ -437,7 +438,7 @@ impl fmt::Debug for Ends {
 struct Nobody;
 
 impl Listener for Nobody {
-    fn pushed(&self, _: &str, _: &str) {}
+    fn pushed(&self, _: ServerId, _: &str, _: &str) {}
 
-    fn reconnected(&self) {}
+    fn reconnected(&self, _: ServerId) {}
 }

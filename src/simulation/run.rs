@@ -144,10 +144,16 @@ impl World {
             let first = loop {
                 // Until the network lets it through.
                 if let Ok(answer) = line.time().await {
-                    break answer.at;
+                    break answer;
                 }
             };
-            let service = Service::new(relay, ClientId::from_number(client as u128), line, options, first);
+            let service = Service::new(
+                relay,
+                ClientId::from_number(client as u128),
+                line,
+                options,
+                &first,
+            );
             service.start();
             LockManager::of(service)
         });

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Tick};
 use crate::lease::{Exchange, ServerTime, millis};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
 };
 use lock::{Channels, Now};
 use rules::Rules;
@@ -178,14 +178,18 @@ impl Client {
         let messages = deliveries.messages;
         drop(state);
         for (listener, channel, message) in messages {
-            listener.pushed(&channel, &message);
+            listener.pushed(ServerId::default(), &channel, &message);
         }
         let at = Exchange {
             sent,
             received: sent,
             now: ServerTime::from_ms(now.ms),
         };
-        Ok(Answer { at, reply })
+        Ok(Answer {
+            from: ServerId::default(),
+            at,
+            reply,
+        })
     }
 
     /// A client is closed under the store's lock too, so that none subscribes afterwards.

@@ -2,6 +2,7 @@
 //!
 //! Nothing but the files under this one knows fred.
 
+mod cluster;
 mod commands;
 mod connection;
 mod failure;
@@ -17,13 +18,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fred::interfaces::ClientLike;
-use fred::types::{InfoKind, Value as Wire};
+use fred::types::Value as Wire;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::commands::Command;
+use self::cluster::ClusterStore;
+use self::commands::{Command, Scripts};
 use self::connection::{Backoff, Connection, Connector, Purpose};
 use self::lane::{Heard, Lane, Why};
 use self::link::Link;
@@ -31,10 +32,10 @@ use self::subscriber::{Request, Subscriber};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
-use crate::script::{self, Operation, ReplyError, Script, Value};
+use crate::script::{self, Operation, Publishing, ReplyError, Script, Value};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
 };
 
 /// What a connected client needs to know.
@@ -48,8 +49,25 @@ pub(crate) struct Options {
     pub(crate) heartbeat: Duration,
 }
 
-/// A connected client.
+/// Connects to what the URL names, and stays connected until it is closed or dropped, or the runtime ends:
+/// - `redis://[user:password@]host[:port][/database]`: a server,
+/// - `redis-cluster://[user:password@]host[:port][?node=host:port&node=...]`: a cluster, by any of its servers.
+pub(crate) async fn connect(
+    url: &str,
+    options: Options,
+    listener: Weak<dyn Listener>,
+) -> Result<Arc<dyn Store>, Error> {
+    let connector = Connector::new(url, options.attempt_timeout)?;
+    match connector.seeds() {
+        Some(seeds) => Ok(ClusterStore::connect(connector, seeds, options, listener).await?),
+        None => Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?),
+    }
+}
+
+/// A client of one server.
 pub(crate) struct RedisStore {
+    id: ServerId,
+    publishing: Publishing,
     server: String,
     lane: Arc<Lane>,
     requests: mpsc::UnboundedSender<Request>,
@@ -58,33 +76,50 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the server at `redis://[user:password@]host[:port][/database]`, and stays connected until it is
-    /// closed or dropped, or the runtime ends.
-    pub(crate) async fn connect(
-        url: &str,
-        options: Options,
-        listener: Weak<dyn Listener>,
-    ) -> Result<Arc<RedisStore>, Error> {
-        RedisStore::with_scripts(url, options, listener, &script::ALL).await
-    }
-
-    async fn with_scripts(
-        url: &str,
+    async fn connect(
+        connector: Connector,
         options: Options,
         listener: Weak<dyn Listener>,
         scripts: &[&'static Script],
     ) -> Result<Arc<RedisStore>, Error> {
-        let connector = Arc::new(Connector::new(url, options.attempt_timeout)?);
         let deadline = Instant::now() + options.server_timeout;
         let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
         let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
-        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
-        if let Err(Failure::Refused(error)) = lane.scripts().load(commands.client()).await {
+        let loaded = Scripts::new(scripts).load(commands.client()).await;
+        if let Err(Failure::Refused(error)) = loaded {
             return Err(Error::Refused(error));
         }
-        warn_of_eviction(&commands).await;
+        commands.warn_of_eviction().await;
+        let place = (ServerId::default(), Publishing::Plain);
+        let first = Some((commands, messages));
+        Ok(RedisStore::start(
+            connector, options, listener, scripts, place, first,
+        ))
+    }
+
+    /// A client whose connections are still to be opened; calls wait for them.
+    fn opening(
+        connector: Connector,
+        options: Options,
+        listener: Weak<dyn Listener>,
+        place: (ServerId, Publishing),
+    ) -> Arc<RedisStore> {
+        RedisStore::start(connector, options, listener, &script::ALL, place, None)
+    }
+
+    fn start(
+        connector: Connector,
+        options: Options,
+        listener: Weak<dyn Listener>,
+        scripts: &[&'static Script],
+        (id, publishing): (ServerId, Publishing),
+        first: Option<(Connection, Connection)>,
+    ) -> Arc<RedisStore> {
+        let connector = Arc::new(connector);
+        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
         let link = Link {
+            server: id,
             connector: Arc::clone(&connector),
             lane: Arc::clone(&lane),
             listener: listener.clone(),
@@ -92,31 +127,56 @@ impl RedisStore {
             ping_every,
         };
         let server = connector.server().to_owned();
-        let (subscriber, requests) = Subscriber::new(connector, listener, ping_every);
-        let generation = lane.open(commands.client());
+        let sharded = publishing == Publishing::Sharded;
+        let (subscriber, requests) = Subscriber::new(id, sharded, connector, listener, ping_every);
+        let (commands, messages) = first.unzip();
+        let commands = commands.map(|commands| {
+            let generation = lane.open(commands.client());
+            (commands, generation)
+        });
         let tasks = [
-            tokio::spawn(link.run(commands, generation)).abort_handle(),
+            tokio::spawn(link.run(commands)).abort_handle(),
             tokio::spawn(subscriber.run(messages)).abort_handle(),
         ];
-        Ok(Arc::new(RedisStore {
+        Arc::new(RedisStore {
+            id,
+            publishing,
             server,
             lane,
             requests,
             tasks,
             attempt_timeout: options.attempt_timeout,
-        }))
+        })
+    }
+
+    /// Whether there is a connection for calls.
+    fn is_up(&self) -> bool {
+        self.lane.is_open()
+    }
+
+    /// Takes note that the server has ended a subscription by itself.
+    fn forget(&self, channel: &str) {
+        // Without a receiver there is no subscription either.
+        let _ = self.requests.send(Request::Forget(channel.into()));
     }
 
     fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
+        self.call_there(operation, false)
+    }
+
+    /// `asking`: of a server that is importing the slot.
+    fn call_there<O: Operation + Sync>(&self, operation: O, asking: bool) -> Call<O::Reply> {
         let lane = Arc::clone(&self.lane);
+        let (from, way) = (self.id, self.publishing);
         Box::pin(async move {
             let heard = Arc::clone(&lane)
-                .call(|| lane.scripts().command(operation.invocation()))
+                .call(|| lane.scripts().command(operation.invocation(way)).asking(asking))
                 .await?;
             let reply =
                 elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
             match reply.and_then(|reply| operation.read(&reply)) {
                 Ok((now, reply)) => Ok(Answer {
+                    from,
                     at: exchange(&heard, now),
                     reply,
                 }),
@@ -159,10 +219,12 @@ impl Store for RedisStore {
 
     fn time(&self) -> Call<()> {
         let lane = Arc::clone(&self.lane);
+        let from = self.id;
         Box::pin(async move {
             let heard = Arc::clone(&lane).call(Command::time).await?;
             match time_of(&heard.value) {
                 Some(now) => Ok(Answer {
+                    from,
                     at: exchange(&heard, now),
                     reply: (),
                 }),
@@ -252,23 +314,6 @@ async fn first_connection(
             Ok(Err(Failure::Closed)) => return Err(Error::Closed),
             Err(_) => return Err(Error::Unavailable(last)),
         }
-    }
-}
-
-/// A server that may evict keys may evict locks: each has a TTL, which is what the policies go by.
-async fn warn_of_eviction(connection: &Connection) {
-    // A user without the right to ask can't be warned.
-    let Ok(info) = connection.client().info::<String>(Some(InfoKind::Memory)).await else {
-        return;
-    };
-    let policy = info
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("maxmemory_policy:"));
-    if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
-        tracing::warn!(
-            policy,
-            "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
-        );
     }
 }
 

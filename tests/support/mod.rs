@@ -15,6 +15,7 @@
 
 #[cfg(feature = "redis")]
 mod both;
+mod cluster;
 mod history;
 mod names;
 mod process;
@@ -27,6 +28,7 @@ mod signal;
 pub use both::Ground;
 #[cfg(feature = "redis")]
 pub(crate) use both::{on_both, on_both_in_parallel};
+pub use cluster::{Cluster, NODE_TIMEOUT};
 pub use history::{Entry, History, Hold, now_ns};
 pub use names::{TempDir, free_port, name, prefix};
 pub use process::{Process, Role, role};

@@ -15,11 +15,11 @@ use crate::store::Mode;
 struct Recorder(Mutex<Vec<String>>);
 
 impl Listener for Recorder {
-    fn pushed(&self, channel: &str, message: &str) {
+    fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         self.0.lock().unwrap().push(format!("{channel} {message}"));
     }
 
-    fn reconnected(&self) {}
+    fn reconnected(&self, _: ServerId) {}
 }
 
 /// A client of a store, and what it is told.
@@ -165,13 +165,13 @@ fn a_listener_may_call_the_store_from_where_it_is_told() {
     #[derive(Debug)]
     struct Caller(Mutex<Option<Arc<Connection>>>);
     impl Listener for Caller {
-        fn pushed(&self, _: &str, _: &str) {
+        fn pushed(&self, _: ServerId, _: &str, _: &str) {
             if let Some(connection) = self.0.lock().unwrap().take() {
                 now(connection.time()).unwrap();
             }
         }
 
-        fn reconnected(&self) {}
+        fn reconnected(&self, _: ServerId) {}
     }
     let store = MemoryStore::new();
     let a = Peer::of(&store, 1);

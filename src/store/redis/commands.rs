@@ -14,6 +14,7 @@ use crate::store::Failure;
 pub(super) struct Command {
     name: &'static str,
     args: Vec<Value>,
+    asking: bool,
 }
 
 impl Command {
@@ -22,12 +23,34 @@ impl Command {
         Command {
             name: "TIME",
             args: Vec::new(),
+            asking: false,
         }
     }
 
+    /// Which server of a cluster has which slots.
+    pub(super) fn slots() -> Command {
+        Command {
+            name: "CLUSTER",
+            args: vec![Value::from("SLOTS")],
+            asking: false,
+        }
+    }
+
+    /// The same command for a server that is still importing its slot, as an `ASK` demands.
+    pub(super) fn asking(self, asking: bool) -> Command {
+        Command { asking, ..self }
+    }
+
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
-        let name = CustomCommand::new_static(self.name, ClusterHash::Random, false);
-        client.custom(name, self.args).await
+        let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
+        if !self.asking {
+            return client.custom(custom(self.name), self.args).await;
+        }
+        // ASKING counts for the command right behind it: in a pipeline nothing comes between the two.
+        let both = client.pipeline();
+        let _: () = both.custom(custom("ASKING"), Vec::<Value>::new()).await?;
+        let _: () = both.custom(custom(self.name), self.args).await?;
+        both.last().await
     }
 }
 
@@ -53,6 +76,7 @@ impl Scripts {
         Command {
             name: "EVALSHA",
             args,
+            asking: false,
         }
     }
 

@@ -5,6 +5,7 @@
 //! is dropped as a whole answers everything in flight at once. So the reconnect policy is there only to keep fred's
 //! task from ending by itself (then calls that are queued in it would hang), with a delay beyond any patience.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -16,7 +17,7 @@ use fred::types::config::{
     Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
     UnresponsiveConfig,
 };
-use fred::types::{ConnectHandle, Message, Value};
+use fred::types::{ConnectHandle, InfoKind, Message, Value};
 use tokio::sync::broadcast;
 
 use super::failure;
@@ -34,6 +35,19 @@ pub(super) struct Connector {
     attempt_timeout: Duration,
 }
 
+/// Where a server of a cluster listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -45,8 +59,12 @@ impl Connector {
     pub(super) fn new(url: &str, attempt_timeout: Duration) -> Result<Connector, Invalid> {
         let invalid = |why: &str| Invalid::new(format!("server URL {:?}: {why}", without_password(url)));
         match url.split_once("://") {
-            Some(("redis" | "valkey", _)) => {}
-            Some(_) => return Err(invalid("the scheme must be redis:// (or valkey://)")),
+            Some(("redis" | "valkey" | "redis-cluster" | "valkey-cluster", _)) => {}
+            Some(_) => {
+                return Err(invalid(
+                    "the scheme must be redis:// or redis-cluster:// (or valkey:// or valkey-cluster://)",
+                ));
+            }
             None => return Err(invalid("must be like redis://user:password@host:6379")),
         }
         let mut config = Config::from_url(url).map_err(|error| invalid(error.details()))?;
@@ -59,7 +77,7 @@ impl Connector {
         let server = config
             .server
             .hosts()
-            .first()
+            .last()
             .map(Server::to_string)
             .unwrap_or_default();
         Ok(Connector {
@@ -67,6 +85,31 @@ impl Connector {
             server,
             attempt_timeout,
         })
+    }
+
+    /// The servers of a cluster that the URL names; `None` when it names a single server.
+    pub(super) fn seeds(&self) -> Option<Vec<Address>> {
+        let ServerConfig::Clustered { hosts, .. } = &self.config.server else {
+            return None;
+        };
+        let address = |server: &Server| Address {
+            host: server.host.trim_matches(['[', ']']).to_owned(),
+            port: server.port,
+        };
+        // fred puts the one before the `?` last.
+        Some(hosts.iter().rev().map(address).collect())
+    }
+
+    /// How to connect to another server as the same user.
+    pub(super) fn at(&self, address: &Address) -> Connector {
+        let server = Server::new(address.host.as_str(), address.port);
+        let mut config = self.config.clone();
+        config.server = ServerConfig::Centralized { server };
+        Connector {
+            config,
+            server: address.to_string(),
+            attempt_timeout: self.attempt_timeout,
+        }
     }
 
     /// The server's address, for people.
@@ -165,6 +208,23 @@ impl Connection {
 
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    /// A server that may evict keys may evict locks: each has a TTL, which is what the policies go by.
+    pub(super) async fn warn_of_eviction(&self) {
+        // A user without the right to ask can't be warned.
+        let Ok(info) = self.client.info::<String>(Some(InfoKind::Memory)).await else {
+            return;
+        };
+        let policy = info
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("maxmemory_policy:"));
+        if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+            tracing::warn!(
+                policy,
+                "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
+            );
+        }
     }
 
     /// Returns why the connection is over, once it is. May be cancelled and called again.

@@ -27,11 +27,15 @@ pub(super) fn of(error: &Error) -> Failure {
         // fred ends the connection and gives this one reply to every call in flight.
         Some("CLUSTERDOWN") => Failure::Unknown(words(error)),
         Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(words(error)),
-        Some("ERR") if error.details().contains("max number of clients") => {
-            Failure::NotExecuted(words(error))
-        }
+        Some("ERR") if passes(error.details()) => Failure::NotExecuted(words(error)),
         Some(_) => Failure::Refused(words(error)),
     }
+}
+
+/// Errors without a code of their own that another time does not bring: the server is full; or a key that a script reads
+/// without declaring it has gone ahead of the others to another server of the cluster.
+fn passes(text: &str) -> bool {
+    text.contains("max number of clients") || text.contains("non local key")
 }
 
 /// The same for a call that was not sent on account of `error`: whatever it was, the call was not executed.
@@ -98,6 +102,7 @@ mod tests {
             "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -READONLY You can't write",
             "BUSY Redis is busy running a script.",
             "ERR max number of clients reached",
+            "ERR Script attempted to access a non local key in a cluster node script: ff96, on @user_script:1.",
         ] {
             assert!(matches!(sorted(text), Failure::NotExecuted(_)), "{text}");
         }

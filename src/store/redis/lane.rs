@@ -302,7 +302,6 @@ impl Lane {
         matches!(self.state().gate, Gate::Closed)
     }
 
-    #[cfg(test)]
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state().gate, Gate::Open(_))
     }

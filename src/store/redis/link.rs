@@ -9,12 +9,13 @@ use super::connection::{Backoff, Connection, Connector, Purpose};
 use super::failure;
 use super::lane::{Condemned, Lane, Why};
 use crate::error::ServerError;
-use crate::store::{Failure, Listener};
+use crate::store::{Failure, Listener, ServerId};
 
 /// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Link {
+    pub(super) server: ServerId,
     pub(super) connector: Arc<Connector>,
     pub(super) lane: Arc<Lane>,
     pub(super) listener: Weak<dyn Listener>,
@@ -24,37 +25,59 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Runs until it is aborted or its runtime ends; either closes the lane. `connection` is the one that the lane
-    /// is open to, under the number `generation`.
-    pub(super) async fn run(mut self, mut connection: Connection, mut generation: u64) {
+    /// Runs until it is aborted or its runtime ends; either closes the lane. `first` is the connection that the lane
+    /// is open to, and its number; without one, it is opened here.
+    pub(super) async fn run(mut self, first: Option<(Connection, u64)>) {
         let _closing = Closing(Arc::clone(&self.lane));
         let mut backoff = Backoff::default();
+        let (mut connection, mut generation) = match first {
+            Some(first) => first,
+            None => {
+                let connection = self.connect(&mut backoff).await;
+                connection.warn_of_eviction().await;
+                let generation = self.lane.open(connection.client());
+                (connection, generation)
+            }
+        };
         loop {
             let why = self.watch(&mut connection, generation).await;
             tracing::warn!(server = self.connector.server(), error = %why, "the command connection is lost");
             // First, so that nothing more is queued in a client that nobody serves.
             self.lane.down(Failure::NotExecuted(why));
+            if let Some(listener) = self.listener.upgrade() {
+                listener.lost(self.server);
+            }
             backoff.ended_after(connection.age());
             drop(connection);
-            connection = loop {
-                tokio::time::sleep(backoff.next()).await;
-                match self.connector.open(Purpose::Commands).await {
-                    Ok(connection) => {
-                        // Here rather than when they are missed, since another client may load them between two of
-                        // the calls that wait here: the second one would overtake the first. If the server takes none
-                        // now, they are loaded when they are missed.
-                        let _ = self.lane.scripts().load(connection.client()).await;
-                        break connection;
-                    }
-                    Err(failure) => self.lane.down(failure::of_unsent(failure)),
-                }
-            };
+            connection = self.connect(&mut backoff).await;
             tracing::info!(server = self.connector.server(), "the command connection is back");
             // Before any reply of the new connection, which may be one to another server.
             if let Some(listener) = self.listener.upgrade() {
-                listener.reconnected();
+                listener.reconnected(self.server);
             }
             generation = self.lane.open(connection.client());
+        }
+    }
+
+    /// Tries until there is a connection, whose server knows the scripts.
+    async fn connect(&self, backoff: &mut Backoff) -> Connection {
+        loop {
+            tokio::time::sleep(backoff.next()).await;
+            match self.connector.open(Purpose::Commands).await {
+                Ok(connection) => {
+                    // Here rather than when they are missed, since another client may load them between two of
+                    // the calls that wait here: the second one would overtake the first. If the server takes none
+                    // now, they are loaded when they are missed.
+                    let _ = self.lane.scripts().load(connection.client()).await;
+                    return connection;
+                }
+                Err(failure) => {
+                    self.lane.down(failure::of_unsent(failure));
+                    if let Some(listener) = self.listener.upgrade() {
+                        listener.lost(self.server);
+                    }
+                }
+            }
         }
     }
 

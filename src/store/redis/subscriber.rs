@@ -11,23 +11,29 @@ use std::time::Duration;
 
 use fred::interfaces::PubsubInterface;
 use fred::types::Message;
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::connection::{Backoff, Connection, Connector, Purpose};
+use super::failure;
 use crate::error::ServerError;
-use crate::store::{Failure, Listener};
+use crate::store::{Failure, Listener, ServerId};
 
 #[derive(Debug)]
 pub(super) enum Request {
     Subscribe(Arc<str>, Waiter),
     Unsubscribe(Arc<str>),
+    /// The server has ended the subscription by itself.
+    Forget(Arc<str>),
 }
 
 type Waiter = oneshot::Sender<Result<(), Failure>>;
 
 pub(super) struct Subscriber {
+    server: ServerId,
+    /// Channels belong to a shard of a cluster.
+    sharded: bool,
     connector: Arc<Connector>,
     listener: Weak<dyn Listener>,
     requests: mpsc::UnboundedReceiver<Request>,
@@ -66,12 +72,16 @@ enum Verdict {
 
 impl Subscriber {
     pub(super) fn new(
+        server: ServerId,
+        sharded: bool,
         connector: Arc<Connector>,
         listener: Weak<dyn Listener>,
         ping_every: Duration,
     ) -> (Subscriber, mpsc::UnboundedSender<Request>) {
         let (sender, requests) = mpsc::unbounded_channel();
         let subscriber = Subscriber {
+            server,
+            sharded,
             connector,
             listener,
             requests,
@@ -83,13 +93,17 @@ impl Subscriber {
         (subscriber, sender)
     }
 
-    /// Runs until it is aborted, or nobody can ask for anything any more.
-    pub(super) async fn run(mut self, mut connection: Connection) {
+    /// Runs until it is aborted, or nobody can ask for anything any more. Without a first connection it opens one.
+    pub(super) async fn run(mut self, first: Option<Connection>) {
         let mut backoff = Backoff::default();
+        let mut connection = match first {
+            Some(first) => first,
+            None => self.reconnect(&mut backoff).await,
+        };
         // Messages may have been lost, which is told once everything is subscribed again.
         let mut missed = false;
         loop {
-            tokio::spawn(pump(connection.messages(), self.listener.clone()));
+            tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
             match self.serve(&mut connection, &mut missed).await {
                 Verdict::Over => return,
                 Verdict::Lost(error) => {
@@ -145,7 +159,7 @@ impl Subscriber {
             }
             if std::mem::take(missed) {
                 if let Some(listener) = self.listener.upgrade() {
-                    listener.reconnected();
+                    listener.reconnected(self.server);
                 }
             }
             tokio::select! {
@@ -182,6 +196,7 @@ impl Subscriber {
                         subscribe.push(name);
                     }
                 }
+                Request::Forget(name) => drop(self.channels.remove(&name)),
                 Request::Unsubscribe(name) => {
                     if self
                         .channels
@@ -201,7 +216,13 @@ impl Subscriber {
         // With a barrier of its own: a refusal of this one must not be taken for that of a SUBSCRIBE.
         let names: Vec<String> = unsubscribe.iter().map(ToString::to_string).collect();
         let client = connection.client();
-        let (_, pong) = join(client.unsubscribe(names), self.ping(connection)).await;
+        let pong = self.ping(connection);
+        let pong = if self.sharded {
+            let each = names.into_iter().map(|name| client.sunsubscribe(name));
+            join(join_all(each), pong).await.1
+        } else {
+            join(client.unsubscribe(names), pong).await.1
+        };
         pong.map_err(Verdict::from)
     }
 
@@ -210,6 +231,10 @@ impl Subscriber {
         while let Some(mut names) = self.todo.pop_front() {
             names.retain(|name| self.is_wanted(name));
             if names.is_empty() {
+                continue;
+            }
+            if self.sharded {
+                self.subscribe_to_shard(connection, names).await?;
                 continue;
             }
             let list: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -235,6 +260,29 @@ impl Subscriber {
             return Err(verdict);
         }
         Ok(())
+    }
+
+    /// Subscribes to channels of the server's shard, one by one: they are of different slots. Each reply is read for itself,
+    /// so that one which is refused, or whose slot is elsewhere, disturbs no other.
+    async fn subscribe_to_shard(
+        &mut self,
+        connection: &Connection,
+        names: Vec<Arc<str>>,
+    ) -> Result<(), Verdict> {
+        let client = connection.client();
+        let each = names.iter().map(|name| client.ssubscribe(name.to_string()));
+        let (replies, pong) = join(join_all(each), self.ping(connection)).await;
+        let mut again = Vec::new();
+        for (name, reply) in names.iter().zip(replies) {
+            match reply.map_err(|error| failure::of(&error)) {
+                Ok(()) => self.confirm(name),
+                Err(Failure::Refused(error)) => self.refuse(name, &error),
+                Err(failure @ Failure::NotExecuted(_)) => self.end(name, &failure),
+                Err(Failure::Unknown(_) | Failure::Closed) => again.push(Arc::clone(name)),
+            }
+        }
+        self.todo.push_front(again);
+        pong.map_err(Verdict::from)
     }
 
     /// Whether a channel must still be subscribed. One that was never confirmed is forgotten if nobody waits for it.
@@ -270,13 +318,14 @@ impl Subscriber {
         let error = ServerError::new(format!(
             "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
         ));
-        for waiter in self
-            .channels
-            .remove(name)
-            .map(|channel| channel.waiters)
-            .unwrap_or_default()
-        {
-            let _ = waiter.send(Err(Failure::Refused(error.clone())));
+        self.end(name, &Failure::Refused(error));
+    }
+
+    /// Gives a channel up.
+    fn end(&mut self, name: &Arc<str>, failure: &Failure) {
+        let channel = self.channels.remove(name);
+        for waiter in channel.map(|channel| channel.waiters).unwrap_or_default() {
+            let _ = waiter.send(Err(failure.clone()));
         }
     }
 
@@ -306,7 +355,7 @@ fn pattern_of(channel: &str) -> String {
 }
 
 /// Moves messages on until the connection is dropped.
-async fn pump(mut messages: broadcast::Receiver<Message>, listener: Weak<dyn Listener>) {
+async fn pump(mut messages: broadcast::Receiver<Message>, server: ServerId, listener: Weak<dyn Listener>) {
     loop {
         let message = messages.recv().await;
         let Some(listener) = listener.upgrade() else {
@@ -315,7 +364,7 @@ async fn pump(mut messages: broadcast::Receiver<Message>, listener: Weak<dyn Lis
         match message {
             Ok(message) => {
                 if let Some(text) = message.value.as_str() {
-                    listener.pushed(&message.channel, &text);
+                    listener.pushed(server, &message.channel, &text);
                 }
             }
             Err(RecvError::Lagged(count)) => {
@@ -323,7 +372,7 @@ async fn pump(mut messages: broadcast::Receiver<Message>, listener: Weak<dyn Lis
                     count,
                     "messages were lost in this process, so all who wait ask again"
                 );
-                listener.reconnected();
+                listener.reconnected(server);
             }
             Err(RecvError::Closed) => return,
         }

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use self::server::{Server, Wire, free_port};
 use super::*;
 use crate::key::{ClientId, Keys, Request};
-use crate::script::Invocation;
+use crate::script::{Invocation, Publishing};
 use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
 
 const OPTIONS: Options = Options {
@@ -36,7 +36,7 @@ struct Append(String);
 impl Operation for Append {
     type Reply = ();
 
-    fn invocation(&self) -> Invocation {
+    fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &APPEND,
             keys: vec!["list".to_owned()],
@@ -59,11 +59,11 @@ struct Recorder {
 }
 
 impl Listener for Recorder {
-    fn pushed(&self, channel: &str, message: &str) {
+    fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         self.messages.lock().unwrap().push(format!("{channel} {message}"));
     }
 
-    fn reconnected(&self) {
+    fn reconnected(&self, _: ServerId) {
         self.reconnects.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -86,7 +86,8 @@ async fn store(url: &str) -> (Arc<RedisStore>, Arc<Recorder>) {
 async fn connect(url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
     let scripts = [&script::ALL[..], &[&APPEND]].concat();
-    RedisStore::with_scripts(url, OPTIONS, weak, &scripts).await
+    let connector = Connector::new(url, OPTIONS.attempt_timeout)?;
+    RedisStore::connect(connector, OPTIONS, weak, &scripts).await
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {

@@ -13,7 +13,7 @@ use super::server::{Scripts, Seen};
 use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
-use crate::script::{Operation, ReplyError};
+use crate::script::{Operation, Publishing, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease};
 
 pub(super) const START_US: u64 = 1_700_000_000_123_456;
@@ -252,7 +252,7 @@ impl World<'_> {
     /// Has the script do it, and the rules too.
     fn make<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) {
         self.setting.calls += 1;
-        let invocation = call.invocation();
+        let invocation = call.invocation(Publishing::Plain);
         let Some(trouble) = trouble else {
             self.setting.scripts.call(&invocation, self.now_us);
             let check = self.outcome(lock, call, None);
@@ -377,7 +377,7 @@ impl World<'_> {
     /// What a call answers, whatever the rules say.
     pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
         let scripts = &mut self.setting.scripts;
-        scripts.call(&call.invocation(), self.now_us);
+        scripts.call(&call.invocation(Publishing::Plain), self.now_us);
         scripts.look(&self.keys[0]);
         let reply = scripts.exchange().remove(0).reply.unwrap();
         call.read(&reply.unwrap()).unwrap().1

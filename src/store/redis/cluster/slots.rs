@@ -1,0 +1,164 @@
+//! Hash slots, and what a cluster says of who has them.
+
+use fred::types::Value as Wire;
+use fred::util::redis_keyslot;
+
+use super::super::connection::Address;
+use crate::store::Failure;
+
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key or a shard channel: all those of one lock have the same.
+pub(super) fn slot_of(key: &str) -> usize {
+    usize::from(redis_keyslot(key.as_bytes()))
+}
+
+/// Slots that follow each other, and who has them: the master first, then its replicas.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: usize,
+    pub(super) last: usize,
+    pub(super) servers: Vec<Address>,
+}
+
+/// Reads the reply of the server `asked` to `CLUSTER SLOTS`; `None` if it is none.
+pub(super) fn ranges(reply: &Wire, asked: &Address) -> Option<Vec<Range>> {
+    let Wire::Array(ranges) = reply else { return None };
+    ranges.iter().map(|reply| range(reply, asked)).collect()
+}
+
+fn range(reply: &Wire, asked: &Address) -> Option<Range> {
+    let Wire::Array(parts) = reply else { return None };
+    let slot = |part: &Wire| usize::try_from(part.as_i64()?).ok().filter(|slot| *slot < SLOTS);
+    let (first, last) = (slot(parts.first()?)?, slot(parts.get(1)?)?);
+    let servers: Vec<_> = parts[2..]
+        .iter()
+        .filter_map(|server| address(server, asked))
+        .collect();
+    (!servers.is_empty()).then_some(Range { first, last, servers })
+}
+
+fn address(server: &Wire, asked: &Address) -> Option<Address> {
+    let Wire::Array(parts) = server else { return None };
+    let host = parts.first().and_then(Wire::as_string).unwrap_or_default();
+    let port = u16::try_from(parts.get(1)?.as_i64()?).ok()?;
+    Some(host_or_asked(&host, port, asked))
+}
+
+/// A server that does not know by which name it is reached leaves it out, and means the one that was used.
+fn host_or_asked(host: &str, port: u16, asked: &Address) -> Address {
+    let host = match host {
+        "" | "?" => asked.host.clone(),
+        host => host.to_owned(),
+    };
+    Address { host, port }
+}
+
+/// Why a call was not executed where it was sent, and where it is to be sent instead.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirection {
+    /// The slot has another owner, for good.
+    Moved { slot: usize, to: Address },
+    /// The keys are there already, while the slot still moves: for this call alone.
+    Ask { to: Address },
+}
+
+impl Redirection {
+    /// Reads `MOVED <slot> <host>:<port>` or `ASK <slot> <host>:<port>`, the word of the server `asked`.
+    pub(super) fn told_by(failure: &Failure, asked: &Address) -> Option<Redirection> {
+        let Failure::NotExecuted(error) = failure else {
+            return None;
+        };
+        let text = error.to_string();
+        let mut words = text.split_whitespace();
+        let (kind, slot, address) = (words.next()?, words.next()?, words.next()?);
+        let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
+        let (host, port) = address.rsplit_once(':')?;
+        let to = host_or_asked(host, port.parse().ok()?, asked);
+        match kind {
+            "MOVED" => Some(Redirection::Moved { slot, to }),
+            "ASK" => Some(Redirection::Ask { to }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ServerError;
+    use crate::key::{ClientId, Keys};
+
+    fn at(host: &str, port: u16) -> Address {
+        Address {
+            host: host.to_owned(),
+            port,
+        }
+    }
+
+    fn told(text: &str) -> Option<Redirection> {
+        Redirection::told_by(&Failure::NotExecuted(ServerError::new(text)), &at("asked", 1))
+    }
+
+    #[test]
+    fn all_keys_and_channels_of_a_lock_are_in_the_slot_of_its_hash_tag() {
+        for (name, tag) in [
+            ("orders:42", "orders:42"),
+            ("{user:7}:cart", "user:7"),
+            ("a}b", "a"),
+        ] {
+            let Ok(keys) = Keys::new("shop:eu", name) else {
+                continue;
+            };
+            let channel = keys.channel_of(&ClientId::from_number(7));
+            for key in [&*keys.lock, &keys.queue, &keys.clients, &keys.spin, &channel] {
+                assert_eq!(slot_of(key), slot_of(tag), "{key}");
+            }
+        }
+        assert_eq!(
+            slot_of("123456789"),
+            12_739,
+            "the check value of the cluster specification"
+        );
+    }
+
+    #[test]
+    fn redirections_are_read_with_and_without_a_host() {
+        let moved = |to| Some(Redirection::Moved { slot: 3999, to });
+        assert_eq!(told("MOVED 3999 127.0.0.1:6381"), moved(at("127.0.0.1", 6381)));
+        assert_eq!(told("MOVED 3999 ::1:6381"), moved(at("::1", 6381)));
+        assert_eq!(told("MOVED 3999 :6381"), moved(at("asked", 6381)));
+        assert_eq!(
+            told("ASK 3999 b:6381"),
+            Some(Redirection::Ask { to: at("b", 6381) })
+        );
+        for other in [
+            "MOVED",
+            "MOVED 16384 a:1",
+            "ASK 1 a",
+            "TRYAGAIN Multiple keys request",
+            "BUSY 1 a:1",
+        ] {
+            assert_eq!(told(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_owners_of_slots_are_read_with_their_replicas() {
+        let server =
+            |host: Wire, port: i64| Wire::Array(vec![host, port.into(), "id".into(), Wire::Array(vec![])]);
+        let reply = Wire::Array(vec![Wire::Array(vec![
+            0.into(),
+            5460.into(),
+            server("10.0.0.1".into(), 7000),
+            server(Wire::Null, 7001),
+        ])]);
+        let expected = Range {
+            first: 0,
+            last: 5460,
+            servers: vec![at("10.0.0.1", 7000), at("asked", 7001)],
+        };
+        assert_eq!(ranges(&reply, &at("asked", 1)), Some(vec![expected]));
+        assert_eq!(ranges(&Wire::from("OK"), &at("asked", 1)), None);
+    }
+}

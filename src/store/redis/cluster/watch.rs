@@ -1,0 +1,120 @@
+//! The task of a cluster's client: learns who has which slot, and has the channels follow.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use super::super::commands::Command;
+use super::super::connection::{Address, Purpose};
+use super::slots::{Range, ranges, slot_of};
+use super::table::Astray;
+use super::{Cluster, slots_by};
+use crate::store::{Listener, ServerId, Store};
+
+/// The pause between two looks while something is amiss: short at first, as a failover is over in seconds.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Runs until it is aborted.
+pub(super) async fn watch(cluster: Arc<Cluster>) {
+    let mut turn = 0;
+    loop {
+        // The rest is for what nobody tells: a slot that moved without a call being told so.
+        let _ = timeout(cluster.options.heartbeat / 15, cluster.stale.notified()).await;
+        let mut pause = SHORTEST;
+        loop {
+            turn += 1;
+            let learnt = cluster.learn(turn).await;
+            let in_place = cluster.bring_home().await;
+            if learnt && in_place && !cluster.table().misses_an_owner() {
+                break;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+}
+
+impl Cluster {
+    /// Asks one server after the other who has which slot, each time beginning with another: one that is cut off from the
+    /// rest goes on believing what it knows. Returns whether any answered.
+    async fn learn(&self, turn: usize) -> bool {
+        let Some(ranges) = self.ask_around(turn).await else {
+            return false;
+        };
+        let retired = {
+            let mut table = self.table();
+            table.adopt(&ranges);
+            table.retire()
+        };
+        for store in retired {
+            store.close();
+        }
+        true
+    }
+
+    async fn ask_around(&self, turn: usize) -> Option<Vec<Range>> {
+        let mut stores = self.table().stores();
+        stores.retain(|store| store.is_up());
+        let first = turn % stores.len().max(1);
+        stores.rotate_left(first);
+        for store in stores {
+            let asked = self.address(store.id);
+            let heard = Arc::clone(&store.lane).call(Command::slots).await;
+            let ranges = heard.ok().and_then(|heard| ranges(&heard.value, &asked));
+            if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
+                return Some(ranges);
+            }
+        }
+        // None of those that are connected: the others, and those that the URL names.
+        let mut others = self.table().addresses();
+        others.extend(self.seeds.iter().cloned());
+        for address in others {
+            if let Some(ranges) = self.ask(&address).await {
+                return Some(ranges);
+            }
+        }
+        None
+    }
+
+    async fn ask(&self, address: &Address) -> Option<Vec<Range>> {
+        let connection = self.connector.at(address).open(Purpose::Commands).await.ok()?;
+        let ranges = slots_by(&connection, address).await.ok()?;
+        (!ranges.is_empty()).then_some(ranges)
+    }
+
+    /// Subscribes the channels anew whose slots have moved, and has everybody ask again who waits where they moved to.
+    /// Returns whether all are in place.
+    async fn bring_home(self: &Arc<Self>) -> bool {
+        let astray = self.table().astray();
+        let moves = astray
+            .into_iter()
+            .map(|astray| Arc::clone(self).resubscribe(astray));
+        let moved: Vec<Option<ServerId>> = join_all(moves).await;
+        let in_place = moved.iter().all(Option::is_some);
+        let servers: BTreeSet<u32> = moved.iter().flatten().map(|server| server.0).collect();
+        for server in servers {
+            self.reconnected(ServerId(server));
+        }
+        in_place
+    }
+
+    /// Returns the server that the channel is subscribed at now.
+    async fn resubscribe(self: Arc<Self>, Astray { channel, at }: Astray) -> Option<ServerId> {
+        // The former server has ended the subscription by itself, and would refuse to do it again.
+        let former = self.table().store_at(at).cloned();
+        if let Some(former) = former {
+            if self.publishing.ends_with_the_slot() {
+                former.forget(&channel);
+            } else {
+                former.unsubscribe(&channel);
+            }
+        }
+        let slot = slot_of(&channel);
+        Arc::clone(&self).subscribe(channel).await.ok()?;
+        self.table().owner(slot)
+    }
+}

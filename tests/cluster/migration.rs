@@ -1,0 +1,71 @@
+//! A slot moves to another master while its locks are held and waited for.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::scene::{all_served, clients, longest_gap, overtakings, queue};
+use crate::support::{Cluster, History};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
+    const WAITERS: usize = 50;
+
+    let cluster = Cluster::start().await;
+    let clients = clients(&cluster, 5).await;
+    let locks: Vec<_> = clients.iter().map(|client| client.lock("moving")).collect();
+    let slot = cluster.slot("{moving}").await;
+    let from = Cluster::first_owner(slot);
+    let to = (from + 1) % 3;
+
+    let history = History::default();
+    let mut waiters = JoinSet::new();
+    let first = locks[0].acquire().await.unwrap();
+    queue(&locks, WAITERS, Duration::from_millis(20), &history, &mut waiters).await;
+    sleep(SECOND / 2).await;
+    first.release().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    let served_before = history.grants().len();
+    cluster.migrate(slot, from, to, Duration::from_millis(50)).await;
+    let served_by_then = history.grants().len();
+    all_served(&mut waiters, 60 * SECOND).await;
+
+    let grants = history.grants();
+    println!(
+        "{served_before} served before, {} while the slot moved, {} after; longest gap {:?}, {} overtakings",
+        served_by_then - served_before,
+        WAITERS - served_by_then,
+        longest_gap(&grants),
+        overtakings(&grants)
+    );
+    assert!(
+        served_before < WAITERS && served_by_then < WAITERS,
+        "it moved too late"
+    );
+    assert_eq!(grants.len(), WAITERS, "each is served once");
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+    // A question of each client at the latest finds out.
+    assert!(longest_gap(&grants) < 10 * SECOND);
+    let keys = cluster.servers[from].keys("fairlock:").await;
+    assert!(keys.is_empty(), "left behind: {keys:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_renewed_while_its_slot_moves() {
+    let cluster = Cluster::start().await;
+    let clients = clients(&cluster, 1).await;
+    let lock = clients[0].lock("moving").lease(SECOND);
+    let slot = cluster.slot("{moving}").await;
+    let from = Cluster::first_owner(slot);
+    let guard = lock.acquire().await.unwrap();
+    // Longer than the lease, before any key has moved, and with one of them gone ahead.
+    cluster.migrate(slot, from, (from + 2) % 3, 2 * SECOND).await;
+    guard.check().unwrap();
+    sleep(2 * SECOND).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
