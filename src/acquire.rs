@@ -19,6 +19,7 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Terms, Ticket};
+use crate::replication::confirmed;
 use crate::retry::{Patience, until_answered};
 use crate::room::{Heard, Room, Verdict};
 use crate::rooms::Rooms;
@@ -52,7 +53,7 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
         let free_at = tokio::select! {
             biased;
             verdict = entry.wait() => match verdict {
-                Verdict::Done(done) => return done,
+                Verdict::Done(done) => return confirmed(client, done?).await,
                 Verdict::TooLate(place) => {
                     ticket = place;
                     continue;
@@ -62,7 +63,7 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
                 Some(free_at) => free_at,
                 None => match entry.verdict().await {
                     // The grant came together with the bound: it counts.
-                    Verdict::Done(done) => return done,
+                    Verdict::Done(done) => return confirmed(client, done?).await,
                     Verdict::TooLate(_) => None,
                 },
             },
@@ -120,7 +121,8 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
                 let trail = Arc::clone(&trail);
                 let keys = Arc::clone(&wanted.keys);
                 let hold = Hold::new(keys, &grant, wanted.terms, trail, client.clock, deadline);
-                return Ok(Attempt::Held(Held::new(hold, keeper)));
+                let held = confirmed(&client, Held::new(hold, keeper)).await?;
+                return Ok(Attempt::Held(held));
             }
             Acquired::Contended(contended) => {
                 cancelled.done = true;

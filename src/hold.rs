@@ -13,7 +13,7 @@ use crate::clock::{Clock, Tick};
 use crate::error::{Lost, LostReason};
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, Lease, LeaseState, ServerTime, Terms, renewal_due, renewal_retry};
-use crate::store::Grant;
+use crate::store::{Grant, Renew};
 
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -69,6 +69,17 @@ impl Hold {
                 over: None,
             }),
             ended: Notify::new(),
+        }
+    }
+
+    /// The call that prolongs it. The first one of a pushed grant is also its claim.
+    pub(crate) fn renewal(&self) -> Renew {
+        Renew {
+            keys: Arc::clone(&self.keys),
+            request: self.request.clone(),
+            fence: self.fence,
+            lease: self.terms.lease(),
+            cap: self.cap,
         }
     }
 

@@ -12,16 +12,16 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc};
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::client::{Client, Counters, Trail, as_error, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::key::{Keys, Request};
-use crate::lease::ServerTime;
+use crate::lease::{Exchange, ServerTime};
 use crate::retry::Backoff;
-use crate::store::{Failure, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
+use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
 
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -276,27 +276,32 @@ impl Keeper {
 
     /// Renews a hold once. A failure leaves it in doubt.
     pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
-        let call = Renew {
-            keys: Arc::clone(&hold.keys),
-            request: hold.request.clone(),
-            fence: hold.fence,
-            lease: hold.terms.lease(),
-            cap: hold.cap,
-        };
-        let span = tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence.get());
-        let answer = self.client.renew(call).instrument(span).await;
-        match answer {
-            Ok(answer) => match answer.reply {
-                Renewed::Until(deadline) => hold.renewed(deadline, answer.at.local(deadline)),
-                Renewed::Expired => self.lose(hold, hold.reason_gone()),
-                Renewed::Taken => self.lose(hold, LostReason::Taken),
-            },
+        let answer = self.client.renew(hold.renewal());
+        match answer.instrument(renewal_span(hold)).await {
+            Ok(Answer { at, reply }) => self.renewed(hold, &at, reply),
             Err(failure) => {
                 hold.set_in_doubt();
                 return Err(failure);
             }
         }
         Ok(())
+    }
+
+    /// Renews a hold once, and returns how many replicas have that: as many as are wanted, or those that do `within`
+    /// this time.
+    pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
+        let answer = self.client.store.confirm(hold.renewal(), within);
+        let Answer { at, reply } = answer.instrument(renewal_span(hold)).await?;
+        self.renewed(hold, &at, reply.renewed);
+        Ok(reply.replicas)
+    }
+
+    fn renewed(&self, hold: &Hold, at: &Exchange, renewed: Renewed) {
+        match renewed {
+            Renewed::Until(deadline) => hold.renewed(deadline, at.local(deadline)),
+            Renewed::Expired => self.lose(hold, hold.reason_gone()),
+            Renewed::Taken => self.lose(hold, LostReason::Taken),
+        }
     }
 
     /// A lease is over before its release.
@@ -420,6 +425,10 @@ impl Keeper {
             backoff.pause().await;
         }
     }
+}
+
+fn renewal_span(hold: &Hold) -> Span {
+    tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence.get())
 }
 
 /// A reason for a closed client not to end yet, while it lives.

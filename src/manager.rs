@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use crate::client::as_error;
-use crate::error::Result;
+use crate::error::{Invalid, Result};
 use crate::key::ClientId;
 use crate::lease::Fence;
 use crate::lock::Lock;
@@ -21,7 +21,7 @@ use crate::store::memory::MemoryStore;
 /// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
 /// process needs one.
 ///
-/// It has two connections (one for commands, one for subscriptions) and a background task, the keeper, which
+/// It has two connections (one for commands, one for subscriptions; a third to wait for [replicas](LockManagerBuilder::replicas), if it does) and a background task, the keeper, which
 /// renews leases and releases what dropped guards leave. The keeper lives on the runtime that connected; when that is
 /// gone, every call answers [`Error::Closed`](crate::Error::Closed).
 ///
@@ -228,6 +228,22 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Counts a grant only once so many replicas have it (default 0: at once). That makes it rarer that a failover
+    /// forgets a holder and grants the lock again; it does not exclude it, since a replica without the grant may be the
+    /// one that is promoted.
+    ///
+    /// Every acquire then ends with a renewal and a `WAIT`, on a connection of their own. It waits for the replicas for
+    /// 2 s at most, or for the [`server_timeout`](Self::server_timeout) or half of what is left of the claim window or lease,
+    /// whichever is shortest; this comes on top of the bound of [`acquire_timeout`](crate::Lock::acquire_timeout). If
+    /// fewer have it by then, the lock is given back, and the call ends with
+    /// [`Error::NotReplicated`](crate::Error::NotReplicated).
+    ///
+    /// Renewals and releases are not waited for. The server's user needs the right to `WAIT`. In memory there are no replicas.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.options.replicas = replicas;
+        self
+    }
+
     /// How many may wait at one time, over all locks (default 100,000; `None`: no bound).
     pub fn max_waiters(mut self, max_waiters: impl Into<Option<usize>>) -> Self {
         self.options.max_waiters = max_waiters.into().unwrap_or(usize::MAX);
@@ -258,6 +274,7 @@ impl LockManagerBuilder {
             attempt_timeout: self.options.attempt_timeout(),
             server_timeout: self.options.server_timeout,
             heartbeat: self.options.heartbeat,
+            replicas: self.options.replicas,
         };
         let store = redis::connect(url, options, listener).await?;
         let first = store.time().await.map_err(as_error)?;
@@ -269,9 +286,16 @@ impl LockManagerBuilder {
     /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, and for [`replicas`](Self::replicas).
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
         self.options.check()?;
+        if self.options.replicas > 0 {
+            let wanted = self.options.replicas;
+            return Err(Invalid::new(format!(
+                "replicas {wanted}: must be 0, since locks in memory have none"
+            ))
+            .into());
+        }
         Ok(self.build(store))
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct ManagerOptions {
     pub(crate) server_timeout: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) slow_acquire: Option<Duration>,
+    /// How many replicas must have a grant before it counts; 0: it counts at once.
+    pub(crate) replicas: u32,
 }
 
 impl Default for ManagerOptions {
@@ -48,6 +50,7 @@ impl Default for ManagerOptions {
             server_timeout: DEFAULT_SERVER_TIMEOUT,
             max_waiters: DEFAULT_MAX_WAITERS,
             slow_acquire: None,
+            replicas: 0,
         }
     }
 }

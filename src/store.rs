@@ -34,6 +34,19 @@ pub(crate) struct Answer<T> {
     pub(crate) reply: T,
 }
 
+impl Answer<Renewed> {
+    /// The same, now that so many replicas are known to have it.
+    fn confirmed(self, replicas: u32) -> Answer<Confirmed> {
+        Answer {
+            at: self.at,
+            reply: Confirmed {
+                renewed: self.reply,
+                replicas,
+            },
+        }
+    }
+}
+
 /// Why there is no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
@@ -57,6 +70,14 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn acquire(&self, call: Acquire) -> Call<Acquired>;
     fn release(&self, call: Release) -> Call<Released>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
+
+    /// Renews, and waits until as many replicas as the store was made for have that, but for no longer than `within`.
+    /// Where there are no replicas, none has it.
+    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        let _ = within;
+        unreplicated(self.renew(call))
+    }
+
     fn inspect(&self, call: Inspect) -> Call<Inspected>;
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
@@ -74,8 +95,13 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// The local clock that exchanges are told in.
     fn clock(&self) -> Clock;
 
-    /// Ends both connections. Calls that are under way or come later fail with [`Failure::Closed`].
+    /// Ends all connections. Calls that are under way or come later fail with [`Failure::Closed`].
     fn close(&self);
+}
+
+/// A renewal that no replica has.
+fn unreplicated(renewal: Call<Renewed>) -> Call<Confirmed> {
+    Box::pin(async move { Ok(renewal.await?.confirmed(0)) })
 }
 
 /// What a store tells unasked. Its methods do not block, and may be called from any thread.
@@ -215,6 +241,13 @@ pub(crate) enum Renewed {
     Expired,
     /// Not held any more: the lock has changed hands, or was released.
     Taken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Confirmed {
+    pub(crate) renewed: Renewed,
+    /// How many replicas have the renewal, and so the grant before it.
+    pub(crate) replicas: u32,
 }
 
 #[derive(Clone, Debug)]

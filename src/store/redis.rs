@@ -1,4 +1,5 @@
-//! Locks on a Redis or Valkey server: two connections, one for calls and one for what the server tells unasked.
+//! Locks on a Redis or Valkey server: two connections, one for calls and one for what the server tells unasked; and a
+//! third to wait for replicas on, if they are waited for.
 //!
 //! Nothing but the files under this one knows fred.
 
@@ -9,6 +10,7 @@ mod failure;
 mod flights;
 mod lane;
 mod link;
+mod replication;
 mod subscriber;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,14 +30,15 @@ use self::commands::{Command, Scripts};
 use self::connection::{Backoff, Connection, Connector, Purpose};
 use self::lane::{Heard, Lane, Why};
 use self::link::Link;
+use self::replication::Replication;
 use self::subscriber::{Request, Subscriber};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
 use crate::script::{self, Operation, Publishing, ReplyError, Script, Value};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
+    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, unreplicated,
 };
 
 /// What a connected client needs to know.
@@ -47,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) server_timeout: Duration,
     /// A third of it may pass before a dead connection is noticed that nothing is called on.
     pub(crate) heartbeat: Duration,
+    /// How many replicas must have a hold to confirm it; 0: holds are never to be confirmed.
+    pub(crate) replicas: u32,
 }
 
 /// Connects to what the URL names, and stays connected until it is closed or dropped, or the runtime ends:
@@ -71,8 +76,18 @@ pub(crate) struct RedisStore {
     server: String,
     lane: Arc<Lane>,
     requests: mpsc::UnboundedSender<Request>,
+    /// Only for those who wait for replicas.
+    replication: Option<Replication>,
     tasks: [AbortHandle; 2],
     attempt_timeout: Duration,
+}
+
+/// The connections that a client begins with; those that are missing it opens.
+#[derive(Default)]
+struct Opened {
+    commands: Option<Connection>,
+    messages: Option<Connection>,
+    replication: Option<Connection>,
 }
 
 impl RedisStore {
@@ -90,8 +105,18 @@ impl RedisStore {
             return Err(Error::Refused(error));
         }
         commands.warn_of_eviction().await;
+        let mut replication = None;
+        if options.replicas > 0 {
+            let connection = first_connection(&connector, Purpose::Replication, deadline).await?;
+            Replication::check_rights(&connection).await?;
+            replication = Some(connection);
+        }
         let place = (ServerId::default(), Publishing::Plain);
-        let first = Some((commands, messages));
+        let first = Opened {
+            commands: Some(commands),
+            messages: Some(messages),
+            replication,
+        };
         Ok(RedisStore::start(
             connector, options, listener, scripts, place, first,
         ))
@@ -104,7 +129,7 @@ impl RedisStore {
         listener: Weak<dyn Listener>,
         place: (ServerId, Publishing),
     ) -> Arc<RedisStore> {
-        RedisStore::start(connector, options, listener, &script::ALL, place, None)
+        RedisStore::start(connector, options, listener, &script::ALL, place, Opened::default())
     }
 
     fn start(
@@ -113,30 +138,32 @@ impl RedisStore {
         listener: Weak<dyn Listener>,
         scripts: &[&'static Script],
         (id, publishing): (ServerId, Publishing),
-        first: Option<(Connection, Connection)>,
+        first: Opened,
     ) -> Arc<RedisStore> {
         let connector = Arc::new(connector);
         let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
+        let replication =
+            (options.replicas > 0).then(|| Replication::start(id, &connector, options, first.replication));
         let link = Link {
             server: id,
             connector: Arc::clone(&connector),
             lane: Arc::clone(&lane),
-            listener: listener.clone(),
+            purpose: Purpose::Commands,
+            listener: Some(listener.clone()),
             condemned,
             ping_every,
         };
         let server = connector.server().to_owned();
         let sharded = publishing == Publishing::Sharded;
         let (subscriber, requests) = Subscriber::new(id, sharded, connector, listener, ping_every);
-        let (commands, messages) = first.unzip();
-        let commands = commands.map(|commands| {
+        let commands = first.commands.map(|commands| {
             let generation = lane.open(commands.client());
             (commands, generation)
         });
         let tasks = [
             tokio::spawn(link.run(commands)).abort_handle(),
-            tokio::spawn(subscriber.run(messages)).abort_handle(),
+            tokio::spawn(subscriber.run(first.messages)).abort_handle(),
         ];
         Arc::new(RedisStore {
             id,
@@ -144,6 +171,7 @@ impl RedisStore {
             server,
             lane,
             requests,
+            replication,
             tasks,
             attempt_timeout: options.attempt_timeout,
         })
@@ -167,27 +195,10 @@ impl RedisStore {
     /// `asking`: of a server that is importing the slot.
     fn call_there<O: Operation + Sync>(&self, operation: O, asking: bool) -> Call<O::Reply> {
         let lane = Arc::clone(&self.lane);
-        let (from, way) = (self.id, self.publishing);
+        let place = (self.id, self.publishing);
         Box::pin(async move {
-            let heard = Arc::clone(&lane)
-                .call(|| lane.scripts().command(operation.invocation(way)).asking(asking))
-                .await?;
-            let reply =
-                elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
-            match reply.and_then(|reply| operation.read(&reply)) {
-                Ok((now, reply)) => Ok(Answer {
-                    from,
-                    at: exchange(&heard, now),
-                    reply,
-                }),
-                Err(ReplyError::OutOfStep(text)) => {
-                    lane.condemn(heard.generation, Why::OutOfStep);
-                    Err(Failure::Unknown(ServerError::new(text)))
-                }
-                Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
-                    "the lock is kept in the format of a newer version of this library",
-                ))),
-            }
+            let (answer, _) = execute(&lane, place, operation, asking).await?;
+            Ok(answer)
         })
     }
 }
@@ -203,6 +214,13 @@ impl Store for RedisStore {
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
         self.call(call)
+    }
+
+    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        match &self.replication {
+            Some(replication) => replication.confirm(call, within),
+            None => unreplicated(self.renew(call)),
+        }
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
@@ -270,6 +288,9 @@ impl Store for RedisStore {
 
     fn close(&self) {
         self.lane.close();
+        if let Some(replication) = &self.replication {
+            replication.close();
+        }
         for task in &self.tasks {
             task.abort();
         }
@@ -288,6 +309,33 @@ impl fmt::Debug for RedisStore {
             .field("server", &self.server)
             .field("closed", &self.lane.is_closed())
             .finish_non_exhaustive()
+    }
+}
+
+/// Runs a script, and returns with its answer the number of the connection that it ran on. `asking`: on a server that is
+/// importing the slot.
+async fn execute<O: Operation>(
+    lane: &Arc<Lane>,
+    (from, way): (ServerId, Publishing),
+    operation: O,
+    asking: bool,
+) -> Result<(Answer<O::Reply>, u64), Failure> {
+    let heard = Arc::clone(lane)
+        .call(|| lane.scripts().command(operation.invocation(way)).asking(asking))
+        .await?;
+    let reply = elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
+    match reply.and_then(|reply| operation.read(&reply)) {
+        Ok((now, reply)) => {
+            let at = exchange(&heard, now);
+            Ok((Answer { from, at, reply }, heard.generation))
+        }
+        Err(ReplyError::OutOfStep(text)) => {
+            lane.condemn(heard.generation, Why::OutOfStep);
+            Err(Failure::Unknown(ServerError::new(text)))
+        }
+        Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
+            "the lock is kept in the format of a newer version of this library",
+        ))),
     }
 }
 

@@ -241,6 +241,19 @@ impl Store for ClusterStore {
         self.call(&call.keys.clone(), call)
     }
 
+    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        let cluster = Arc::clone(&self.cluster);
+        Box::pin(async move {
+            let server = {
+                let mut table = cluster.table();
+                let owner = table.owner(slot_of(&call.keys.lock)).ok_or_else(elsewhere)?;
+                cluster.open(&mut table, owner)?
+            };
+            let confirmed = server.confirm(call, within).await;
+            confirmed.map_err(|failure| cluster.failed(failure))
+        })
+    }
+
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
         self.call(&call.keys.clone(), call)
     }

@@ -1,4 +1,7 @@
-//! What is sent to the server, as fred takes it: the scripts by their hashes, and the question for the time.
+//! What is sent to the server, as fred takes it: the scripts by their hashes, the question for the time, and the wait for
+//! replicas.
+
+use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::Error;
@@ -7,6 +10,7 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::try_join_all;
 
 use super::failure;
+use crate::lease::millis;
 use crate::script::{Invocation, Script};
 use crate::store::Failure;
 
@@ -39,6 +43,21 @@ impl Command {
     /// The same command for a server that is still importing its slot, as an `ASK` demands.
     pub(super) fn asking(self, asking: bool) -> Command {
         Command { asking, ..self }
+    }
+
+    /// Waits until so many replicas have what was written on the same connection before, but no longer than `within` (cut to
+    /// whole ms; less than one is none, so it lasts at least that). The reply is how many have it.
+    pub(super) fn wait(replicas: u32, within: Duration) -> Command {
+        // 0 would be for ever.
+        let within_ms = millis(within).max(1);
+        Command {
+            name: "WAIT",
+            args: vec![
+                Value::from(replicas.to_string()),
+                Value::from(within_ms.to_string()),
+            ],
+            asking: false,
+        }
     }
 
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {

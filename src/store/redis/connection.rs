@@ -53,6 +53,17 @@ impl fmt::Display for Address {
 pub(super) enum Purpose {
     Commands,
     Messages,
+    Replication,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Purpose::Commands => "command",
+            Purpose::Messages => "subscriber",
+            Purpose::Replication => "replication",
+        })
+    }
 }
 
 impl Connector {
@@ -157,7 +168,7 @@ impl Connector {
         let performance = PerformanceConfig {
             default_command_timeout: self.attempt_timeout,
             broadcast_channel_capacity: match purpose {
-                Purpose::Commands => 4,
+                Purpose::Commands | Purpose::Replication => 4,
                 Purpose::Messages => UNREAD_MESSAGES,
             },
             ..PerformanceConfig::default()

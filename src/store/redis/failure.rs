@@ -6,7 +6,7 @@ use crate::error::ServerError;
 use crate::store::Failure;
 
 /// Replies that mean: not executed, and another time it may be.
-const NOT_EXECUTED: [&str; 11] = [
+const NOT_EXECUTED: [&str; 12] = [
     "NOSCRIPT",
     "BUSY",
     "LOADING",
@@ -18,6 +18,8 @@ const NOT_EXECUTED: [&str; 11] = [
     "OOM",
     "MISCONF",
     "NOREPLICAS",
+    // A wait for replicas, on a server that became one itself.
+    "UNBLOCKED",
 ];
 
 /// Sorts an error. Whatever is not the server's own word leaves it open whether the call was executed.

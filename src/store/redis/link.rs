@@ -1,4 +1,4 @@
-//! Keeps the command connection up, for as long as its runtime lives.
+//! Keeps a connection that calls are sent on up, for as long as its runtime lives.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,7 +18,9 @@ pub(super) struct Link {
     pub(super) server: ServerId,
     pub(super) connector: Arc<Connector>,
     pub(super) lane: Arc<Lane>,
-    pub(super) listener: Weak<dyn Listener>,
+    pub(super) purpose: Purpose,
+    /// Who is to know of a connection that is lost or new.
+    pub(super) listener: Option<Weak<dyn Listener>>,
     pub(super) condemned: mpsc::UnboundedReceiver<Condemned>,
     /// How long a dead link may go unnoticed while nothing is called.
     pub(super) ping_every: Duration,
@@ -34,36 +36,46 @@ impl Link {
             Some(first) => first,
             None => {
                 let connection = self.connect(&mut backoff).await;
-                connection.warn_of_eviction().await;
+                if self.purpose == Purpose::Commands {
+                    connection.warn_of_eviction().await;
+                }
                 let generation = self.lane.open(connection.client());
                 (connection, generation)
             }
         };
         loop {
             let why = self.watch(&mut connection, generation).await;
-            tracing::warn!(server = self.connector.server(), error = %why, "the command connection is lost");
+            tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose);
             // First, so that nothing more is queued in a client that nobody serves.
             self.lane.down(Failure::NotExecuted(why));
-            if let Some(listener) = self.listener.upgrade() {
+            if let Some(listener) = self.listener() {
                 listener.lost(self.server);
             }
             backoff.ended_after(connection.age());
             drop(connection);
             connection = self.connect(&mut backoff).await;
-            tracing::info!(server = self.connector.server(), "the command connection is back");
+            tracing::info!(
+                server = self.connector.server(),
+                "the {} connection is back",
+                self.purpose
+            );
             // Before any reply of the new connection, which may be one to another server.
-            if let Some(listener) = self.listener.upgrade() {
+            if let Some(listener) = self.listener() {
                 listener.reconnected(self.server);
             }
             generation = self.lane.open(connection.client());
         }
     }
 
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.listener.as_ref()?.upgrade()
+    }
+
     /// Tries until there is a connection, whose server knows the scripts.
     async fn connect(&self, backoff: &mut Backoff) -> Connection {
         loop {
             tokio::time::sleep(backoff.next()).await;
-            match self.connector.open(Purpose::Commands).await {
+            match self.connector.open(self.purpose).await {
                 Ok(connection) => {
                     // Here rather than when they are missed, since another client may load them between two of
                     // the calls that wait here: the second one would overtake the first. If the server takes none
@@ -73,7 +85,7 @@ impl Link {
                 }
                 Err(failure) => {
                     self.lane.down(failure::of_unsent(failure));
-                    if let Some(listener) = self.listener.upgrade() {
+                    if let Some(listener) = self.listener() {
                         listener.lost(self.server);
                     }
                 }

@@ -21,6 +21,7 @@ const OPTIONS: Options = Options {
     attempt_timeout: Duration::from_millis(400),
     server_timeout: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(900),
+    replicas: 0,
 };
 /// In which all that these options bound must have happened, on a busy machine too.
 const BOUND: Duration = Duration::from_secs(5);

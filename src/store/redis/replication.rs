@@ -1,0 +1,192 @@
+//! Waits until replicas have what was written, on a connection of its own: `WAIT` holds up everything behind it on its
+//! connection.
+//!
+//! - Each hold is renewed on this connection, and whoever has that answer joins the next round: one `WAIT` for all who
+//!   are there by then, however many.
+//! - A round lasts a quarter of the time that somebody has waited by then. Who is not confirmed goes on to the next one
+//!   until his time is over. Those who come meanwhile are held up by it, but lose nothing: a replica that lacks the
+//!   earlier write lacks the later one. A round of constant length would not do, since the server counts from its last
+//!   command on a connection: a replica that is further away than two rounds would never be there in time.
+//! - A `WAIT` speaks of the writes of its own connection alone. On another one than the renewal's it would say yes to
+//!   nothing, so there the renewal must be repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fred::types::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::commands::Command;
+use super::connection::{Connection, Connector, Purpose};
+use super::failure;
+use super::lane::{Heard, Lane, Why};
+use super::link::Link;
+use super::{Options, execute};
+use crate::error::{Error, ServerError};
+use crate::script::{self, Publishing};
+use crate::store::{Call, Confirmed, Failure, Renew, Renewed, ServerId};
+
+/// The shortest round. (A server that has nothing else to do may end it up to 100 ms late.)
+const SHORTEST_ROUND: Duration = Duration::from_millis(50);
+
+pub(super) struct Replication {
+    server: ServerId,
+    lane: Arc<Lane>,
+    entrants: mpsc::UnboundedSender<Entrant>,
+    tasks: [AbortHandle; 2],
+}
+
+/// Somebody whose hold was renewed, and who waits for replicas to have that.
+struct Entrant {
+    /// The connection that it was renewed on.
+    generation: u64,
+    since: Instant,
+    until: Instant,
+    replicas: oneshot::Sender<Result<u32, Failure>>,
+}
+
+impl Replication {
+    /// Refuses a connection whose user may not wait on it.
+    pub(super) async fn check_rights(connection: &Connection) -> Result<(), Error> {
+        match Command::wait(0, SHORTEST_ROUND).run(connection.client()).await {
+            Err(error) if failure::code(&error) == Some("NOPERM") => {
+                Err(Error::Refused(failure::words(&error)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins with that connection, or opens one.
+    pub(super) fn start(
+        server: ServerId,
+        connector: &Arc<Connector>,
+        options: Options,
+        first: Option<Connection>,
+    ) -> Replication {
+        let (lane, condemned) = Lane::new(&[&script::RENEW], options.attempt_timeout);
+        let first = first.map(|connection| {
+            let generation = lane.open(connection.client());
+            (connection, generation)
+        });
+        let link = Link {
+            server,
+            connector: Arc::clone(connector),
+            lane: Arc::clone(&lane),
+            purpose: Purpose::Replication,
+            listener: None,
+            condemned,
+            ping_every: options.heartbeat / 3,
+        };
+        let (entrants, inbox) = mpsc::unbounded_channel();
+        let rounds = Rounds {
+            lane: Arc::clone(&lane),
+            wanted: options.replicas,
+            inbox,
+        };
+        let tasks = [
+            tokio::spawn(link.run(first)).abort_handle(),
+            tokio::spawn(rounds.run()).abort_handle(),
+        ];
+        Replication {
+            server,
+            lane,
+            entrants,
+            tasks,
+        }
+    }
+
+    pub(super) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        let lane = Arc::clone(&self.lane);
+        let entrants = self.entrants.clone();
+        // A renewal publishes nothing.
+        let place = (self.server, Publishing::Plain);
+        Box::pin(async move {
+            let since = Instant::now();
+            let (answer, generation) = execute(&lane, place, call, false).await?;
+            if !matches!(answer.reply, Renewed::Until(_)) {
+                return Ok(answer.confirmed(0));
+            }
+            let (replicas, told) = oneshot::channel();
+            let entrant = Entrant {
+                generation,
+                since,
+                until: since + within,
+                replicas,
+            };
+            entrants.send(entrant).map_err(|_| Failure::Closed)?;
+            let replicas = told.await.unwrap_or(Err(Failure::Closed))?;
+            Ok(answer.confirmed(replicas))
+        })
+    }
+
+    pub(super) fn close(&self) {
+        self.lane.close();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// The task that waits for all.
+struct Rounds {
+    lane: Arc<Lane>,
+    wanted: u32,
+    inbox: mpsc::UnboundedReceiver<Entrant>,
+}
+
+impl Rounds {
+    async fn run(mut self) {
+        let mut waiting = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                let Some(first) = self.inbox.recv().await else {
+                    return;
+                };
+                waiting.push(first);
+            }
+            while let Ok(next) = self.inbox.try_recv() {
+                waiting.push(next);
+            }
+            waiting.retain(|entrant| !entrant.replicas.is_closed());
+            let Some(first) = waiting.iter().map(|entrant| entrant.since).min() else {
+                continue;
+            };
+            let outcome = self.round(SHORTEST_ROUND.max(first.elapsed() / 4)).await;
+            let now = Instant::now();
+            for entrant in std::mem::take(&mut waiting) {
+                let told = match &outcome {
+                    Err(failure) => Err(failure.clone()),
+                    Ok((generation, _)) if *generation != entrant.generation => Err(Failure::Unknown(
+                        ServerError::new("the connection was lost before replicas confirmed"),
+                    )),
+                    Ok((_, got)) if *got >= self.wanted || now >= entrant.until => Ok(*got),
+                    Ok(_) => {
+                        waiting.push(entrant);
+                        continue;
+                    }
+                };
+                // Who is not there any more need not hear.
+                let _ = entrant.replicas.send(told);
+            }
+        }
+    }
+
+    /// Waits once, and returns on which connection, and how many replicas have everything that was written on it before.
+    async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
+        let wait = || Command::wait(self.wanted, within);
+        let Heard {
+            value, generation, ..
+        } = Arc::clone(&self.lane).call(wait).await?;
+        match value {
+            Value::Integer(got) => Ok((generation, u32::try_from(got).unwrap_or_default())),
+            reply => {
+                self.lane.condemn(generation, Why::OutOfStep);
+                Err(Failure::Unknown(ServerError::new(format!(
+                    "{reply:?} as the reply to WAIT"
+                ))))
+            }
+        }
+    }
+}
