@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, Lock, LockManager, LockManagerBuilder, MemoryStore, Owner, Result};
 use futures_util::future::join_all;
 use support::{Server, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, tcp};
+use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -26,23 +29,29 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Scene {
-        // Without it a replica waits for company before it is sent anything.
-        let primary = Server::builder()
-            .config("repl-diskless-sync-delay", "0")
-            .start()
-            .await;
-        let address = format!("127.0.0.1 {}", primary.port());
-        let replica = || Server::builder().config("replicaof", &address).start();
-        let replicas = [replica().await, replica().await];
+        let primary = Scene::primary().await;
+        let port = primary.port();
+        let replicas = [Scene::replica_of(port).await, Scene::replica_of(port).await];
         let scene = Scene { primary, replicas };
         scene.in_step(2).await;
         scene
     }
 
+    async fn primary() -> Server {
+        // Otherwise a replica waits for company before it is sent anything.
+        let alone = Server::builder().config("repl-diskless-sync-delay", "0");
+        alone.start().await
+    }
+
+    async fn replica_of(port: u16) -> Server {
+        let address = format!("127.0.0.1 {port}");
+        Server::builder().config("replicaof", &address).start().await
+    }
+
     /// Waits until so many replicas have everything.
     async fn in_step(&self, count: i64) {
         let wanted = count.to_string();
-        let is_so = async || self.primary.command(&["WAIT", &wanted, "50"]).await.int() == count;
+        let is_so = async || self.primary.command(&["WAIT", &wanted, "500"]).await.int() == count;
         eventually(&format!("{count} replicas"), 20 * SECOND, is_so).await;
     }
 
@@ -82,6 +91,42 @@ impl Scene {
             return false;
         };
         self.primary.command(&["CLIENT", "KILL", "ID", id]).await.int() == 1
+    }
+}
+
+/// A port that leads to another one, and takes so much longer in each direction. (The proxy of the other tests reads
+/// commands and replies; a replica is sent a snapshot too.)
+async fn long_road_to(port: u16, each_way: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let entrance = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let (near, far) = (near.into_split(), far.into_split());
+            tokio::spawn(carry(near.0, far.1, each_way));
+            tokio::spawn(carry(far.0, near.1, each_way));
+        }
+    });
+    entrance
+}
+
+async fn carry(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, delay: Duration) {
+    let (on_the_way, mut arriving) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some((due, bytes)) = arriving.recv().await {
+            tokio::time::sleep_until(due).await;
+            let bytes: Vec<u8> = bytes;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let due = tokio::time::Instant::now() + delay;
+        if on_the_way.send((due, buffer[..length].to_vec())).is_err() {
+            return;
+        }
     }
 }
 
@@ -150,6 +195,55 @@ async fn a_guard_is_given_out_no_sooner_than_the_last_replica_has_the_grant() {
     for grant in [handed_over, found_free] {
         grant.await.unwrap().unwrap().release().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_replica_that_is_promoted_knows_every_holder_that_it_confirmed() {
+    let scene = Scene::start().await;
+    let locks = scene.client(2).await;
+    let guards = join_all((0..32).map(|n| locks.lock(format!("lock {n}")).acquire())).await;
+    scene.primary.kill();
+    for replica in &scene.replicas {
+        replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+        let promoted = settings().connect(&replica.url()).await.unwrap();
+        for guard in &guards {
+            let guard = guard.as_ref().unwrap();
+            let status = promoted.lock(guard.name()).status().await.unwrap();
+            assert_eq!(status.holder.expect("a holder").fence, guard.fence());
+        }
+    }
+}
+
+#[tokio::test]
+async fn replicas_far_away_confirm_too_while_others_write() {
+    let primary = Scene::primary().await;
+    let road = long_road_to(primary.port(), 100 * MS).await;
+    let replicas = [Scene::replica_of(road).await, Scene::replica_of(road).await];
+    let scene = Scene { primary, replicas };
+    scene.in_step(2).await;
+    let locks = scene.client(2).await;
+    let writing = tokio::spawn({
+        let others = scene.client(0).await;
+        async move {
+            loop {
+                others
+                    .lock("busy")
+                    .acquire()
+                    .await
+                    .unwrap()
+                    .release()
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    for _ in 0..5 {
+        let began = Instant::now();
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        assert!(began.elapsed() >= 200 * MS, "{:?}", began.elapsed());
+        guard.release().await.unwrap();
+    }
+    writing.abort();
 }
 
 #[tokio::test]
