@@ -278,7 +278,7 @@ impl Keeper {
     pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
         let answer = self.client.renew(hold.renewal());
         match answer.instrument(renewal_span(hold)).await {
-            Ok(Answer { at, reply }) => self.renewed(hold, &at, reply),
+            Ok(Answer { at, reply, .. }) => self.renewed(hold, &at, reply),
             Err(failure) => {
                 hold.set_in_doubt();
                 return Err(failure);
@@ -291,7 +291,7 @@ impl Keeper {
     /// this time.
     pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
         let answer = self.client.store.confirm(hold.renewal(), within);
-        let Answer { at, reply } = answer.instrument(renewal_span(hold)).await?;
+        let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
         self.renewed(hold, &at, reply.renewed);
         Ok(reply.replicas)
     }

@@ -38,6 +38,7 @@ impl Answer<Renewed> {
     /// The same, now that so many replicas are known to have it.
     fn confirmed(self, replicas: u32) -> Answer<Confirmed> {
         Answer {
+            from: self.from,
             at: self.at,
             reply: Confirmed {
                 renewed: self.reply,

@@ -129,7 +129,14 @@ impl RedisStore {
         listener: Weak<dyn Listener>,
         place: (ServerId, Publishing),
     ) -> Arc<RedisStore> {
-        RedisStore::start(connector, options, listener, &script::ALL, place, Opened::default())
+        RedisStore::start(
+            connector,
+            options,
+            listener,
+            &script::ALL,
+            place,
+            Opened::default(),
+        )
     }
 
     fn start(

@@ -14,6 +14,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use fred::interfaces::PubsubInterface;
 use tokio::runtime::Handle;
@@ -31,8 +32,8 @@ use crate::error::{Error, ServerError};
 use crate::key::Keys;
 use crate::script::{Operation, Publishing};
 use crate::store::{
-    Acquire, Acquired, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew, Renewed,
-    ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Acquire, Acquired, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
 };
 
 /// How often one call is told to go elsewhere at most.
