@@ -287,7 +287,7 @@ async fn whatever_breaks_the_answer_is_true() {
         }
     }
     assert!(
-        executed > 1000 && unknown > 0,
+        executed > 100 && unknown > 0,
         "{executed} executed, {unknown} unknown"
     );
 }
