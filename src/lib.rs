@@ -33,7 +33,7 @@
 //! all the same, hand [`LockGuard::fence`] to the resource and have it refuse smaller numbers.
 //!
 //! # What lives where
-//! - [`LockManager`]: one client of one server, or [in memory](LockManager::in_memory).
+//! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory).
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
 //! - [`Error`]: sorted by what a caller would do about it.

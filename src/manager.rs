@@ -21,7 +21,9 @@ use crate::store::memory::MemoryStore;
 /// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
 /// process needs one.
 ///
-/// It has two connections (one for commands, one for subscriptions; a third to wait for [replicas](LockManagerBuilder::replicas), if it does) and a background task, the keeper, which
+/// It has two connections (one for commands, one for subscriptions; a third to wait for
+/// [replicas](LockManagerBuilder::replicas), if it does; in a cluster, to each master that it has to do with) and a
+/// background task, the keeper, which
 /// renews leases and releases what dropped guards leave. The keeper lives on the runtime that connected; when that is
 /// gone, every call answers [`Error::Closed`](crate::Error::Closed).
 ///
@@ -52,7 +54,12 @@ pub struct LockManager {
 
 impl LockManager {
     /// Connects to the server at this URL, with all settings at their defaults:
-    /// `redis://[user:password@]host:port[/database]`.
+    /// `redis://[user:password@]host:port[/database]`; or to the cluster that any of these servers belongs to:
+    /// `redis-cluster://[user:password@]host:port[?node=host:port&node=host:port...]`. `valkey://` and `valkey-cluster://` mean the
+    /// same.
+    ///
+    /// In a cluster each lock lives on the master that has its hash slot. A call is sent on when the slot has moved, and
+    /// repeated, like any call without an answer, while a replica takes over.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a URL that is none; [`Error::Unavailable`](crate::Error::Unavailable) when the server did not answer within the

@@ -9,5 +9,6 @@ mod support;
 
 mod failover;
 mod migration;
+mod rights;
 mod routing;
 mod scene;

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::scene::{all_served, clients, longest_gap, overtakings, queue};
-use crate::support::{Cluster, History};
+use crate::support::{Cluster, History, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,6 +52,46 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     assert!(longest_gap(&grants) < 10 * SECOND);
     let keys = cluster.servers[from].keys("fairlock:").await;
     assert!(keys.is_empty(), "left behind: {keys:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
+    let cluster = Cluster::start().await;
+    let clients = clients(&cluster, 2).await;
+    let lock = clients[1].lock("moving");
+    let slot = cluster.slot("{moving}").await;
+    let (from, to) = (Cluster::first_owner(slot), (Cluster::first_owner(slot) + 1) % 3);
+    let source = &cluster.servers[from];
+    let sharded = !source.command(&["PUBSUB", "SHARDCHANNELS"]).await.is_error();
+    let kind = if sharded { "SHARDCHANNELS" } else { "CHANNELS" };
+    let channels = async || {
+        source
+            .command(&["PUBSUB", kind, "fairlock:*"])
+            .await
+            .texts()
+            .len()
+    };
+
+    let guard = clients[0].lock("moving").acquire().await.unwrap();
+    let waiting = tokio::spawn(lock.acquire());
+    eventually("the waiter listens", 5 * SECOND, async || channels().await == 1).await;
+    // So fast that nobody finds the slot at the other server.
+    cluster.migrate(slot, from, to, Duration::ZERO).await;
+    cluster.migrate(slot, to, from, Duration::ZERO).await;
+    println!("{} subscriptions left", channels().await);
+    eventually("the waiter listens again", 20 * SECOND, async || {
+        channels().await == 1
+    })
+    .await;
+    sleep(SECOND / 2).await;
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(SECOND, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(clients[1].stats().handed_over, 1, "by push");
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

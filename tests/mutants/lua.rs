@@ -12,6 +12,7 @@ const RENEW: &str = "lua/renew.lua";
 pub(super) const AGAINST_RULES: &str = "--lib against_scripts";
 const MODEL: &[&str] = &[AGAINST_RULES];
 const REFUSALS: &[&str] = &["--test faults refusals::"];
+const ROUTING: &[&str] = &["--test cluster routing::"];
 const UNWILLING: &[&str] = &["--test faults unwilling::"];
 
 #[rustfmt::skip]
@@ -70,9 +71,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a question prolongs the life of the queue", ACQUIRE,
         "  keep(clients_key)\n  keep(queue_key)\n", "  keep(clients_key)\n", MODEL),
     edit("only a question looks for a subscription", ACQUIRE,
-        "if mode == 'question' and redis.call('PUBSUB'", "if redis.call('PUBSUB'", MODEL),
+        "if mode == 'question' then\n  local counted", "if true then\n  local counted", MODEL),
     edit("a subscription that the server does not see is not seen", ACQUIRE,
-        "channel .. client)[2] > 0", "channel .. client)[2] >= 0", MODEL),
+        "counted[2] > 0", "counted[2] >= 0", MODEL),
     edit("a request that was queued is told its ticket of then", ACQUIRE,
         "if enqueued == 0 then", "if false then", MODEL),
     edit("nobody is ahead of itself", ACQUIRE, "queued - 1\n", "queued\n", MODEL),
@@ -97,7 +98,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a push that the ACL refuses does not stop the script", HAND_OVER,
         "redis.pcall('PUBLISH'", "redis.call('PUBLISH'", REFUSALS),
     edit("a push that the ACL refuses is told", HAND_OVER, "denied = 1", "denied = 0", MODEL),
-    edit("who does not listen is passed over", HAND_OVER, "elseif heard > 0 then", "else", MODEL),
+    edit("who does not listen is passed over", HAND_OVER, "elseif heard > 0 or way == 'unproven' then", "else", MODEL),
+    edit("where receivers are not counted, the record alone decides", HAND_OVER, " or way == 'unproven'", "",
+        &["--lib where_receivers_are_not_counted"]),
+    edit("shards of a cluster have channels of their own", HAND_OVER, "way == 'spublish'", "false", ROUTING),
     edit("a pushed grant is marked until its claim", HAND_OVER, "grant_ms, '1')", "grant_ms, '0')", MODEL),
     edit("who cannot be reached loses the client's record", HAND_OVER,
         "      redis.pcall('ZREM', clients_key, client)\n    end\n  end\n  return MORE", "    end\n  end\n  return MORE", MODEL),

@@ -6,7 +6,8 @@ use super::step::{CLIENTS, Call, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
 use crate::lease::{ServerTime, Ticket};
-use crate::store::{Acquire, Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
+use crate::script::Publishing;
+use crate::store::{Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
 
 /// A call that opens the client's record.
 pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
@@ -103,6 +104,31 @@ fn one_owner_may_hold_ten_thousand_times() {
     world.now_us += 29_500_000;
     release.request = nth(10_000);
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+}
+
+#[test]
+fn where_receivers_are_not_counted_a_live_record_is_enough_to_be_handed_the_lock() {
+    let mut setting = Setting::start();
+    for (way, is_handed_over) in [(Publishing::Plain, false), (Publishing::Unproven, true)] {
+        let mut world = World::new(&mut setting);
+        let keys = world.keys[0].clone();
+        let of = |client| Request::new(&ClientId::from_number(client), Duration::from_secs(5), 1, None);
+        let call = acquisition(&world, &of(1));
+        let Acquired::Granted(grant) = world.ask(&call) else {
+            panic!("the lock is free");
+        };
+        // It has a record, and no subscription here.
+        let call = acquisition(&world, &of(2));
+        assert!(matches!(world.ask(&call), Acquired::Contended(_)));
+        let release = Release {
+            keys: keys.clone(),
+            request: of(1),
+            what: ReleaseWhat::Grant(grant.fence),
+        };
+        assert_eq!(world.ask_by(&release, way).outcome, ReleaseOutcome::Released);
+        let holder = world.ask(&Inspect { keys, request: of(1) }).holder;
+        assert_eq!(holder.is_some(), is_handed_over, "{way:?}: {holder:?}");
+    }
 }
 
 #[test]

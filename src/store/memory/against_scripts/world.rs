@@ -376,8 +376,13 @@ impl World<'_> {
 
     /// What a call answers, whatever the rules say.
     pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
+        self.ask_by(call, Publishing::Plain)
+    }
+
+    /// The same by another way of publishing.
+    pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: Publishing) -> O::Reply {
         let scripts = &mut self.setting.scripts;
-        scripts.call(&call.invocation(Publishing::Plain), self.now_us);
+        scripts.call(&call.invocation(way), self.now_us);
         scripts.look(&self.keys[0]);
         let reply = scripts.exchange().remove(0).reply.unwrap();
         call.read(&reply.unwrap()).unwrap().1
