@@ -190,3 +190,37 @@ impl Rounds {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::server::Server;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_does_not_speak_for_the_one_before() {
+        let server = Server::start();
+        let options = Options {
+            attempt_timeout: Duration::from_secs(1),
+            server_timeout: Duration::from_secs(1),
+            heartbeat: Duration::from_secs(3),
+            replicas: 1,
+        };
+        let connector = Arc::new(Connector::new(&server.url(), options.attempt_timeout).unwrap());
+        let connection = connector.open(Purpose::Replication).await.unwrap();
+        let replication = Replication::start(ServerId::default(), &connector, options, Some(connection));
+        let enter = async |generation| {
+            let (replicas, told) = oneshot::channel();
+            let since = Instant::now();
+            let entrant = Entrant {
+                generation,
+                since,
+                until: since,
+                replicas,
+            };
+            replication.entrants.send(entrant).ok().unwrap();
+            told.await.unwrap()
+        };
+        assert!(matches!(enter(1).await, Ok(0)), "its own");
+        assert!(matches!(enter(0).await, Err(Failure::Unknown(_))), "another");
+    }
+}
