@@ -3,8 +3,8 @@
 //!
 //! - Servers are connected to when there is something to ask them; until then, calls wait in their lanes.
 //! - A call that is answered `MOVED` or `ASK` was not executed, and goes where it is told to.
-//! - Who has which slot is asked for anew when a call was told to go elsewhere, when a connection breaks, and from time to
-//!   time. Channels follow their slots, and who waits there asks again, since messages may have been lost.
+//! - Who has which slot is asked for anew when a call was told to go elsewhere, when a connection breaks, and some fifteen
+//!   times in a heartbeat. Channels follow their slots, and who waits there asks again, since messages may have been lost.
 
 mod slots;
 mod table;

@@ -22,7 +22,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) async fn watch(cluster: Arc<Cluster>) {
     let mut turn = 0;
     loop {
-        // The rest is for what nobody tells: a slot that moved without a call being told so.
+        // Unasked, nobody tells a waiter that its slot has moved and its subscription ended. Until it learns that, hand-overs pass
+        // it over.
         let _ = timeout(cluster.options.heartbeat / 15, cluster.stale.notified()).await;
         let mut pause = SHORTEST;
         loop {
