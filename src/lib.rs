@@ -46,6 +46,8 @@
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it, those in memory only.
+//! - `rustls`, `native-tls`: [`rediss://`](LockManager::connect), by rustls or by the system's TLS library. With both, rustls
+//!   does it.
 //! - `serde`: [`Fence`] as an integer.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -66,7 +68,7 @@
 //   store                     the seam: what a lock needs of a server, as requests and replies
 //   store/redis store/memory  who does it
 //   script                    the scripts of lua/, their arguments and replies
-//   lease key clock options error
+//   lease key clock options tls error
 //   fuzzing                   what must hold of every reply and message; for the fuzzer and the tests alone
 
 mod acquire;
@@ -99,6 +101,10 @@ mod service;
 mod simulation;
 pub mod spin;
 mod store;
+#[cfg(feature = "redis")]
+// What nothing reads that was built without TLS.
+#[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
+mod tls;
 
 pub use answer::{Busy, Holder, Status, TryAcquire};
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
@@ -108,3 +114,5 @@ pub use lease::{Fence, Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
 pub use store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use tls::Tls;

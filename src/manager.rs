@@ -17,6 +17,8 @@ use crate::rooms::Relay;
 use crate::service::Service;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::tls::Tls;
 
 /// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
 /// process needs one.
@@ -53,17 +55,26 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// Connects to the server at this URL, with all settings at their defaults:
-    /// `redis://[user:password@]host:port[/database]`; or to the cluster that any of these servers belongs to:
-    /// `redis-cluster://[user:password@]host:port[?node=host:port&node=host:port...]`. `valkey://` and `valkey-cluster://` mean the
-    /// same.
+    /// Connects to the server at this URL, with all settings at their defaults.
+    ///
+    /// | URL | |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:6379][/database]` | |
+    /// | `rediss://…` | by TLS: with the feature `rustls` or `native-tls`, see [`tls`](LockManagerBuilder::tls) |
+    /// | `redis-cluster://[user:password@]host[:6379][?node=host:port&node=…]` | the cluster that these servers belong to; by TLS `rediss-cluster://` |
+    /// | `redis-sentinel://[user:password@]host[:26379][/database]?node=host:port&node=…&sentinelServiceName=name` | the primary that these sentinels know by that name, also after a failover; user and password are the server's, `&sentinelUsername=…&sentinelPassword=…` the sentinels'; by TLS `rediss-sentinel://` |
+    /// | `unix://[user:password@localhost]/path[?db=database]` | by a Unix socket; also `redis+unix://` |
+    ///
+    /// Each `redis` may be `valkey`. User, password and path may have `%`-escapes. `?protocol=3` speaks RESP3,
+    /// for servers and proxies that ask for it; nothing else differs.
     ///
     /// In a cluster each lock lives on the master that has its hash slot. A call is sent on when the slot has moved, and
     /// repeated, like any call without an answer, while a replica takes over.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a URL that is none; [`Error::Unavailable`](crate::Error::Unavailable) when the server did not answer within the
-    /// `server_timeout` (10 s by default); [`Error::Refused`](crate::Error::Refused) when it refuses this user.
+    /// `server_timeout` (10 s by default); [`Error::Refused`](crate::Error::Refused) when it refuses this user,
+    /// or one of the two the other's certificate.
     ///
     /// # Cancel safety
     /// Dropping it ends the connections.
@@ -199,6 +210,8 @@ impl fmt::Debug for LockManager {
 #[must_use = "settings do nothing until they are connected"]
 pub struct LockManagerBuilder {
     options: ManagerOptions,
+    #[cfg(feature = "redis")]
+    tls: Option<Tls>,
 }
 
 impl LockManagerBuilder {
@@ -263,6 +276,14 @@ impl LockManagerBuilder {
         self
     }
 
+    /// What a `rediss://` connection trusts, and what it shows of itself (default: it trusts the system's certificate
+    /// authorities, and shows nothing).
+    #[cfg(feature = "redis")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Connects to the server at this URL: see [`LockManager::connect`].
     ///
     /// # Errors
@@ -283,7 +304,7 @@ impl LockManagerBuilder {
             heartbeat: self.options.heartbeat,
             replicas: self.options.replicas,
         };
-        let store = redis::connect(url, options, listener).await?;
+        let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
         let first = store.time().await.map_err(as_error)?;
         let service = Service::new(relay, ClientId::random(), store, self.options, &first);
         service.start();

@@ -3,17 +3,22 @@
 //!
 //! Nothing but the files under this one knows fred.
 
+mod address;
 mod cluster;
 mod commands;
 mod connection;
+mod connector;
 mod failure;
 mod flights;
 mod lane;
 mod link;
 mod replication;
+mod sentinel;
 mod subscriber;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod tls;
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,7 +32,8 @@ use tokio::time::Instant;
 
 use self::cluster::ClusterStore;
 use self::commands::{Command, Scripts};
-use self::connection::{Backoff, Connection, Connector, Purpose};
+use self::connection::{Backoff, Connection, Purpose};
+use self::connector::Connector;
 use self::lane::{Heard, Lane, Why};
 use self::link::Link;
 use self::replication::Replication;
@@ -40,6 +46,7 @@ use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
     Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, unreplicated,
 };
+use crate::tls::Tls;
 
 /// What a connected client needs to know.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +66,12 @@ pub(crate) struct Options {
 /// - `redis-cluster://[user:password@]host[:port][?node=host:port&node=...]`: a cluster, by any of its servers.
 pub(crate) async fn connect(
     url: &str,
+    tls: Option<&Tls>,
     options: Options,
     listener: Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
-    let connector = Connector::new(url, options.attempt_timeout)?;
-    match connector.seeds() {
+    let connector = Connector::new(url, tls, options.attempt_timeout)?;
+    match connector.seeds().map(<[_]>::to_vec) {
         Some(seeds) => Ok(ClusterStore::connect(connector, seeds, options, listener).await?),
         None => Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?),
     }
@@ -78,7 +86,7 @@ pub(crate) struct RedisStore {
     requests: mpsc::UnboundedSender<Request>,
     /// Only for those who wait for replicas.
     replication: Option<Replication>,
-    tasks: [AbortHandle; 2],
+    tasks: Vec<AbortHandle>,
     attempt_timeout: Duration,
 }
 
@@ -163,15 +171,19 @@ impl RedisStore {
         };
         let server = connector.server().to_owned();
         let sharded = publishing == Publishing::Sharded;
+        let sentinels = connector.sentinels().map(Arc::clone);
         let (subscriber, requests) = Subscriber::new(id, sharded, connector, listener, ping_every);
         let commands = first.commands.map(|commands| {
             let generation = lane.open(commands.client());
             (commands, generation)
         });
-        let tasks = [
+        let mut tasks = vec![
             tokio::spawn(link.run(commands)).abort_handle(),
             tokio::spawn(subscriber.run(first.messages)).abort_handle(),
         ];
+        if let Some(sentinels) = sentinels {
+            tasks.push(tokio::spawn(sentinels.listen(ping_every)).abort_handle());
+        }
         Arc::new(RedisStore {
             id,
             publishing,

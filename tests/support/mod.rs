@@ -13,6 +13,7 @@
     clippy::unwrap_used
 )]
 
+mod authority;
 #[cfg(feature = "redis")]
 mod both;
 mod cluster;
@@ -21,9 +22,11 @@ mod names;
 mod process;
 mod proxy;
 mod resp;
+mod sentinels;
 mod server;
 mod signal;
 
+pub use authority::Authority;
 #[cfg(feature = "redis")]
 pub use both::Ground;
 #[cfg(feature = "redis")]
@@ -34,6 +37,7 @@ pub use names::{TempDir, free_port, name, prefix};
 pub use process::{Process, Role, role};
 pub use proxy::Proxy;
 pub use resp::{Client, Resp};
+pub use sentinels::{SERVICE, Sentinels};
 pub use server::{Server, ServerBuilder};
 
 use std::time::Duration;

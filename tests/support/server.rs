@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
@@ -42,6 +42,9 @@ pub struct Server {
     binary: PathBuf,
     port: u16,
     dir: TempDir,
+    files: Arc<TempDir>,
+    /// The first lines of a sentinel's configuration file.
+    sentinel: Option<String>,
     args: Vec<String>,
     running: Mutex<Option<Running>>,
 }
@@ -57,6 +60,9 @@ struct Running {
 pub struct ServerBuilder {
     binary: PathBuf,
     args: Vec<String>,
+    /// What lies beside the server: the setting that names it, and its content.
+    files: Vec<(String, String)>,
+    sentinel: Option<String>,
 }
 
 impl ServerBuilder {
@@ -71,12 +77,35 @@ impl ServerBuilder {
         self
     }
 
-    pub async fn start(self) -> Server {
+    /// A setting whose value is a path, which may have spaces.
+    #[must_use]
+    pub fn config_path(mut self, key: &str, path: &Path) -> ServerBuilder {
+        self.args.push(format!("--{key}"));
+        self.args.push(path.display().to_string());
+        self
+    }
+
+    /// A setting that names a file with this content.
+    #[must_use]
+    pub fn file(mut self, key: &str, content: &str) -> ServerBuilder {
+        self.files.push((key.to_owned(), content.to_owned()));
+        self
+    }
+
+    pub async fn start(mut self) -> Server {
+        let files = Arc::new(TempDir::new());
+        for (key, content) in std::mem::take(&mut self.files) {
+            let path = files.path().join(&key);
+            std::fs::write(&path, content).expect("a file");
+            self = self.config_path(&key, &path);
+        }
         for _ in 0..5 {
             let server = Server {
                 binary: self.binary.clone(),
                 port: free_port(),
                 dir: TempDir::new(),
+                files: Arc::clone(&files),
+                sentinel: self.sentinel.clone(),
                 args: self.args.clone(),
                 running: Mutex::new(None),
             };
@@ -100,10 +129,34 @@ impl Server {
         ServerBuilder {
             binary: find_binary(),
             args: Vec::new(),
+            files: Vec::new(),
+            sentinel: None,
         }
         .config("save", "")
         .config("appendonly", "no")
         .config("bind", "127.0.0.1")
+    }
+
+    /// A sentinel with these lines in the configuration file, which it keeps its state in.
+    pub fn sentinel(lines: &str) -> ServerBuilder {
+        ServerBuilder {
+            binary: find_binary(),
+            args: Vec::new(),
+            files: Vec::new(),
+            sentinel: Some(lines.to_owned()),
+        }
+    }
+
+    /// Whether the server at hand was built with TLS: one that was not doesn't know the setting. Either ends at once,
+    /// since it is to listen nowhere.
+    pub fn has_tls() -> bool {
+        let nowhere = ["--port", "0", "--tls-port", "0"];
+        let output = Command::new(find_binary())
+            .args(nowhere)
+            .output()
+            .expect("a server");
+        let said = [output.stdout, output.stderr].concat();
+        !String::from_utf8_lossy(&said).contains("Bad directive")
     }
 
     /// The server that all tests of this binary share which need no more than a key prefix of their own.
@@ -221,10 +274,19 @@ impl Server {
 
     /// Starts the process and waits until it answers; what it logged is the error.
     async fn launch(&self) -> Result<(), String> {
+        let sentinel = self.sentinel.as_ref().map(|lines| {
+            let file = self.dir.path().join("sentinel.conf");
+            if !file.exists() {
+                std::fs::write(&file, format!("port {}\nbind 127.0.0.1\n{lines}", self.port))
+                    .expect("a file");
+            }
+            [file.into_os_string(), "--sentinel".into()]
+        });
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "sh"])
             .arg(self.dir.path())
             .arg(&self.binary)
+            .args(sentinel.into_iter().flatten())
             .args(["--port", &self.port.to_string(), "--dir"])
             .arg(self.dir.path())
             .args(&self.args)
@@ -290,7 +352,7 @@ impl Drop for Server {
     }
 }
 
-fn info_lines(text: &str) -> HashMap<String, String> {
+pub(super) fn info_lines(text: &str) -> HashMap<String, String> {
     let pair = |line: &str| {
         line.split_once(':')
             .map(|(key, value)| (key.to_owned(), value.to_owned()))

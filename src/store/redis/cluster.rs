@@ -24,8 +24,10 @@ use tokio::time::Instant;
 
 use self::slots::{Range, Redirection, ranges, slot_of};
 use self::table::Table;
+use super::address::Node;
 use super::commands::Command;
-use super::connection::{Address, Backoff, Connection, Connector, Purpose};
+use super::connection::{Backoff, Connection, Purpose};
+use super::connector::Connector;
 use super::{Options, RedisStore, failure};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
@@ -48,7 +50,7 @@ pub(super) struct ClusterStore {
 /// What the store shares with its task, and with the clients of its servers.
 struct Cluster {
     connector: Connector,
-    seeds: Vec<Address>,
+    seeds: Vec<Node>,
     options: Options,
     publishing: Publishing,
     listener: Weak<dyn Listener>,
@@ -63,7 +65,7 @@ impl ClusterStore {
     /// Connects to the cluster of the first of these servers that knows it.
     pub(super) async fn connect(
         connector: Connector,
-        seeds: Vec<Address>,
+        seeds: Vec<Node>,
         options: Options,
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<ClusterStore>, Error> {
@@ -121,7 +123,7 @@ impl Cluster {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn address(&self, id: ServerId) -> Address {
+    fn address(&self, id: ServerId) -> Node {
         self.table().address(id).clone()
     }
 
@@ -139,7 +141,7 @@ impl Cluster {
         }
     }
 
-    fn server(self: &Arc<Self>, address: &Address) -> Result<Arc<RedisStore>, Failure> {
+    fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
         let mut table = self.table();
         let id = table.id_of(address);
         self.open(&mut table, id)
@@ -159,7 +161,7 @@ impl Cluster {
     }
 
     /// A server says that another one has the slot. That is believed at once, and asked about.
-    fn moved(&self, slot: usize, to: &Address) {
+    fn moved(&self, slot: usize, to: &Node) {
         self.table().set_owner(slot, to);
         self.stale.notify_one();
     }
@@ -335,7 +337,7 @@ impl fmt::Debug for Cluster {
 /// Tries the seeds in turn until the deadline, unless one refuses.
 async fn discover(
     connector: &Connector,
-    seeds: &[Address],
+    seeds: &[Node],
     deadline: Instant,
 ) -> Result<(Publishing, Vec<Range>), Error> {
     let mut backoff = Backoff::default();
@@ -368,7 +370,7 @@ async fn discover(
 }
 
 /// Asks a server, on a connection of its own, who has which slot.
-async fn slots_by(connection: &Connection, asked: &Address) -> Result<Vec<Range>, Failure> {
+async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
     let reply = Command::slots().run(connection.client()).await;
     let reply = reply.map_err(|error| failure::of(&error))?;
     ranges(&reply, asked).ok_or_else(|| {

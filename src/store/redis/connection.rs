@@ -1,4 +1,4 @@
-//! One connection to a server, and how to come by one.
+//! One connection to a server.
 //!
 //! A fred client serves one connection here and is then thrown away. Its own reconnecting is never waited for: it
 //! would send again what was queued, it cannot be reached while a write is stuck on a dead link, and a client that
@@ -21,32 +21,13 @@ use fred::types::{ConnectHandle, InfoKind, Message, Value};
 use tokio::sync::broadcast;
 
 use super::failure;
-use crate::error::{Invalid, ServerError};
+use super::sentinel::Successor;
+use crate::error::ServerError;
 use crate::store::Failure;
 
 /// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 600 bytes,
 /// since fred makes all its channels that long.
 const UNREAD_MESSAGES: usize = 8192;
-
-/// How to connect to one server.
-pub(super) struct Connector {
-    config: Config,
-    server: String,
-    attempt_timeout: Duration,
-}
-
-/// Where a server of a cluster listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,138 +47,69 @@ impl fmt::Display for Purpose {
     }
 }
 
-impl Connector {
-    pub(super) fn new(url: &str, attempt_timeout: Duration) -> Result<Connector, Invalid> {
-        let invalid = |why: &str| Invalid::new(format!("server URL {:?}: {why}", without_password(url)));
-        match url.split_once("://") {
-            Some(("redis" | "valkey" | "redis-cluster" | "valkey-cluster", _)) => {}
-            Some(_) => {
-                return Err(invalid(
-                    "the scheme must be redis:// or redis-cluster:// (or valkey:// or valkey-cluster://)",
-                ));
-            }
-            None => return Err(invalid("must be like redis://user:password@host:6379")),
-        }
-        let mut config = Config::from_url(url).map_err(|error| invalid(error.details()))?;
-        // Selecting the database that every connection begins with would take a right of its own.
-        config.database = config.database.filter(|database| *database != 0);
-        if let ServerConfig::Centralized { server } = &mut config.server {
-            // The resolver does not know the brackets of an IPv6 address.
-            server.host = server.host.trim_matches(['[', ']']).into();
-        }
-        let server = config
-            .server
-            .hosts()
-            .last()
-            .map(Server::to_string)
-            .unwrap_or_default();
-        Ok(Connector {
-            config,
-            server,
-            attempt_timeout,
-        })
-    }
+/// Connects, or says why not and whom it tried.
+pub(super) async fn dial(
+    config: Config,
+    purpose: Purpose,
+    attempt_timeout: Duration,
+) -> Result<Connection, Failure> {
+    let server = match &config.server {
+        #[cfg(unix)]
+        ServerConfig::Unix { path } => path.display().to_string(),
+        server => server.hosts().first().map(Server::to_string).unwrap_or_default(),
+    };
+    let client = client(config, purpose, attempt_timeout);
+    let connected = client.clone();
+    let mut connected = pin!(connected.wait_for_connect());
+    // fred tells it once, to those who listen by then.
+    poll_fn(|context| {
+        let _ = connected.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
+    let connection = Connection {
+        errors: client.error_rx(),
+        router: client.connect(),
+        since: Instant::now(),
+        client,
+        successor: None,
+    };
+    let failure = match tokio::time::timeout(attempt_timeout, connected).await {
+        Ok(Ok(())) => return Ok(connection),
+        Ok(Err(error)) => failure::of_connecting(&error),
+        Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
+    };
+    Err(failure::named(&server, failure))
+}
 
-    /// The servers of a cluster that the URL names; `None` when it names a single server.
-    pub(super) fn seeds(&self) -> Option<Vec<Address>> {
-        let ServerConfig::Clustered { hosts, .. } = &self.config.server else {
-            return None;
-        };
-        let address = |server: &Server| Address {
-            host: server.host.trim_matches(['[', ']']).to_owned(),
-            port: server.port,
-        };
-        // fred puts the one before the `?` last.
-        Some(hosts.iter().rev().map(address).collect())
-    }
-
-    /// How to connect to another server as the same user.
-    pub(super) fn at(&self, address: &Address) -> Connector {
-        let server = Server::new(address.host.as_str(), address.port);
-        let mut config = self.config.clone();
-        config.server = ServerConfig::Centralized { server };
-        Connector {
-            config,
-            server: address.to_string(),
-            attempt_timeout: self.attempt_timeout,
-        }
-    }
-
-    /// The server's address, for people.
-    pub(super) fn server(&self) -> &str {
-        &self.server
-    }
-
-    pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
-        let client = self.client(purpose);
-        let connected = client.clone();
-        let mut connected = pin!(connected.wait_for_connect());
-        // fred tells it once, to those who listen by then.
-        poll_fn(|context| {
-            let _ = connected.as_mut().poll(context);
-            Poll::Ready(())
-        })
-        .await;
-        let connection = Connection {
-            errors: client.error_rx(),
-            router: client.connect(),
-            since: Instant::now(),
-            client,
-        };
-        match tokio::time::timeout(self.attempt_timeout, connected).await {
-            Ok(Ok(())) => Ok(connection),
-            Ok(Err(error)) => Err(self.named(failure::of(&error))),
-            Err(_) => Err(self.named(Failure::Unknown(ServerError::new(
-                "no answer to the connection attempt",
-            )))),
-        }
-    }
-
-    /// The failure, with the server's address in front.
-    fn named(&self, failure: Failure) -> Failure {
-        let named = |error: ServerError| ServerError::new(format!("{}: {error}", self.server));
-        match failure {
-            Failure::Unknown(error) => Failure::Unknown(named(error)),
-            Failure::NotExecuted(error) => Failure::NotExecuted(named(error)),
-            Failure::Refused(error) => Failure::Refused(named(error)),
-            Failure::Closed => Failure::Closed,
-        }
-    }
-
-    fn client(&self, purpose: Purpose) -> Client {
-        let performance = PerformanceConfig {
-            default_command_timeout: self.attempt_timeout,
-            broadcast_channel_capacity: match purpose {
-                Purpose::Commands | Purpose::Replication => 4,
-                Purpose::Messages => UNREAD_MESSAGES,
-            },
-            ..PerformanceConfig::default()
-        };
-        let connection = ConnectionConfig {
-            connection_timeout: self.attempt_timeout,
-            internal_command_timeout: self.attempt_timeout,
-            max_command_attempts: 1,
-            // A steady stream of calls would put off fred's own check for ever; ours are pings and unanswered calls.
-            unresponsive: UnresponsiveConfig {
-                max_timeout: None,
-                ..UnresponsiveConfig::default()
-            },
-            // fred gives the one reply to every call in flight, some of which may have been executed.
-            tcp: TcpConfig {
-                nodelay: Some(true),
-                ..TcpConfig::default()
-            },
-            ..ConnectionConfig::default()
-        };
-        let mut never = ReconnectPolicy::new_constant(0, u32::MAX);
-        never.set_jitter(0);
-        Client::new(
-            self.config.clone(),
-            Some(performance),
-            Some(connection),
-            Some(never),
-        )
-    }
+fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client {
+    let performance = PerformanceConfig {
+        default_command_timeout: attempt_timeout,
+        broadcast_channel_capacity: match purpose {
+            Purpose::Commands | Purpose::Replication => 4,
+            Purpose::Messages => UNREAD_MESSAGES,
+        },
+        ..PerformanceConfig::default()
+    };
+    let connection = ConnectionConfig {
+        connection_timeout: attempt_timeout,
+        internal_command_timeout: attempt_timeout,
+        max_command_attempts: 1,
+        // A steady stream of calls would put off fred's own check for ever; ours are pings and unanswered calls.
+        unresponsive: UnresponsiveConfig {
+            max_timeout: None,
+            ..UnresponsiveConfig::default()
+        },
+        // fred gives the one reply to every call in flight, some of which may have been executed.
+        tcp: TcpConfig {
+            nodelay: Some(true),
+            ..TcpConfig::default()
+        },
+        ..ConnectionConfig::default()
+    };
+    let mut never = ReconnectPolicy::new_constant(0, u32::MAX);
+    never.set_jitter(0);
+    Client::new(config, Some(performance), Some(connection), Some(never))
 }
 
 /// An open connection. Dropping it closes the socket and fails everything in flight, at once.
@@ -206,11 +118,18 @@ pub(super) struct Connection {
     errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
     router: ConnectHandle,
     since: Instant,
+    successor: Option<Successor>,
 }
 
 impl Connection {
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Has the connection count as lost when another server takes the place of this one.
+    pub(super) fn until(mut self, successor: Successor) -> Connection {
+        self.successor = Some(successor);
+        self
     }
 
     pub(super) fn messages(&self) -> broadcast::Receiver<Message> {
@@ -219,6 +138,24 @@ impl Connection {
 
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    /// Returns why the connection is over, once it is. May be cancelled and called again.
+    pub(super) async fn lost(&mut self) -> ServerError {
+        let replaced = async {
+            match &mut self.successor {
+                Some(successor) => successor.appears().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = self.errors.recv() => match error {
+                Ok((error, _)) => failure::words(&error),
+                Err(_) => ServerError::new("the connection is over"),
+            },
+            _ = &mut self.router => ServerError::new("the connection is over"),
+            server = replaced => ServerError::new(format!("the primary is {server} now")),
+        }
     }
 
     /// A server that may evict keys may evict locks: each has a TTL, which is what the policies go by.
@@ -235,17 +172,6 @@ impl Connection {
                 policy,
                 "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
             );
-        }
-    }
-
-    /// Returns why the connection is over, once it is. May be cancelled and called again.
-    pub(super) async fn lost(&mut self) -> ServerError {
-        tokio::select! {
-            error = self.errors.recv() => match error {
-                Ok((error, _)) => failure::words(&error),
-                Err(_) => ServerError::new("the connection is over"),
-            },
-            _ = &mut self.router => ServerError::new("the connection is over"),
         }
     }
 
@@ -303,69 +229,9 @@ impl Backoff {
     }
 }
 
-/// A URL that may be shown: whoever mistypes one may have put a password into any place before the last `@`.
-pub(super) fn without_password(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    match rest.rsplit_once('@') {
-        None => url.split('?').next().unwrap_or_default().to_owned(),
-        Some((_, host)) => {
-            let host = host.split('?').next().unwrap_or_default();
-            format!("{scheme}***@{host}")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn passwords_are_never_shown() {
-        for url in [
-            "redis://user:s3cret@host:6379",
-            "redis://:s3cret@host:port",
-            "redis://user:s3c@s3cret@host",
-            "user:s3cret@host",
-            "http://user:s3cret@host",
-            "redis://host?password=s3cret",
-        ] {
-            assert!(!without_password(url).contains("s3c"), "{url}");
-            if let Err(invalid) = Connector::new(url, Duration::from_secs(1)) {
-                assert!(!invalid.to_string().contains("s3c"), "{invalid}");
-            }
-        }
-    }
-
-    #[test]
-    fn urls_that_name_no_server_are_invalid() {
-        for url in [
-            "",
-            "127.0.0.1:6379",
-            "http://host",
-            "redis://",
-            "redis://host:port",
-            "redis://host/x",
-            "redis://host:99999",
-        ] {
-            assert!(Connector::new(url, Duration::from_secs(1)).is_err(), "{url}");
-        }
-    }
-
-    #[test]
-    fn urls_may_leave_out_what_has_a_default() {
-        for (url, server) in [
-            ("redis://host", "host:6379"),
-            ("redis://host:1/", "host:1"),
-            ("valkey://user:password@host:1/3", "host:1"),
-            ("redis://[::1]:1", "::1:1"),
-        ] {
-            let connector = Connector::new(url, Duration::from_secs(1)).unwrap();
-            assert_eq!(connector.server(), server);
-        }
-    }
 
     #[test]
     fn the_pause_grows_and_starts_anew_after_a_good_connection() {

@@ -40,11 +40,47 @@ fn passes(text: &str) -> bool {
     text.contains("max number of clients") || text.contains("non local key")
 }
 
+/// The same for an attempt to connect. Waiting does not mend a certificate that one of the two does not accept.
+pub(super) fn of_connecting(error: &Error) -> Failure {
+    match tls_words(error) {
+        Some(words) => Failure::Refused(ServerError::new(format!("TLS: {words}"))),
+        None => of(error),
+    }
+}
+
+/// The words of the TLS library, if it is what failed. Once a connection is open it says so by an I/O error that has one
+/// of its own in it.
+fn tls_words(error: &Error) -> Option<&str> {
+    let details = error.details();
+    let of_openssl = || Some(details.split_once("reason: \"")?.1.split_once('"')?.0);
+    let of_rustls = || {
+        let words = details.strip_prefix("Custom { kind: InvalidData, error: ")?;
+        Some(words.trim_end_matches(" }"))
+    };
+    match error.kind() {
+        #[cfg(any(feature = "rustls", feature = "native-tls"))]
+        ErrorKind::Tls => Some(of_openssl().unwrap_or(details)),
+        ErrorKind::IO => of_openssl().or_else(of_rustls),
+        _ => None,
+    }
+}
+
 /// The same for a call that was not sent on account of `error`: whatever it was, the call was not executed.
 pub(super) fn of_unsent(error: Failure) -> Failure {
     match error {
         Failure::Unknown(error) => Failure::NotExecuted(error),
         failure => failure,
+    }
+}
+
+/// The failure, with the address of the server that it is about in front.
+pub(super) fn named(server: &str, failure: Failure) -> Failure {
+    let named = |error: ServerError| ServerError::new(format!("{server}: {error}"));
+    match failure {
+        Failure::Unknown(error) => Failure::Unknown(named(error)),
+        Failure::NotExecuted(error) => Failure::NotExecuted(named(error)),
+        Failure::Refused(error) => Failure::Refused(named(error)),
+        Failure::Closed => Failure::Closed,
     }
 }
 

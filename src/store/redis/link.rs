@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::connection::{Backoff, Connection, Connector, Purpose};
+use super::connection::{Backoff, Connection, Purpose};
+use super::connector::Connector;
 use super::failure;
 use super::lane::{Condemned, Lane, Why};
 use crate::error::ServerError;

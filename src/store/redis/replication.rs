@@ -19,7 +19,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::commands::Command;
-use super::connection::{Connection, Connector, Purpose};
+use super::connection::{Connection, Purpose};
+use super::connector::Connector;
 use super::failure;
 use super::lane::{Heard, Lane, Why};
 use super::link::Link;
@@ -205,7 +206,7 @@ mod tests {
             heartbeat: Duration::from_secs(3),
             replicas: 1,
         };
-        let connector = Arc::new(Connector::new(&server.url(), options.attempt_timeout).unwrap());
+        let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
         let connection = connector.open(Purpose::Replication).await.unwrap();
         let replication = Replication::start(ServerId::default(), &connector, options, Some(connection));
         let enter = async |generation| {

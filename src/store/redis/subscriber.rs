@@ -15,7 +15,8 @@ use futures_util::future::{join, join_all};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::connection::{Backoff, Connection, Connector, Purpose};
+use super::connection::{Backoff, Connection, Purpose};
+use super::connector::Connector;
 use super::failure;
 use crate::error::ServerError;
 use crate::store::{Failure, Listener, ServerId};

@@ -87,7 +87,7 @@ async fn store(url: &str) -> (Arc<RedisStore>, Arc<Recorder>) {
 async fn connect(url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
     let scripts = [&script::ALL[..], &[&APPEND]].concat();
-    let connector = Connector::new(url, OPTIONS.attempt_timeout)?;
+    let connector = Connector::new(url, None, OPTIONS.attempt_timeout)?;
     RedisStore::connect(connector, OPTIONS, weak, &scripts).await
 }
 

@@ -3,7 +3,7 @@
 use fred::types::Value as Wire;
 use fred::util::redis_keyslot;
 
-use super::super::connection::Address;
+use super::super::address::Node;
 use crate::store::Failure;
 
 pub(super) const SLOTS: usize = 16_384;
@@ -18,16 +18,16 @@ pub(super) fn slot_of(key: &str) -> usize {
 pub(super) struct Range {
     pub(super) first: usize,
     pub(super) last: usize,
-    pub(super) servers: Vec<Address>,
+    pub(super) servers: Vec<Node>,
 }
 
 /// Reads the reply of the server `asked` to `CLUSTER SLOTS`; `None` if it is none.
-pub(super) fn ranges(reply: &Wire, asked: &Address) -> Option<Vec<Range>> {
+pub(super) fn ranges(reply: &Wire, asked: &Node) -> Option<Vec<Range>> {
     let Wire::Array(ranges) = reply else { return None };
     ranges.iter().map(|reply| range(reply, asked)).collect()
 }
 
-fn range(reply: &Wire, asked: &Address) -> Option<Range> {
+fn range(reply: &Wire, asked: &Node) -> Option<Range> {
     let Wire::Array(parts) = reply else { return None };
     let slot = |part: &Wire| usize::try_from(part.as_i64()?).ok().filter(|slot| *slot < SLOTS);
     let (first, last) = (slot(parts.first()?)?, slot(parts.get(1)?)?);
@@ -38,7 +38,7 @@ fn range(reply: &Wire, asked: &Address) -> Option<Range> {
     (!servers.is_empty()).then_some(Range { first, last, servers })
 }
 
-fn address(server: &Wire, asked: &Address) -> Option<Address> {
+fn address(server: &Wire, asked: &Node) -> Option<Node> {
     let Wire::Array(parts) = server else { return None };
     let host = parts.first().and_then(Wire::as_string).unwrap_or_default();
     let port = u16::try_from(parts.get(1)?.as_i64()?).ok()?;
@@ -46,26 +46,26 @@ fn address(server: &Wire, asked: &Address) -> Option<Address> {
 }
 
 /// A server that does not know by which name it is reached leaves it out, and means the one that was used.
-fn host_or_asked(host: &str, port: u16, asked: &Address) -> Address {
+fn host_or_asked(host: &str, port: u16, asked: &Node) -> Node {
     let host = match host {
         "" | "?" => asked.host.clone(),
         host => host.to_owned(),
     };
-    Address { host, port }
+    Node { host, port }
 }
 
 /// Why a call was not executed where it was sent, and where it is to be sent instead.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirection {
     /// The slot has another owner, for good.
-    Moved { slot: usize, to: Address },
+    Moved { slot: usize, to: Node },
     /// The keys are there already, while the slot still moves: for this call alone.
-    Ask { to: Address },
+    Ask { to: Node },
 }
 
 impl Redirection {
     /// Reads `MOVED <slot> <host>:<port>` or `ASK <slot> <host>:<port>`, the word of the server `asked`.
-    pub(super) fn told_by(failure: &Failure, asked: &Address) -> Option<Redirection> {
+    pub(super) fn told_by(failure: &Failure, asked: &Node) -> Option<Redirection> {
         let Failure::NotExecuted(error) = failure else {
             return None;
         };
@@ -89,8 +89,8 @@ mod tests {
     use crate::error::ServerError;
     use crate::key::{ClientId, Keys};
 
-    fn at(host: &str, port: u16) -> Address {
-        Address {
+    fn at(host: &str, port: u16) -> Node {
+        Node {
             host: host.to_owned(),
             port,
         }

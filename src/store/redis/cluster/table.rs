@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::RedisStore;
-use super::super::connection::Address;
+use super::super::address::Node;
 use super::slots::{Range, SLOTS, slot_of};
 use crate::store::ServerId;
 
@@ -18,7 +18,7 @@ pub(super) struct Table {
 }
 
 struct Server {
-    address: Address,
+    address: Node,
     /// Its client, once there was something to ask it.
     store: Option<Arc<RedisStore>>,
 }
@@ -38,7 +38,7 @@ impl Table {
         }
     }
 
-    pub(super) fn id_of(&mut self, address: &Address) -> ServerId {
+    pub(super) fn id_of(&mut self, address: &Node) -> ServerId {
         let mut servers = self.servers.iter();
         let index = servers
             .position(|server| server.address == *address)
@@ -52,11 +52,11 @@ impl Table {
         ServerId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    pub(super) fn address(&self, id: ServerId) -> &Address {
+    pub(super) fn address(&self, id: ServerId) -> &Node {
         &self.servers[index(id)].address
     }
 
-    pub(super) fn addresses(&self) -> Vec<Address> {
+    pub(super) fn addresses(&self) -> Vec<Node> {
         self.servers.iter().map(|server| server.address.clone()).collect()
     }
 
@@ -64,7 +64,7 @@ impl Table {
     pub(super) fn store(
         &mut self,
         id: ServerId,
-        open: impl FnOnce(&Address) -> Arc<RedisStore>,
+        open: impl FnOnce(&Node) -> Arc<RedisStore>,
     ) -> Arc<RedisStore> {
         let server = &mut self.servers[index(id)];
         Arc::clone(server.store.get_or_insert_with(|| open(&server.address)))
@@ -86,7 +86,7 @@ impl Table {
         self.owners.iter().copied().find_map(|owner| owner)
     }
 
-    pub(super) fn set_owner(&mut self, slot: usize, owner: &Address) {
+    pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
         self.owners[slot] = Some(self.id_of(owner));
     }
 

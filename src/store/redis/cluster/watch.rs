@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
+use super::super::address::Node;
 use super::super::commands::Command;
-use super::super::connection::{Address, Purpose};
+use super::super::connection::Purpose;
 use super::slots::{Range, ranges, slot_of};
 use super::table::Astray;
 use super::{Cluster, slots_by};
@@ -81,7 +82,7 @@ impl Cluster {
         None
     }
 
-    async fn ask(&self, address: &Address) -> Option<Vec<Range>> {
+    async fn ask(&self, address: &Node) -> Option<Vec<Range>> {
         let connection = self.connector.at(address).open(Purpose::Commands).await.ok()?;
         let ranges = slots_by(&connection, address).await.ok()?;
         (!ranges.is_empty()).then_some(ranges)

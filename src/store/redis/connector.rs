@@ -1,0 +1,131 @@
+//! How to come by a connection: from a URL to a server that can be used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fred::types::config::{Config, Server, ServerConfig};
+
+use super::address::{Address, Node, Place};
+use super::connection::{Connection, Purpose, dial};
+use super::failure;
+use super::sentinel::{Sentinels, check_primary};
+use crate::error::Invalid;
+use crate::store::Failure;
+use crate::tls::Tls;
+
+#[derive(Clone)]
+pub(super) struct Connector {
+    /// But for the server, where sentinels or a cluster tell that.
+    config: Config,
+    sentinels: Option<Arc<Sentinels>>,
+    seeds: Option<Vec<Node>>,
+    server: String,
+    attempt_timeout: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(url: &str, tls: Option<&Tls>, attempt_timeout: Duration) -> Result<Connector, Invalid> {
+        let address = Address::parse(url)?;
+        let server = address.to_string();
+        let common = common(&address, tls)?;
+        let mut connector = Connector {
+            config: Config {
+                username: address.username,
+                password: address.password,
+                database: address.database,
+                version: address.protocol,
+                ..common.clone()
+            },
+            sentinels: None,
+            seeds: None,
+            server,
+            attempt_timeout,
+        };
+        match address.place {
+            Place::Server(server) => connector.config.server = server,
+            Place::Cluster(nodes) => connector.seeds = Some(nodes),
+            Place::Sentinels(group) => {
+                let config = |server| Config {
+                    server: ServerConfig::Centralized { server },
+                    username: group.username.clone(),
+                    password: group.password.clone(),
+                    ..common.clone()
+                };
+                let configs = group.hosts.into_iter().map(config).collect();
+                let sentinels = Sentinels::new(configs, group.service, attempt_timeout);
+                connector.sentinels = Some(Arc::new(sentinels));
+            }
+        }
+        Ok(connector)
+    }
+
+    /// The servers of a cluster that the URL names; `None` when it names none of a cluster.
+    pub(super) fn seeds(&self) -> Option<&[Node]> {
+        self.seeds.as_deref()
+    }
+
+    /// How to connect to this server of a cluster, as the same user.
+    pub(super) fn at(&self, node: &Node) -> Connector {
+        let server = Server::new(node.host.as_str(), node.port);
+        let mut connector = self.clone();
+        connector.config.server = ServerConfig::Centralized { server };
+        connector.server = node.to_string();
+        connector
+    }
+
+    /// The server's address, for people.
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(super) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        self.sentinels.as_ref()
+    }
+
+    pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
+        let Some(sentinels) = &self.sentinels else {
+            return dial(self.config.clone(), purpose, self.attempt_timeout).await;
+        };
+        let primary = sentinels.primary().await?;
+        let opened = self.open_primary(&primary.server, purpose).await;
+        match opened {
+            Ok(connection) => Ok(connection.until(sentinels.successor_of(primary))),
+            Err(failure) => {
+                sentinels.forget(&primary);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn open_primary(&self, server: &Server, purpose: Purpose) -> Result<Connection, Failure> {
+        let config = Config {
+            server: ServerConfig::Centralized {
+                server: server.clone(),
+            },
+            ..self.config.clone()
+        };
+        let connection = dial(config, purpose, self.attempt_timeout).await?;
+        check_primary(&connection)
+            .await
+            .map_err(|failure| failure::named(&server.to_string(), failure))?;
+        Ok(connection)
+    }
+}
+
+/// What holds for the server and its sentinels alike.
+fn common(address: &Address, tls: Option<&Tls>) -> Result<Config, Invalid> {
+    if tls.is_some() && !address.tls {
+        return Err(Invalid::new(
+            "tls is set, and the URL does not ask for it: it must begin with rediss:// (or valkeys://)",
+        ));
+    }
+    Ok(Config {
+        #[cfg(any(feature = "rustls", feature = "native-tls"))]
+        tls: if address.tls {
+            Some(super::tls::config(tls.unwrap_or(&Tls::new()))?)
+        } else {
+            None
+        },
+        ..Config::default()
+    })
+}

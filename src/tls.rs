@@ -1,0 +1,63 @@
+//! What a connection by TLS trusts, and shows of itself.
+
+use std::fmt;
+
+/// Whom a `rediss://` connection trusts, and what it shows to the server, as PEM: see
+/// [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls). By default it trusts the system's certificate
+/// authorities and shows nothing.
+///
+/// ```no_run
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use fairlock::{LockManager, Tls};
+///
+/// let tls = Tls::new()
+///     .ca_certificates(std::fs::read("ca.pem")?)
+///     .client_certificate(std::fs::read("client.pem")?, std::fs::read("client.key")?);
+/// let locks = LockManager::builder().tls(tls).connect("rediss://redis.internal:6379").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it does nothing until it is given to a builder"]
+pub struct Tls {
+    pub(crate) ca_certificates: Option<Vec<u8>>,
+    pub(crate) client: Option<ClientCertificate>,
+}
+
+#[derive(Clone)]
+pub(crate) struct ClientCertificate {
+    pub(crate) certificates: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Tls {
+    /// The system's certificate authorities, and no client certificate.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// Trusts these certificate authorities *instead of* the system's: one or more certificates as PEM.
+    pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Tls {
+        self.ca_certificates = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate to the server, for one that asks for it (`tls-auth-clients`): the certificate, followed
+    /// by those between it and the authority, and its key in PKCS#8 (`BEGIN PRIVATE KEY`), both as PEM.
+    pub fn client_certificate(mut self, certificates: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
+        self.client = Some(ClientCertificate {
+            certificates: certificates.into(),
+            key: key.into(),
+        });
+        self
+    }
+}
+
+/// Shows neither certificates nor keys.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("own_authorities", &self.ca_certificates.is_some())
+            .field("client_certificate", &self.client.is_some())
+            .finish()
+    }
+}

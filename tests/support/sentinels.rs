@@ -1,0 +1,154 @@
+//! A primary, two replicas, and three sentinels that watch over them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::eventually;
+use super::resp::Resp;
+use super::server::{Server, ServerBuilder, info_lines};
+
+/// The name that the sentinels know the primary by.
+pub const SERVICE: &str = "main";
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Servers of which one is the primary, and their sentinels.
+#[derive(Debug)]
+pub struct Sentinels {
+    pub servers: Vec<Server>,
+    pub sentinels: Vec<Server>,
+}
+
+impl Sentinels {
+    pub async fn start() -> Sentinels {
+        Sentinels::with_passwords(None).await
+    }
+
+    /// The servers ask for the first password, the sentinels for the second one.
+    pub async fn with_passwords(passwords: Option<(&str, &str)>) -> Sentinels {
+        let data = || {
+            // Or a replica would wait five seconds for company.
+            let builder = Server::builder().config("repl-diskless-sync-delay", "0");
+            match passwords {
+                None => builder,
+                Some((servers, _)) => builder
+                    .config("requirepass", servers)
+                    .config("masterauth", servers),
+            }
+        };
+        let primary = data().start().await;
+        let replica =
+            |builder: ServerBuilder| builder.config("replicaof", &format!("127.0.0.1 {}", primary.port()));
+        let servers = vec![replica(data()).start().await, replica(data()).start().await];
+        let mut lines = format!(
+            "sentinel monitor {SERVICE} 127.0.0.1 {} 2\n\
+             sentinel down-after-milliseconds {SERVICE} 500\n\
+             sentinel failover-timeout {SERVICE} 4000\n\
+             sentinel parallel-syncs {SERVICE} 2\n",
+            primary.port()
+        );
+        if let Some((servers, sentinels)) = passwords {
+            lines += &format!("requirepass {sentinels}\nsentinel auth-pass {SERVICE} {servers}\n");
+        }
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            sentinels.push(Server::sentinel(&lines).start().await);
+        }
+        let mut group = Sentinels { servers, sentinels };
+        group.servers.insert(0, primary);
+        if passwords.is_none() {
+            group.settled().await;
+        }
+        group
+    }
+
+    pub fn url(&self) -> String {
+        let [first, others @ ..] = &self.sentinels[..] else {
+            unreachable!("there are three")
+        };
+        let nodes: String = others
+            .iter()
+            .map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port()))
+            .collect();
+        format!(
+            "redis-sentinel://127.0.0.1:{}?sentinelServiceName={SERVICE}{nodes}",
+            first.port()
+        )
+    }
+
+    /// Which of the servers the first sentinel names.
+    pub async fn primary(&self) -> usize {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let port = self.sentinels[0].command(&words).await.array()[1]
+            .text()
+            .to_owned();
+        self.servers
+            .iter()
+            .position(|server| server.port().to_string() == port)
+            .expect("one of ours")
+    }
+
+    /// Waits until both replicas follow the primary, and every sentinel knows all of them, and the other sentinels.
+    pub async fn settled(&self) {
+        eventually("the replicas follow and the sentinels agree", LIMIT, async || {
+            let primary = self.primary().await;
+            for (index, server) in self.servers.iter().enumerate() {
+                let info = info(server, "replication").await;
+                let follows = info.get("master_link_status").map(String::as_str) == Some("up")
+                    && info.get("master_port") == Some(&self.servers[primary].port().to_string());
+                if follows == (index == primary) {
+                    return false;
+                }
+            }
+            for sentinel in &self.sentinels {
+                let info = sentinel.info("sentinel").await;
+                let line = info.get("master0").cloned().unwrap_or_default();
+                let address = format!("address=127.0.0.1:{}", self.servers[primary].port());
+                let all = ["status=ok", "slaves=2", "sentinels=3", &address];
+                if !all.iter().all(|part| line.contains(part)) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    /// Waits until the replicas have every write of the primary's.
+    pub async fn replicated(&self) {
+        let primary = &self.servers[self.primary().await];
+        eventually("the replicas have everything", LIMIT, async || {
+            let info = info(primary, "replication").await;
+            let offset = format!("offset={},", info["master_repl_offset"]);
+            ["slave0", "slave1"]
+                .iter()
+                .all(|replica| info.get(*replica).is_some_and(|line| line.contains(&offset)))
+        })
+        .await;
+    }
+
+    /// Has this server follow the primary, as the sentinels would after a while.
+    pub async fn follow(&self, server: usize, primary: usize) {
+        let port = self.servers[primary].port().to_string();
+        ask(&self.servers[server], &["REPLICAOF", "127.0.0.1", &port]).await;
+    }
+
+    /// Waits until the first sentinel names another server than this one, and returns which.
+    pub async fn switched(&self, former: usize) -> usize {
+        eventually("a failover", LIMIT, async || self.primary().await != former).await;
+        self.primary().await
+    }
+}
+
+async fn info(server: &Server, section: &str) -> HashMap<String, String> {
+    info_lines(ask(server, &["INFO", section]).await.text())
+}
+
+/// One command, again if need be: when a sentinel makes a server a replica, it closes all its connections.
+async fn ask(server: &Server, words: &[&str]) -> Resp {
+    loop {
+        if let Ok(reply) = server.client().await.command(words).await {
+            return reply;
+        }
+    }
+}
