@@ -7,6 +7,7 @@ const AGENDA: &str = "src/agenda.rs";
 const CLIENT: &str = "src/client.rs";
 const HELD: &str = "src/held.rs";
 const HOLD: &str = "src/hold.rs";
+const ATTENDANT: &str = "src/attendant.rs";
 const KEEPER: &str = "src/keeper.rs";
 const LEASE: &str = "src/lease.rs";
 const ROOM: &str = "src/room.rs";
@@ -22,6 +23,7 @@ const REPLIES: &[&str] = &["--test faults replies::"];
 const WAITERS: &[&str] = &["--test faults waiters::"];
 const CONNECTIONS: &[&str] = &["--test faults connections::", "--test faults forgetful::"];
 const NETWORK: &[&str] = &["--test faults network::"];
+const MIGRATION: &[&str] = &["--test cluster migration::"];
 const READERS: &[&str] = &["--lib fuzzing"];
 
 #[rustfmt::skip]
@@ -41,6 +43,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a room asks again once it has subscribed", AGENDA, "        self.question_due = Some(now);\n", "        let _ = now;\n", AGENDA_TESTS),
     edit("a room asks when nobody tells it anything", AGENDA,
         "*self.question_due.get_or_insert(now.after(interval))", "*self.question_due.get_or_insert(now.after(interval * 1000))", AGENDA_TESTS),
+
+    edit("a subscription that the server does not see any more is made anew", ATTENDANT,
+        "if let (Ok(true), Subscription::Up)", "if let (Err(_), Subscription::Up)", MIGRATION),
 
     edit("an unanswered call may still run", CLIENT,
         "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
