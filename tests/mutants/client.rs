@@ -33,7 +33,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);\n", "", IN_MEMORY),
     edit("who was granted too late keeps its ticket", ACQUIRE, "ticket = place;", "let _ = place; ticket = None;", WAITERS),
     edit("a grant that comes with the bound counts", ACQUIRE,
-        "Verdict::Done(done) => return done,\n                    Verdict::TooLate(_) => None,",
+        "Verdict::Done(done) => return confirmed(client, done?).await,\n                    Verdict::TooLate(_) => None,",
         "Verdict::Done(_) | Verdict::TooLate(_) => None,", IN_MEMORY),
 
     edit("a busy lock does not put its questions off", AGENDA,
