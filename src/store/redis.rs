@@ -32,9 +32,9 @@ use tokio::time::Instant;
 
 use self::cluster::ClusterStore;
 use self::commands::{Command, Scripts};
-use self::connection::{Backoff, Connection, Purpose};
+use self::connection::{Connection, Purpose, keep_trying};
 use self::connector::Connector;
-use self::lane::{Heard, Lane, Why};
+use self::lane::{Heard, Lane};
 use self::link::Link;
 use self::replication::Replication;
 use self::subscriber::{Request, Subscriber};
@@ -61,9 +61,8 @@ pub(crate) struct Options {
     pub(crate) replicas: u32,
 }
 
-/// Connects to what the URL names, and stays connected until it is closed or dropped, or the runtime ends:
-/// - `redis://[user:password@]host[:port][/database]`: a server,
-/// - `redis-cluster://[user:password@]host[:port][?node=host:port&node=...]`: a cluster, by any of its servers.
+/// Connects to what the URL names (see [`Address`](address::Address)), and stays connected until it is closed or dropped,
+/// or the runtime ends.
 pub(crate) async fn connect(
     url: &str,
     tls: Option<&Tls>,
@@ -71,9 +70,10 @@ pub(crate) async fn connect(
     listener: Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
     let connector = Connector::new(url, tls, options.attempt_timeout)?;
-    match connector.seeds().map(<[_]>::to_vec) {
-        Some(seeds) => Ok(ClusterStore::connect(connector, seeds, options, listener).await?),
-        None => Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?),
+    if connector.seeds().is_empty() {
+        Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?)
+    } else {
+        Ok(ClusterStore::connect(connector, options, listener).await?)
     }
 }
 
@@ -220,6 +220,13 @@ impl RedisStore {
             Ok(answer)
         })
     }
+
+    fn confirm_there(&self, call: Renew, within: Duration, asking: bool) -> Call<Confirmed> {
+        match &self.replication {
+            Some(replication) => replication.confirm(call, within, asking),
+            None => unreplicated(self.call_there(call, asking)),
+        }
+    }
 }
 
 impl Store for RedisStore {
@@ -236,10 +243,7 @@ impl Store for RedisStore {
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        match &self.replication {
-            Some(replication) => replication.confirm(call, within),
-            None => unreplicated(self.renew(call)),
-        }
+        self.confirm_there(call, within, false)
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
@@ -266,11 +270,8 @@ impl Store for RedisStore {
                     reply: (),
                 }),
                 None => {
-                    lane.condemn(heard.generation, Why::OutOfStep);
-                    Err(Failure::Unknown(ServerError::new(format!(
-                        "{:?} as the reply to TIME",
-                        heard.value
-                    ))))
+                    let said = format!("{:?} as the reply to TIME", heard.value);
+                    Err(lane.out_of_step(heard.generation, said))
                 }
             }
         })
@@ -348,40 +349,20 @@ async fn execute<O: Operation>(
             let at = exchange(&heard, now);
             Ok((Answer { from, at, reply }, heard.generation))
         }
-        Err(ReplyError::OutOfStep(text)) => {
-            lane.condemn(heard.generation, Why::OutOfStep);
-            Err(Failure::Unknown(ServerError::new(text)))
-        }
+        Err(ReplyError::OutOfStep(said)) => Err(lane.out_of_step(heard.generation, said)),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
             "the lock is kept in the format of a newer version of this library",
         ))),
     }
 }
 
-/// Tries until the deadline, unless the server refuses.
 async fn first_connection(
     connector: &Connector,
     purpose: Purpose,
     deadline: Instant,
 ) -> Result<Connection, Error> {
-    let mut backoff = Backoff::default();
-    let mut last = ServerError::new(format!(
-        "{}: no answer to the connection attempt",
-        connector.server()
-    ));
-    loop {
-        let attempt = async {
-            tokio::time::sleep(backoff.next()).await;
-            connector.open(purpose).await
-        };
-        match tokio::time::timeout_at(deadline, attempt).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
-            Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
-            Ok(Err(Failure::Closed)) => return Err(Error::Closed),
-            Err(_) => return Err(Error::Unavailable(last)),
-        }
-    }
+    let unheard = format!("{}: no answer to the connection attempt", connector.server());
+    keep_trying(deadline, unheard, || connector.open(purpose)).await
 }
 
 fn exchange(heard: &Heard, now: ServerTime) -> Exchange {

@@ -26,7 +26,7 @@ use self::slots::{Range, Redirection, ranges, slot_of};
 use self::table::Table;
 use super::address::Node;
 use super::commands::Command;
-use super::connection::{Backoff, Connection, Purpose};
+use super::connection::{Connection, Purpose, keep_trying};
 use super::connector::Connector;
 use super::{Options, RedisStore, failure};
 use crate::clock::Clock;
@@ -50,7 +50,6 @@ pub(super) struct ClusterStore {
 /// What the store shares with its task, and with the clients of its servers.
 struct Cluster {
     connector: Connector,
-    seeds: Vec<Node>,
     options: Options,
     publishing: Publishing,
     listener: Weak<dyn Listener>,
@@ -62,20 +61,18 @@ struct Cluster {
 }
 
 impl ClusterStore {
-    /// Connects to the cluster of the first of these servers that knows it.
+    /// Connects to the cluster of the first of the seeds that knows it.
     pub(super) async fn connect(
         connector: Connector,
-        seeds: Vec<Node>,
         options: Options,
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<ClusterStore>, Error> {
         let deadline = Instant::now() + options.server_timeout;
-        let (publishing, ranges) = discover(&connector, &seeds, deadline).await?;
+        let (publishing, ranges) = discover(&connector, deadline).await?;
         let mut table = Table::new();
         table.adopt(&ranges);
         let cluster = Arc::new(Cluster {
             connector,
-            seeds,
             options,
             publishing,
             listener,
@@ -88,9 +85,20 @@ impl ClusterStore {
         Ok(Arc::new(ClusterStore { cluster, watch }))
     }
 
-    fn call<O: Operation + Clone + Sync>(&self, keys: &Keys, operation: O) -> Call<O::Reply> {
+    fn call<O: Operation + Clone + Sync>(&self, slot: usize, operation: O) -> Call<O::Reply> {
+        self.route(slot, move |server, asking| {
+            server.call_there(operation.clone(), asking)
+        })
+    }
+
+    /// Has a call sent to the server that has the slot, wherever that turns out to be. `send` is told whether that server
+    /// is only importing it.
+    fn route<T: 'static>(
+        &self,
+        slot: usize,
+        send: impl Fn(&RedisStore, bool) -> Call<T> + Send + 'static,
+    ) -> Call<T> {
         let cluster = Arc::clone(&self.cluster);
-        let slot = slot_of(&keys.lock);
         Box::pin(async move {
             let mut importing = None;
             for _ in 0..REDIRECTIONS {
@@ -99,7 +107,7 @@ impl ClusterStore {
                     Some(server) => server,
                     None => cluster.owner(slot)?,
                 };
-                let failure = match server.call_there(operation.clone(), asking).await {
+                let failure = match send(&server, asking).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
@@ -233,40 +241,33 @@ impl Store for ClusterStore {
     }
 
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     fn release(&self, call: Release) -> Call<Released> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        let cluster = Arc::clone(&self.cluster);
-        Box::pin(async move {
-            let server = {
-                let mut table = cluster.table();
-                let owner = table.owner(slot_of(&call.keys.lock)).ok_or_else(elsewhere)?;
-                cluster.open(&mut table, owner)?
-            };
-            let confirmed = server.confirm(call, within).await;
-            confirmed.map_err(|failure| cluster.failed(failure))
+        self.route(slot_of(&call.keys.lock), move |server, asking| {
+            server.confirm_there(call.clone(), within, asking)
         })
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(&call.keys.clone(), call)
+        self.call(slot_of(&call.keys.lock), call)
     }
 
     /// Asks any server that has slots.
@@ -334,39 +335,32 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Tries the seeds in turn until the deadline, unless one refuses.
-async fn discover(
-    connector: &Connector,
-    seeds: &[Node],
-    deadline: Instant,
-) -> Result<(Publishing, Vec<Range>), Error> {
-    let mut backoff = Backoff::default();
-    let mut last = ServerError::new("no server of the cluster answers");
-    loop {
-        for seed in seeds {
-            let attempt = async {
-                let connection = connector.at(seed).open(Purpose::Commands).await?;
-                let ranges = slots_by(&connection, seed).await?;
-                Ok((publishing_of(&connection).await?, ranges))
-            };
-            match tokio::time::timeout_at(deadline, attempt).await {
-                Ok(Ok((_, ranges))) if ranges.is_empty() => {
-                    last = ServerError::new(format!("{seed}: no server of the cluster has any slot"));
-                }
-                Ok(Ok(found)) => return Ok(found),
-                Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
-                Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
-                Ok(Err(Failure::Closed)) => return Err(Error::Closed),
-                Err(_) => return Err(Error::Unavailable(last)),
-            }
-        }
-        if tokio::time::timeout_at(deadline, tokio::time::sleep(backoff.next()))
-            .await
-            .is_err()
-        {
-            return Err(Error::Unavailable(last));
+async fn discover(connector: &Connector, deadline: Instant) -> Result<(Publishing, Vec<Range>), Error> {
+    let unheard = "no server of the cluster answers";
+    keep_trying(deadline, unheard, || discover_by_any(connector)).await
+}
+
+/// Asks the seeds in turn, and is done with the first that answers or refuses.
+async fn discover_by_any(connector: &Connector) -> Result<(Publishing, Vec<Range>), Failure> {
+    let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
+    for seed in connector.seeds() {
+        match discover_by(connector, seed).await {
+            Err(failure @ (Failure::Unknown(_) | Failure::NotExecuted(_))) => last = failure,
+            done => return done,
         }
     }
+    Err(last)
+}
+
+async fn discover_by(connector: &Connector, seed: &Node) -> Result<(Publishing, Vec<Range>), Failure> {
+    let connection = connector.at(seed).open(Purpose::Commands).await?;
+    let ranges = slots_by(&connection, seed).await?;
+    if ranges.is_empty() {
+        return Err(Failure::NotExecuted(ServerError::new(format!(
+            "{seed}: no server of the cluster has any slot"
+        ))));
+    }
+    Ok((publishing_of(&connection).await?, ranges))
 }
 
 /// Asks a server, on a connection of its own, who has which slot.

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use tokio::sync::broadcast;
 
 use super::failure;
 use super::sentinel::Successor;
-use crate::error::ServerError;
+use crate::error::{Error, ServerError};
 use crate::store::Failure;
 
 /// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 600 bytes,
@@ -202,6 +203,29 @@ fn echoes(reply: &Value, nonce: &str) -> bool {
     match reply {
         Value::Array(parts) => parts.last().is_some_and(|last| echoes(last, nonce)),
         reply => reply.as_str().is_some_and(|text| text == nonce),
+    }
+}
+
+/// Tries until the deadline, unless a server refuses. What the last attempt failed by is told, or `unheard`.
+pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
+    deadline: tokio::time::Instant,
+    unheard: impl Into<Arc<str>>,
+    attempt: impl Fn() -> F,
+) -> Result<T, Error> {
+    let mut backoff = Backoff::default();
+    let mut last = ServerError::new(unheard);
+    loop {
+        let attempt = async {
+            tokio::time::sleep(backoff.next()).await;
+            attempt().await
+        };
+        match tokio::time::timeout_at(deadline, attempt).await {
+            Ok(Ok(success)) => return Ok(success),
+            Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
+            Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
+            Ok(Err(Failure::Closed)) => return Err(Error::Closed),
+            Err(_) => return Err(Error::Unavailable(last)),
+        }
     }
 }
 

@@ -13,12 +13,12 @@ use crate::error::Invalid;
 use crate::store::Failure;
 use crate::tls::Tls;
 
-#[derive(Clone)]
 pub(super) struct Connector {
     /// But for the server, where sentinels or a cluster tell that.
     config: Config,
     sentinels: Option<Arc<Sentinels>>,
-    seeds: Option<Vec<Node>>,
+    /// The servers of a cluster that the URL names.
+    seeds: Vec<Node>,
     server: String,
     attempt_timeout: Duration,
 }
@@ -37,13 +37,13 @@ impl Connector {
                 ..common.clone()
             },
             sentinels: None,
-            seeds: None,
+            seeds: Vec::new(),
             server,
             attempt_timeout,
         };
         match address.place {
             Place::Server(server) => connector.config.server = server,
-            Place::Cluster(nodes) => connector.seeds = Some(nodes),
+            Place::Cluster(nodes) => connector.seeds = nodes,
             Place::Sentinels(group) => {
                 let config = |server| Config {
                     server: ServerConfig::Centralized { server },
@@ -59,18 +59,27 @@ impl Connector {
         Ok(connector)
     }
 
-    /// The servers of a cluster that the URL names; `None` when it names none of a cluster.
-    pub(super) fn seeds(&self) -> Option<&[Node]> {
-        self.seeds.as_deref()
+    /// The servers of a cluster that the URL names; none when it names something else.
+    pub(super) fn seeds(&self) -> &[Node] {
+        &self.seeds
     }
 
-    /// How to connect to this server of a cluster, as the same user.
+    /// How to connect to this server alone, as the same user.
     pub(super) fn at(&self, node: &Node) -> Connector {
-        let server = Server::new(node.host.as_str(), node.port);
-        let mut connector = self.clone();
-        connector.config.server = ServerConfig::Centralized { server };
-        connector.server = node.to_string();
-        connector
+        Connector {
+            config: self.config_of(Server::new(node.host.as_str(), node.port)),
+            sentinels: None,
+            seeds: Vec::new(),
+            server: node.to_string(),
+            attempt_timeout: self.attempt_timeout,
+        }
+    }
+
+    fn config_of(&self, server: Server) -> Config {
+        Config {
+            server: ServerConfig::Centralized { server },
+            ..self.config.clone()
+        }
     }
 
     /// The server's address, for people.
@@ -98,12 +107,7 @@ impl Connector {
     }
 
     async fn open_primary(&self, server: &Server, purpose: Purpose) -> Result<Connection, Failure> {
-        let config = Config {
-            server: ServerConfig::Centralized {
-                server: server.clone(),
-            },
-            ..self.config.clone()
-        };
+        let config = self.config_of(server.clone());
         let connection = dial(config, purpose, self.attempt_timeout).await?;
         check_primary(&connection)
             .await

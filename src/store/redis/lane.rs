@@ -7,8 +7,8 @@
 //! - So nothing is ever queued in a fred client that is not connected, and nothing is sent late by it.
 //! - A call whose caller is gone by then is not sent.
 //!
-//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call for 100 ms, so that the
-//! others are sent again without it; and another client that loads the scripts between the two, which none can rule out
+//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the runtime comes
+//! round ten times, 10 ms each, so that the others are sent again without it; and another client that loads the scripts between the two, which none can rule out
 //! but by waiting for each reply. The server's order, by tickets, is right all the same.
 
 mod healing;
@@ -269,6 +269,12 @@ impl Lane {
     pub(super) fn condemn(&self, generation: u64, why: Why) {
         // Without a receiver there is nothing left to replace.
         let _ = self.condemned.send(Condemned { generation, why });
+    }
+
+    /// A reply that is not to the call it answered: so may be all that follow on that connection.
+    pub(super) fn out_of_step(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
+        self.condemn(generation, Why::OutOfStep);
+        Failure::Unknown(ServerError::new(said))
     }
 
     /// Opens the lane to a new connection, and returns its number.

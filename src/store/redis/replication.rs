@@ -22,7 +22,7 @@ use super::commands::Command;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
-use super::lane::{Heard, Lane, Why};
+use super::lane::{Heard, Lane};
 use super::link::Link;
 use super::{Options, execute};
 use crate::error::{Error, ServerError};
@@ -98,14 +98,15 @@ impl Replication {
         }
     }
 
-    pub(super) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+    /// `asking`: of a server that is importing the slot.
+    pub(super) fn confirm(&self, call: Renew, within: Duration, asking: bool) -> Call<Confirmed> {
         let lane = Arc::clone(&self.lane);
         let entrants = self.entrants.clone();
         // A renewal publishes nothing.
         let place = (self.server, Publishing::Plain);
         Box::pin(async move {
             let since = Instant::now();
-            let (answer, generation) = execute(&lane, place, call, false).await?;
+            let (answer, generation) = execute(&lane, place, call, asking).await?;
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }
@@ -182,12 +183,9 @@ impl Rounds {
         } = Arc::clone(&self.lane).call(wait).await?;
         match value {
             Value::Integer(got) => Ok((generation, u32::try_from(got).unwrap_or_default())),
-            reply => {
-                self.lane.condemn(generation, Why::OutOfStep);
-                Err(Failure::Unknown(ServerError::new(format!(
-                    "{reply:?} as the reply to WAIT"
-                ))))
-            }
+            reply => Err(self
+                .lane
+                .out_of_step(generation, format!("{reply:?} as the reply to WAIT"))),
         }
     }
 }

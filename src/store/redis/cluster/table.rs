@@ -49,7 +49,7 @@ impl Table {
                 });
                 self.servers.len() - 1
             });
-        ServerId(u32::try_from(index).unwrap_or(u32::MAX))
+        id(index)
     }
 
     pub(super) fn address(&self, id: ServerId) -> &Node {

@@ -73,7 +73,7 @@ impl Cluster {
         }
         // None of those that are connected: the others, and those that the URL names.
         let mut others = self.table().addresses();
-        others.extend(self.seeds.iter().cloned());
+        others.extend_from_slice(self.connector.seeds());
         for address in others {
             if let Some(ranges) = self.ask(&address).await {
                 return Some(ranges);
