@@ -15,9 +15,6 @@ struct Arguments {
     /// For how long, in all; the search for counterexamples takes some of it
     #[arg(long, default_value_t = 900)]
     seconds: u64,
-    /// Nothing is random here: taken, and ignored, as every part has it
-    #[arg(long)]
-    seed: Option<u64>,
     /// How many steps are tried at most per configuration, which bounds the memory: some 400 bytes each
     #[arg(long, default_value_t = 30_000_000)]
     steps: usize,
