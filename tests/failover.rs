@@ -29,6 +29,31 @@ async fn client(url: &str) -> LockManager {
     builder.connect(url).await.unwrap()
 }
 
+/// A set whose replicas have what its primary has: a held lock, and three who wait for it.
+struct Scene {
+    group: Sentinels,
+    former: usize,
+    locks: LockManager,
+    guard: LockGuard,
+    waiters: Vec<tokio::task::JoinHandle<LockGuard>>,
+}
+
+async fn scene() -> Scene {
+    let group = Sentinels::start().await;
+    let url = group.url();
+    let locks = client(&url).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let waiters = queue(&url, &locks).await;
+    group.replicated().await;
+    Scene {
+        former: group.primary().await,
+        group,
+        locks,
+        guard,
+        waiters,
+    }
+}
+
 /// Has three clients wait for the lock in turn.
 async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<LockGuard>> {
     let mut waiters = Vec::new();
@@ -48,10 +73,15 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
 /// Waits until the waiters can be reached by the new primary: before that they would miss their turns. Then the holder
 /// gives the lock back, and the waiters get it in their order with larger and larger fences.
 async fn served_in_order(
-    primary: &Server,
-    guard: LockGuard,
-    waiters: Vec<tokio::task::JoinHandle<LockGuard>>,
+    Scene {
+        group,
+        guard,
+        waiters,
+        ..
+    }: Scene,
+    now: usize,
 ) {
+    let primary = &group.servers[now];
     eventually("all waiters are subscribed again", LIMIT, async || {
         let channels = primary
             .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
@@ -71,16 +101,13 @@ async fn served_in_order(
 
 #[tokio::test]
 async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
-    let group = Sentinels::start().await;
-    let url = group.url();
-    let locks = client(&url).await;
-    let guard = locks.lock("a").acquire().await.unwrap();
-    let waiters = queue(&url, &locks).await;
-    group.replicated().await;
-    let former = group.primary().await;
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
     let killed = Instant::now();
-    group.servers[former].kill();
-    let now = group.switched(former).await;
+    group.servers[*former].kill();
+    let now = group.switched(*former).await;
     let switched = Instant::now();
     locks.ping().await.unwrap();
     println!(
@@ -89,22 +116,19 @@ async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
         switched.elapsed()
     );
     assert!(switched.elapsed() < FOLLOW);
-    served_in_order(&group.servers[now], guard, waiters).await;
+    served_in_order(scene, now).await;
 }
 
 #[tokio::test]
 async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
-    let group = Sentinels::start().await;
-    let url = group.url();
-    let locks = client(&url).await;
-    let guard = locks.lock("a").acquire().await.unwrap();
-    let waiters = queue(&url, &locks).await;
-    group.replicated().await;
-    let former = group.primary().await;
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
     group.sentinels[1]
         .command(&["SENTINEL", "FAILOVER", SERVICE])
         .await;
-    let now = group.switched(former).await;
+    let now = group.switched(*former).await;
     let switched = Instant::now();
     let mut number = 0;
     eventually("new locks are the new primary's", FOLLOW, async || {
@@ -122,35 +146,32 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
         group.servers[now].command(&["EXISTS", &key]).await.int() == 1
     })
     .await;
-    let role = group.servers[former].command(&["ROLE"]).await;
+    let role = group.servers[*former].command(&["ROLE"]).await;
     assert_eq!(role.array()[0].text(), "master", "it knows already");
     println!(
         "by hand: the client is at the new primary {:?} after the sentinels",
         switched.elapsed()
     );
-    served_in_order(&group.servers[now], guard, waiters).await;
+    served_in_order(scene, now).await;
 }
 
 #[tokio::test]
 async fn a_primary_that_freezes_and_comes_back_finds_nobody() {
-    let group = Sentinels::start().await;
-    let url = group.url();
-    let locks = client(&url).await;
-    let guard = locks.lock("a").acquire().await.unwrap();
-    let waiters = queue(&url, &locks).await;
-    group.replicated().await;
-    let former = group.primary().await;
-    group.servers[former].pause();
-    let now = group.switched(former).await;
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
+    group.servers[*former].pause();
+    let now = group.switched(*former).await;
     eventually("the client is there", FOLLOW, async || locks.ping().await.is_ok()).await;
-    group.servers[former].resume();
+    group.servers[*former].resume();
     // It takes some seconds until a sentinel makes it a replica.
     locks.lock("c").acquire().await.unwrap().release().await.unwrap();
-    for (server, count) in [(now, 1), (former, 0)] {
+    for (server, count) in [(now, 1), (*former, 0)] {
         let there = group.servers[server].command(&["EXISTS", "fairlock:{c}"]).await;
         assert_eq!(there.int(), count);
     }
-    served_in_order(&group.servers[now], guard, waiters).await;
+    served_in_order(scene, now).await;
 }
 
 #[tokio::test]

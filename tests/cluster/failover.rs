@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use fairlock::LockManager;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
-use crate::scene::{all_served, longest_gap, overlaps, overtakings, queue};
+use crate::scene::{all_served, longest_gap, overlaps, overtakings, serve_some};
 use crate::support::{Cluster, History};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,12 +32,7 @@ async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
 
     let history = History::default();
     let mut waiters = JoinSet::new();
-    let first = locks[0].acquire().await.unwrap();
-    queue(&locks, WAITERS, Duration::from_millis(20), &history, &mut waiters).await;
-    sleep(SECOND / 2).await;
-    first.release().await.unwrap();
-    sleep(Duration::from_millis(200)).await;
-    let served_before = history.grants().len();
+    let served_before = serve_some(&locks, WAITERS, &history, &mut waiters).await;
     let killed = Instant::now();
     cluster.servers[master].kill();
     all_served(&mut waiters, 60 * SECOND).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::scene::{all_served, clients, longest_gap, overtakings, queue};
+use crate::scene::{all_served, clients, longest_gap, overtakings, serve_some};
 use crate::support::{Cluster, History, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,12 +23,7 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
 
     let history = History::default();
     let mut waiters = JoinSet::new();
-    let first = locks[0].acquire().await.unwrap();
-    queue(&locks, WAITERS, Duration::from_millis(20), &history, &mut waiters).await;
-    sleep(SECOND / 2).await;
-    first.release().await.unwrap();
-    sleep(Duration::from_millis(200)).await;
-    let served_before = history.grants().len();
+    let served_before = serve_some(&locks, WAITERS, &history, &mut waiters).await;
     cluster.migrate(slot, from, to, Duration::from_millis(50)).await;
     let served_by_then = history.grants().len();
     all_served(&mut waiters, 60 * SECOND).await;

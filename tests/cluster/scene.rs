@@ -48,6 +48,23 @@ pub(crate) async fn queue(
     }
 }
 
+/// Queues so many waiters behind a holder, each of which holds for 20 ms, and lets them have the lock for a moment. Returns
+/// how many have had it.
+pub(crate) async fn serve_some(
+    locks: &[Lock],
+    count: usize,
+    history: &History,
+    waiters: &mut JoinSet<()>,
+) -> usize {
+    let first = locks[0].acquire().await.unwrap();
+    queue(locks, count, Duration::from_millis(20), history, waiters).await;
+    // Their subscriptions are up by then.
+    sleep(Duration::from_millis(500)).await;
+    first.release().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    history.grants().len()
+}
+
 pub(crate) async fn waiting(lock: &Lock) -> u64 {
     lock.status().await.unwrap().waiting
 }

@@ -2,7 +2,7 @@
 //! since a test cannot set the clock of the machine.
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, in_line, lock_key, nothing_left, number,
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, lock_key, nothing_left, number,
     queue_key, settings, subscribed,
 };
 use super::{parts, support::Server};
@@ -52,11 +52,7 @@ async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() 
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let early = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
-    let request = server
-        .command(&["ZRANGE", &queue_key(NAME), "0", "0"])
-        .await
-        .texts()
-        .remove(0);
+    let request = head(&server, NAME).await;
     let ahead = ((epoch_ms() + HOUR_MS) * 1_000).to_string();
     server
         .command(&["ZADD", &queue_key(NAME), &ahead, &request])

@@ -6,8 +6,8 @@ use fairlock::{Error, LockManager, Owner};
 use futures_util::future::join_all;
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, in_line, is_held, nothing_left, number,
-    queue_key, queued, settings, subscribed, turn, waiting,
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, is_held, nothing_left, number,
+    queued, settings, subscribed, turn, waiting,
 };
 use super::support::{History, Proxy, Server, eventually};
 
@@ -161,11 +161,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     ending.forget();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
-    let request = server
-        .command(&["ZRANGE", &queue_key(NAME), "0", "0"])
-        .await
-        .texts()
-        .remove(0);
+    let request = head(&server, NAME).await;
     let channel = server.command(&["PUBSUB", "CHANNELS"]).await.texts().remove(0);
 
     // Shortly before the waiter is granted the lock in the reply to its own question, an old push to it is sent, which

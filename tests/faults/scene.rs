@@ -63,6 +63,12 @@ pub(crate) async fn waiting(server: &Server, name: &str) -> i64 {
     server.command(&["ZCARD", &queue_key(name)]).await.int()
 }
 
+/// The request that is first in the queue.
+pub(crate) async fn head(server: &Server, name: &str) -> String {
+    let first = server.command(&["ZRANGE", &queue_key(name), "0", "0"]).await;
+    first.array()[0].text().to_owned()
+}
+
 /// Waits until so many are queued.
 pub(crate) async fn queued(server: &Server, name: &str, count: i64) {
     let is_so = async || waiting(server, name).await == count;
