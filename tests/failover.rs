@@ -9,6 +9,8 @@
 mod campaign;
 #[path = "failover/impostor.rs"]
 mod impostor;
+#[path = "failover/orphan.rs"]
+mod orphan;
 #[path = "soak/resource.rs"]
 mod resource;
 mod support;

@@ -9,7 +9,8 @@ use fairlock::LockManager;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::resource::{Resource, writes};
+use super::orphan::{self, Orphanage};
+use super::resource::{Resource, Writes, writes};
 use super::support::{Sentinels, Server, eventually};
 
 const CLIENTS: u64 = 6;
@@ -20,16 +21,25 @@ const LEASE: Duration = Duration::from_secs(6);
 const UNREPLICATED: Duration = Duration::from_millis(350);
 
 /// From the grant until the holder let go, or saw that it had lost the lock; and its fence.
-struct Held {
-    from: Instant,
-    to: Instant,
-    fence: u64,
+pub(crate) struct Held {
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+    pub(crate) fence: u64,
 }
 
 #[derive(Clone, Default)]
-struct Log {
+pub(crate) struct Log {
+    /// Of the lock that all contend for.
     held: Arc<Mutex<Vec<Held>>>,
+    /// Of the lock whose holders the failovers forget.
+    orphans: Arc<Mutex<Vec<Held>>>,
     over: Arc<AtomicBool>,
+}
+
+impl Log {
+    pub(crate) fn orphans(&self, held: Held) {
+        self.orphans.lock().unwrap().push(held);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,14 +51,16 @@ async fn no_stale_write_is_accepted_over_failovers() {
     let resource = Server::start().await;
     let group = Sentinels::start().await;
     let log = Log::default();
+    let connect = async || {
+        let builder = LockManager::builder().lease(LEASE);
+        let builder = builder.server_timeout(Duration::from_secs(60));
+        builder.connect(&group.url()).await.unwrap()
+    };
+    let access = Resource::connect(resource.port()).await;
+    let mut orphanage = Orphanage::new(connect().await, connect().await, access);
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let locks = LockManager::builder()
-            .lease(LEASE)
-            .server_timeout(Duration::from_secs(60))
-            .connect(&group.url())
-            .await
-            .unwrap();
+        let locks = connect().await;
         let access = Resource::connect(resource.port()).await;
         clients.push(tokio::spawn(contend(locks, access, log.clone(), seed + number)));
     }
@@ -58,16 +70,13 @@ async fn no_stale_write_is_accepted_over_failovers() {
     while gaps.is_empty() || started.elapsed() < time {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let forgets = gaps.len() % 2 == 0;
-        gaps.push(fail_over(&group, &log, forgets).await);
+        gaps.push(fail_over(&group, &log, forgets.then_some(&mut orphanage)).await);
     }
     log.over.store(true, Ordering::Relaxed);
     for client in clients {
         client.await.unwrap();
     }
 
-    let held = std::mem::take(&mut *log.held.lock().unwrap());
-    let overlaps = overlaps(&held);
-    let writes = writes(&resource, 0).await;
     gaps.sort_unstable();
     println!("failovers                                    {}", gaps.len());
     println!(
@@ -75,8 +84,23 @@ async fn no_stale_write_is_accepted_over_failovers() {
         gaps[gaps.len() / 2].as_secs_f64(),
         gaps[gaps.len() - 1].as_secs_f64()
     );
+    let (contended, forgotten) = (
+        writes(&resource, 0).await,
+        writes(&resource, orphan::NUMBER).await,
+    );
+    println!("\nthe lock that all contend for");
+    report(&log.held.lock().unwrap(), contended);
+    println!("\nthe lock that was granted when no replica listened");
+    report(&log.orphans.lock().unwrap(), forgotten);
+    assert_eq!(
+        forgotten.refused, forgotten.accepted,
+        "an orphan for each successor"
+    );
+}
+
+fn report(held: &[Held], writes: Writes) {
     println!("grants                                       {}", held.len());
-    println!("holders that overlapped with an earlier one  {overlaps}");
+    println!("holders that overlapped with an earlier one  {}", overlaps(held));
     println!("writes accepted                              {}", writes.accepted);
     println!("stale writes refused                         {}", writes.refused);
     println!(
@@ -114,24 +138,28 @@ async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64
     }
 }
 
-/// Kills the primary, whose last writes its replicas may not have, and returns how long it took until a lock was granted again. Then the killed server is back as a
-/// replica.
-async fn fail_over(group: &Sentinels, log: &Log, forgets: bool) -> Duration {
+/// Kills the primary, and returns how long it took until a lock was granted again. Then the killed server is back as a
+/// replica. With orphans, its last writes do not get to its replicas, a grant to one of them among them.
+async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanage>) -> Duration {
     let former = group.primary().await;
-    let replicas = group
-        .servers
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| *index != former && forgets);
-    let replicas: Vec<&Server> = replicas.map(|(_, server)| server).collect();
-    replicas.iter().for_each(|replica| replica.pause());
-    if forgets {
+    let mut forgotten = None;
+    let mut deaf: Vec<&Server> = Vec::new();
+    if let Some(orphanage) = orphanage {
+        let replicas = group.servers.iter().enumerate();
+        deaf.extend(
+            replicas
+                .filter(|(index, _)| *index != former)
+                .map(|(_, server)| server),
+        );
+        deaf.iter().for_each(|replica| replica.pause());
         group.servers[former].kill_clients("replica").await;
+        let orphan = orphanage.orphan().await;
+        forgotten = Some((orphanage, orphan));
         tokio::time::sleep(UNREPLICATED).await;
     }
     let killed = Instant::now();
     group.servers[former].kill();
-    replicas.iter().for_each(|replica| replica.resume());
+    deaf.iter().for_each(|replica| replica.resume());
     let now = group.switched(former).await;
     let mut granted = None;
     eventually("a lock is granted again", Duration::from_secs(60), async || {
@@ -142,6 +170,9 @@ async fn fail_over(group: &Sentinels, log: &Log, forgets: bool) -> Duration {
         granted.is_some()
     })
     .await;
+    if let Some((orphanage, orphan)) = forgotten {
+        orphanage.succeed(orphan, log).await;
+    }
     group.servers[former].restart().await;
     group.follow(former, now).await;
     group.settled().await;
