@@ -264,6 +264,17 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Over how many connections the locks are spread, by their names (default 1; 1 to 64). All calls for one lock take the
+    /// same one, in their order. Each comes with a second one, for the messages of its locks; in a cluster there are so
+    /// many to each master.
+    ///
+    /// One connection carries what one core can send. More are worth their while when a client works on many locks at once,
+    /// and there are cores to serve them. In memory there are none.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.options.connections = connections;
+        self
+    }
+
     /// How many may wait at one time, over all locks (default 100,000; `None`: no bound).
     pub fn max_waiters(mut self, max_waiters: impl Into<Option<usize>>) -> Self {
         self.options.max_waiters = max_waiters.into().unwrap_or(usize::MAX);
@@ -302,6 +313,7 @@ impl LockManagerBuilder {
             attempt_timeout: self.options.attempt_timeout(),
             server_timeout: self.options.server_timeout,
             heartbeat: self.options.heartbeat,
+            connections: self.options.connections,
             replicas: self.options.replicas,
         };
         let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;

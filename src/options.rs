@@ -14,6 +14,7 @@ const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
 const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
+const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 
 /// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
@@ -36,6 +37,8 @@ pub(crate) struct ManagerOptions {
     pub(crate) server_timeout: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) slow_acquire: Option<Duration>,
+    /// Over how many connections the locks are spread.
+    pub(crate) connections: usize,
     /// How many replicas must have a grant before it counts; 0: it counts at once.
     pub(crate) replicas: u32,
 }
@@ -50,6 +53,7 @@ impl Default for ManagerOptions {
             server_timeout: DEFAULT_SERVER_TIMEOUT,
             max_waiters: DEFAULT_MAX_WAITERS,
             slow_acquire: None,
+            connections: 1,
             replicas: 0,
         }
     }
@@ -69,6 +73,12 @@ impl ManagerOptions {
             MIN_SERVER_TIMEOUT,
             MAX_LEASE,
         )?;
+        if !(1..=MAX_CONNECTIONS).contains(&self.connections) {
+            return Err(Invalid::new(format!(
+                "connections {}: must be from 1 to {MAX_CONNECTIONS}",
+                self.connections
+            )));
+        }
         if self.max_waiters == 0 {
             return Err(Invalid::new("max_waiters 0: must be at least 1"));
         }

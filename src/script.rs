@@ -104,6 +104,9 @@ pub(crate) enum ReplyError {
 pub(crate) trait Operation: Send + 'static {
     type Reply: Send + 'static;
 
+    /// A key of the lock that is called for: any, since all of a lock are in one slot.
+    fn key(&self) -> &str;
+
     fn invocation(&self, way: Publishing) -> Invocation;
 
     /// Returns the server's time and what it answered.
@@ -112,6 +115,10 @@ pub(crate) trait Operation: Send + 'static {
 
 impl Operation for Acquire {
     type Reply = Acquired;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
 
     fn invocation(&self, way: Publishing) -> Invocation {
         let mode = match self.mode {
@@ -179,6 +186,10 @@ impl Operation for Acquire {
 impl Operation for Release {
     type Reply = Released;
 
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
     fn invocation(&self, way: Publishing) -> Invocation {
         let (what, fence) = match self.what {
             ReleaseWhat::Grant(fence) => ("grant", fence.to_string()),
@@ -222,6 +233,10 @@ impl Operation for Release {
 impl Operation for Renew {
     type Reply = Renewed;
 
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
     fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &RENEW,
@@ -249,6 +264,10 @@ impl Operation for Renew {
 
 impl Operation for Inspect {
     type Reply = Inspected;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
 
     fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
@@ -286,6 +305,10 @@ impl Operation for Inspect {
 impl Operation for SpinAcquire {
     type Reply = SpinAcquired;
 
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
     fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
             script: &SPIN_ACQUIRE,
@@ -307,6 +330,10 @@ impl Operation for SpinAcquire {
 
 impl Operation for SpinRelease {
     type Reply = SpinReleased;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
 
     fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {

@@ -63,6 +63,8 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
             "from 100ms",
         ),
         (new().server_timeout(Duration::MAX), "server_timeout", "to 86400s"),
+        (new().connections(0), "connections 0", "from 1 to 64"),
+        (new().connections(65), "connections 65", "from 1 to 64"),
         (new().max_waiters(0), "max_waiters 0", "at least 1"),
         (new().prefix(""), "prefix \"\"", "must not"),
         (new().prefix("{a}"), "prefix \"{a}\"", "brace"),

@@ -94,6 +94,10 @@ fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
     impl Operation for Credulous {
         type Reply = ();
 
+        fn key(&self) -> &'static str {
+            unreachable!("nothing is sent")
+        }
+
         fn invocation(&self, _: crate::script::Publishing) -> crate::script::Invocation {
             unreachable!("nothing is sent")
         }

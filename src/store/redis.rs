@@ -1,5 +1,5 @@
-//! Locks on a Redis or Valkey server: two connections, one for calls and one for what the server tells unasked; and a
-//! third to wait for replicas on, if they are waited for.
+//! Locks on a Redis or Valkey server, over one pair of connections or several; and one more to wait for replicas on, if
+//! they are waited for.
 //!
 //! Nothing but the files under this one knows fred.
 
@@ -11,6 +11,7 @@ mod connector;
 mod failure;
 mod flights;
 mod lane;
+mod line;
 mod link;
 mod replication;
 mod sentinel;
@@ -26,18 +27,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fred::types::Value as Wire;
-use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::cluster::ClusterStore;
+use self::cluster::{ClusterStore, slot_of};
 use self::commands::{Command, Scripts};
 use self::connection::{Connection, Purpose, keep_trying};
 use self::connector::Connector;
 use self::lane::{Heard, Lane};
-use self::link::Link;
+use self::line::{Line, Opened};
 use self::replication::Replication;
-use self::subscriber::{Request, Subscriber};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
@@ -57,6 +56,8 @@ pub(crate) struct Options {
     pub(crate) server_timeout: Duration,
     /// A third of it may pass before a dead connection is noticed that nothing is called on.
     pub(crate) heartbeat: Duration,
+    /// Over how many pairs of connections the locks are spread.
+    pub(crate) connections: usize,
     /// How many replicas must have a hold to confirm it; 0: holds are never to be confirmed.
     pub(crate) replicas: u32,
 }
@@ -77,25 +78,16 @@ pub(crate) async fn connect(
     }
 }
 
-/// A client of one server.
+/// A client of one server. Each lock, and its channel, has its place on one of the lines.
 pub(crate) struct RedisStore {
     id: ServerId,
     publishing: Publishing,
     server: String,
-    lane: Arc<Lane>,
-    requests: mpsc::UnboundedSender<Request>,
+    lines: Vec<Line>,
     /// Only for those who wait for replicas.
     replication: Option<Replication>,
-    tasks: Vec<AbortHandle>,
-    attempt_timeout: Duration,
-}
-
-/// The connections that a client begins with; those that are missing it opens.
-#[derive(Default)]
-struct Opened {
-    commands: Option<Connection>,
-    messages: Option<Connection>,
-    replication: Option<Connection>,
+    /// Listens to the sentinels, if there are any.
+    listening: Option<AbortHandle>,
 }
 
 impl RedisStore {
@@ -123,10 +115,15 @@ impl RedisStore {
         let first = Opened {
             commands: Some(commands),
             messages: Some(messages),
-            replication,
         };
         Ok(RedisStore::start(
-            connector, options, listener, scripts, place, first,
+            connector,
+            options,
+            &listener,
+            scripts,
+            place,
+            first,
+            replication,
         ))
     }
 
@@ -134,77 +131,63 @@ impl RedisStore {
     fn opening(
         connector: Connector,
         options: Options,
-        listener: Weak<dyn Listener>,
+        listener: &Weak<dyn Listener>,
         place: (ServerId, Publishing),
     ) -> Arc<RedisStore> {
-        RedisStore::start(
-            connector,
-            options,
-            listener,
-            &script::ALL,
-            place,
-            Opened::default(),
-        )
+        let first = Opened::default();
+        RedisStore::start(connector, options, listener, &script::ALL, place, first, None)
     }
 
     fn start(
         connector: Connector,
         options: Options,
-        listener: Weak<dyn Listener>,
+        listener: &Weak<dyn Listener>,
         scripts: &[&'static Script],
-        (id, publishing): (ServerId, Publishing),
+        place: (ServerId, Publishing),
         first: Opened,
+        replication: Option<Connection>,
     ) -> Arc<RedisStore> {
         let connector = Arc::new(connector);
-        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
-        let ping_every = options.heartbeat / 3;
-        let replication =
-            (options.replicas > 0).then(|| Replication::start(id, &connector, options, first.replication));
-        let link = Link {
-            server: id,
-            connector: Arc::clone(&connector),
-            lane: Arc::clone(&lane),
-            purpose: Purpose::Commands,
-            listener: Some(listener.clone()),
-            condemned,
-            ping_every,
-        };
-        let server = connector.server().to_owned();
-        let sharded = publishing == Publishing::Sharded;
-        let sentinels = connector.sentinels().map(Arc::clone);
-        let (subscriber, requests) = Subscriber::new(id, sharded, connector, listener, ping_every);
-        let commands = first.commands.map(|commands| {
-            let generation = lane.open(commands.client());
-            (commands, generation)
+        let mut first = Some(first);
+        let lines = (0..options.connections).map(|_| {
+            let first = first.take().unwrap_or_default();
+            Line::start(place, &connector, options, listener, scripts, first)
         });
-        let mut tasks = vec![
-            tokio::spawn(link.run(commands)).abort_handle(),
-            tokio::spawn(subscriber.run(first.messages)).abort_handle(),
-        ];
-        if let Some(sentinels) = sentinels {
-            tasks.push(tokio::spawn(sentinels.listen(ping_every)).abort_handle());
-        }
+        let lines = lines.collect();
+        let (id, publishing) = place;
+        let listening = connector.sentinels().map(|sentinels| {
+            let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
+            tokio::spawn(listening).abort_handle()
+        });
         Arc::new(RedisStore {
             id,
             publishing,
-            server,
-            lane,
-            requests,
-            replication,
-            tasks,
-            attempt_timeout: options.attempt_timeout,
+            server: connector.server().to_owned(),
+            lines,
+            replication: (options.replicas > 0)
+                .then(|| Replication::start(id, &connector, options, replication)),
+            listening,
         })
+    }
+
+    /// The line of a key or a channel: one and the same for all of a lock, so that its calls keep their order.
+    fn line(&self, of: &str) -> &Line {
+        &self.lines[slot_of(of) % self.lines.len()]
+    }
+
+    /// The lane of what concerns no lock.
+    fn lane(&self) -> &Arc<Lane> {
+        &self.lines[0].lane
     }
 
     /// Whether there is a connection for calls.
     fn is_up(&self) -> bool {
-        self.lane.is_open()
+        self.lines.iter().any(|line| line.lane.is_open())
     }
 
     /// Takes note that the server has ended a subscription by itself.
     fn forget(&self, channel: &str) {
-        // Without a receiver there is no subscription either.
-        let _ = self.requests.send(Request::Forget(channel.into()));
+        self.line(channel).forget(channel);
     }
 
     fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
@@ -213,7 +196,7 @@ impl RedisStore {
 
     /// `asking`: of a server that is importing the slot.
     fn call_there<O: Operation + Sync>(&self, operation: O, asking: bool) -> Call<O::Reply> {
-        let lane = Arc::clone(&self.lane);
+        let lane = Arc::clone(&self.line(operation.key()).lane);
         let place = (self.id, self.publishing);
         Box::pin(async move {
             let (answer, _) = execute(&lane, place, operation, asking).await?;
@@ -259,7 +242,7 @@ impl Store for RedisStore {
     }
 
     fn time(&self) -> Call<()> {
-        let lane = Arc::clone(&self.lane);
+        let lane = Arc::clone(self.lane());
         let from = self.id;
         Box::pin(async move {
             let heard = Arc::clone(&lane).call(Command::time).await?;
@@ -278,41 +261,27 @@ impl Store for RedisStore {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        let lane = Arc::clone(&self.lane);
-        let requests = self.requests.clone();
-        let patience = self.attempt_timeout;
-        Box::pin(async move {
-            let (waiter, confirmed) = oneshot::channel();
-            if requests.send(Request::Subscribe(channel, waiter)).is_err() {
-                return Err(Failure::Closed);
-            }
-            match tokio::time::timeout(patience, confirmed).await {
-                Ok(Ok(result)) => result,
-                Ok(Err(_)) if lane.is_closed() => Err(Failure::Closed),
-                Ok(Err(_)) => Err(Failure::Unknown(ServerError::new("unsubscribed meanwhile"))),
-                Err(_) => Err(Failure::Unknown(ServerError::new(
-                    "no confirmation of the subscription",
-                ))),
-            }
-        })
+        let line = self.line(&channel);
+        Box::pin(line.subscribe(channel))
     }
 
     fn unsubscribe(&self, channel: &str) {
-        // Without a receiver there is no subscription either.
-        let _ = self.requests.send(Request::Unsubscribe(channel.into()));
+        self.line(channel).unsubscribe(channel);
     }
 
     fn clock(&self) -> Clock {
-        self.lane.clock()
+        self.lane().clock()
     }
 
     fn close(&self) {
-        self.lane.close();
+        for line in &self.lines {
+            line.close();
+        }
         if let Some(replication) = &self.replication {
             replication.close();
         }
-        for task in &self.tasks {
-            task.abort();
+        if let Some(listening) = &self.listening {
+            listening.abort();
         }
     }
 }
@@ -327,7 +296,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("server", &self.server)
-            .field("closed", &self.lane.is_closed())
+            .field("closed", &self.lane().is_closed())
             .finish_non_exhaustive()
     }
 }

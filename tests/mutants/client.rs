@@ -28,7 +28,7 @@ const READERS: &[&str] = &["--lib fuzzing"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", IN_MEMORY),
+    edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", &["--test cancellation on_a_server"]),
     edit("a wait that ends leaves nothing", ACQUIRE,
         "        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);\n", "", IN_MEMORY),
     edit("who was granted too late keeps its ticket", ACQUIRE, "ticket = place;", "let _ = place; ticket = None;", WAITERS),

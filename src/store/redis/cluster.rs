@@ -22,7 +22,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::slots::{Range, Redirection, ranges, slot_of};
+pub(super) use self::slots::slot_of;
+use self::slots::{Range, Redirection, ranges};
 use self::table::Table;
 use super::address::Node;
 use super::commands::Command;
@@ -85,8 +86,8 @@ impl ClusterStore {
         Ok(Arc::new(ClusterStore { cluster, watch }))
     }
 
-    fn call<O: Operation + Clone + Sync>(&self, slot: usize, operation: O) -> Call<O::Reply> {
-        self.route(slot, move |server, asking| {
+    fn call<O: Operation + Clone + Sync>(&self, operation: O) -> Call<O::Reply> {
+        self.route(slot_of(operation.key()), move |server, asking| {
             server.call_there(operation.clone(), asking)
         })
     }
@@ -162,9 +163,10 @@ impl Cluster {
         }
         Ok(table.store(id, |address| {
             let _on = self.runtime.enter();
-            let listener: Weak<Cluster> = Arc::downgrade(self);
+            let this: Weak<Cluster> = Arc::downgrade(self);
+            let listener: Weak<dyn Listener> = this;
             let place = (id, self.publishing);
-            RedisStore::opening(self.connector.at(address), self.options, listener, place)
+            RedisStore::opening(self.connector.at(address), self.options, &listener, place)
         }))
     }
 
@@ -241,15 +243,15 @@ impl Store for ClusterStore {
     }
 
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     fn release(&self, call: Release) -> Call<Released> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
@@ -259,15 +261,15 @@ impl Store for ClusterStore {
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(slot_of(&call.keys.lock), call)
+        self.call(call)
     }
 
     /// Asks any server that has slots.

@@ -202,6 +202,7 @@ mod tests {
             attempt_timeout: Duration::from_secs(1),
             server_timeout: Duration::from_secs(1),
             heartbeat: Duration::from_secs(3),
+            connections: 1,
             replicas: 1,
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());

@@ -21,6 +21,7 @@ const OPTIONS: Options = Options {
     attempt_timeout: Duration::from_millis(400),
     server_timeout: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(900),
+    connections: 1,
     replicas: 0,
 };
 /// In which all that these options bound must have happened, on a busy machine too.
@@ -36,6 +37,10 @@ struct Append(String);
 
 impl Operation for Append {
     type Reply = ();
+
+    fn key(&self) -> &'static str {
+        "list"
+    }
 
     fn invocation(&self, _: Publishing) -> Invocation {
         Invocation {
@@ -85,10 +90,18 @@ async fn store(url: &str) -> (Arc<RedisStore>, Arc<Recorder>) {
 }
 
 async fn connect(url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
+    connect_with(OPTIONS, url, recorder).await
+}
+
+async fn connect_with(
+    options: Options,
+    url: &str,
+    recorder: &Arc<Recorder>,
+) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
     let scripts = [&script::ALL[..], &[&APPEND]].concat();
-    let connector = Connector::new(url, None, OPTIONS.attempt_timeout)?;
-    RedisStore::connect(connector, OPTIONS, weak, &scripts).await
+    let connector = Connector::new(url, None, options.attempt_timeout)?;
+    RedisStore::connect(connector, options, weak, &scripts).await
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {

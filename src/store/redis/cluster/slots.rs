@@ -9,7 +9,7 @@ use crate::store::Failure;
 pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key or a shard channel: all those of one lock have the same.
-pub(super) fn slot_of(key: &str) -> usize {
+pub(in super::super) fn slot_of(key: &str) -> usize {
     usize::from(redis_keyslot(key.as_bytes()))
 }
 

@@ -117,7 +117,7 @@ async fn a_short_break_is_not_noticed_by_calls_that_come_in_it() {
     let wire = Wire::to(&server).await;
     let (store, recorder) = store(&wire.url()).await;
     wire.cut_present();
-    until("a break", || recorder.reconnects() > 0 || !store.lane.is_open()).await;
+    until("a break", || recorder.reconnects() > 0 || !store.is_up()).await;
     let calls: Vec<_> = (0..50).map(|n| store.call(Append(n.to_string()))).collect();
     for call in join_all(calls).await {
         call.unwrap();

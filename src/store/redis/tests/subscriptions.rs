@@ -54,7 +54,14 @@ async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
 async fn a_refused_subscription_is_told_and_harms_no_other() {
     let server = Server::start();
     server.tell("ACL SETUSER u on >p ~* resetchannels &good:* +@all");
-    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let recorder = Arc::new(Recorder::default());
+    // Each refusal costs a connection, and many of them take long on a busy machine.
+    let options = Options {
+        attempt_timeout: BOUND,
+        ..OPTIONS
+    };
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
+    let store = connect_with(options, &url, &recorder).await.unwrap();
     let good = |n: usize| format!("good:unlock:{{{n}}}:c");
     store.subscribe(good(0).into()).await.unwrap();
     for round in 1..4 {

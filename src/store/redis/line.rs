@@ -1,0 +1,117 @@
+//! A pair of connections to one server: one for calls, and one for what the server tells unasked.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::Options;
+use super::connection::{Connection, Purpose};
+use super::connector::Connector;
+use super::lane::Lane;
+use super::link::Link;
+use super::subscriber::{Request, Subscriber};
+use crate::error::ServerError;
+use crate::script::{Publishing, Script};
+use crate::store::{Failure, Listener, ServerId};
+
+pub(super) struct Line {
+    pub(super) lane: Arc<Lane>,
+    requests: mpsc::UnboundedSender<Request>,
+    tasks: [AbortHandle; 2],
+    /// How long the server may take to confirm a subscription.
+    patience: Duration,
+}
+
+/// The connections that a line begins with; those that are missing it opens, and calls wait for them.
+#[derive(Default)]
+pub(super) struct Opened {
+    pub(super) commands: Option<Connection>,
+    pub(super) messages: Option<Connection>,
+}
+
+impl Line {
+    pub(super) fn start(
+        (server, publishing): (ServerId, Publishing),
+        connector: &Arc<Connector>,
+        options: Options,
+        listener: &Weak<dyn Listener>,
+        scripts: &[&'static Script],
+        first: Opened,
+    ) -> Line {
+        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
+        let ping_every = options.heartbeat / 3;
+        let link = Link {
+            server,
+            connector: Arc::clone(connector),
+            lane: Arc::clone(&lane),
+            purpose: Purpose::Commands,
+            listener: Some(listener.clone()),
+            condemned,
+            ping_every,
+        };
+        let sharded = publishing == Publishing::Sharded;
+        let (subscriber, requests) = Subscriber::new(
+            server,
+            sharded,
+            Arc::clone(connector),
+            listener.clone(),
+            ping_every,
+        );
+        let commands = first.commands.map(|commands| {
+            let generation = lane.open(commands.client());
+            (commands, generation)
+        });
+        Line {
+            lane,
+            requests,
+            tasks: [
+                tokio::spawn(link.run(commands)).abort_handle(),
+                tokio::spawn(subscriber.run(first.messages)).abort_handle(),
+            ],
+            patience: options.attempt_timeout,
+        }
+    }
+
+    pub(super) fn subscribe(
+        &self,
+        channel: Arc<str>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let lane = Arc::clone(&self.lane);
+        let requests = self.requests.clone();
+        let patience = self.patience;
+        async move {
+            let (waiter, confirmed) = oneshot::channel();
+            if requests.send(Request::Subscribe(channel, waiter)).is_err() {
+                return Err(Failure::Closed);
+            }
+            match tokio::time::timeout(patience, confirmed).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) if lane.is_closed() => Err(Failure::Closed),
+                Ok(Err(_)) => Err(Failure::Unknown(ServerError::new("unsubscribed meanwhile"))),
+                Err(_) => Err(Failure::Unknown(ServerError::new(
+                    "no confirmation of the subscription",
+                ))),
+            }
+        }
+    }
+
+    pub(super) fn unsubscribe(&self, channel: &str) {
+        // Without a receiver there is no subscription either.
+        let _ = self.requests.send(Request::Unsubscribe(channel.into()));
+    }
+
+    /// Takes note that the server has ended a subscription by itself.
+    pub(super) fn forget(&self, channel: &str) {
+        // Without a receiver there is no subscription either.
+        let _ = self.requests.send(Request::Forget(channel.into()));
+    }
+
+    pub(super) fn close(&self) {
+        self.lane.close();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
