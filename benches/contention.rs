@@ -2,8 +2,9 @@
 //! how to run it and how to read it.
 //!
 //! The program has two faces. Called with `--peer` it is one client process, which takes the lock from several tasks
-//! and writes a row for every wait. Otherwise it is the comparison: it starts a server and client processes (itself,
-//! with `--peer`), merges their rows into one history, and says what that shows.
+//! and writes a row for every wait. Otherwise it is the comparison: it starts servers and client processes (itself,
+//! with `--peer`), merges their rows into one history, and says what that shows. With `--locks` there is no contention:
+//! every task has a lock of its own, and what is compared is the number of masters.
 
 #[path = "contention/analysis.rs"]
 mod analysis;
@@ -23,10 +24,16 @@ mod picture;
 mod publish;
 #[path = "contention/report.rs"]
 mod report;
-#[path = "contention/server.rs"]
-mod server;
+#[path = "contention/round.rs"]
+mod round;
+#[path = "contention/spread.rs"]
+mod spread;
 #[path = "contention/strategy.rs"]
 mod strategy;
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "contention/topology.rs"]
+mod topology;
 #[path = "contention/wire.rs"]
 mod wire;
 
@@ -54,8 +61,8 @@ async fn main() -> ExitCode {
             failed => failed,
         },
         Face::Compare(args) => tokio::select! {
-            outcome = compare(&args) => outcome,
-            // What the comparison owns, the server and the client processes, ends as it is dropped.
+            outcome = compare(args) => outcome,
+            // What the comparison owns, the servers and the client processes, ends as it is dropped.
             signal = interrupted() => Err(signal.into()),
         },
     };
@@ -68,11 +75,19 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn compare(args: &CompareArgs) -> Outcome<()> {
+async fn compare(args: CompareArgs) -> Outcome<()> {
+    let args = &args.fitting()?;
     for path in [&args.csv, &args.svg].into_iter().flatten() {
         // Better now than after minutes.
         std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
     }
+    match args.locks {
+        None => contended(args).await,
+        Some(locks) => spread(args, locks).await,
+    }
+}
+
+async fn contended(args: &CompareArgs) -> Outcome<()> {
     let rounds = compare::run(args).await?;
     let lines = report::pooled(args, &rounds);
     print(&report::table(args, &lines))?;
@@ -84,14 +99,29 @@ async fn compare(args: &CompareArgs) -> Outcome<()> {
         picture::draw(path, &lines)?;
         print(&format!("picture:     {}", path.display()))?;
     }
-    let errors: Vec<&String> = rounds.iter().flat_map(|round| &round.errors).collect();
-    if let Some(first) = errors.first() {
+    print_errors(rounds.iter().flat_map(|round| &round.errors))?;
+    report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+}
+
+async fn spread(args: &CompareArgs, locks: u32) -> Outcome<()> {
+    let rounds = spread::run(args, locks).await?;
+    print(&spread::table(args, locks, &rounds))?;
+    if let Some(path) = &args.csv {
+        std::fs::write(path, spread::csv(args, locks, &rounds))?;
+        print(&format!("every round: {}", path.display()))?;
+    }
+    print_errors(rounds.iter().flat_map(|round| &round.errors))?;
+    Ok(())
+}
+
+fn print_errors<'a>(errors: impl Iterator<Item = &'a String>) -> std::io::Result<()> {
+    let errors: Vec<&String> = errors.collect();
+    errors.first().map_or(Ok(()), |first| {
         print(&format!(
             "{} errors in client processes, the first: {first}",
             errors.len()
-        ))?;
-    }
-    report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+        ))
+    })
 }
 
 /// Unlike `println!` it does not panic when nobody reads: the server would still end, but not quietly.

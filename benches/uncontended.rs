@@ -1,14 +1,8 @@
 //! What a lock costs that nobody else wants, in memory and on a server that this program starts. `benches/README.md`
 //! says how to run it and how to read it.
 
-#[path = "contention/info.rs"]
-#[expect(dead_code, reason = "the comparison reads more of INFO")]
-mod info;
-#[path = "contention/server.rs"]
-mod server;
-#[path = "contention/wire.rs"]
-#[expect(dead_code, reason = "the comparison asks more of a server")]
-mod wire;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::error::Error;
 use std::hint::black_box;
@@ -21,7 +15,7 @@ use fred::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use server::Server;
+use support::Server;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -52,10 +46,13 @@ fn main() -> ExitCode {
 
 fn run() -> Outcome<()> {
     let runtime = Runtime::new()?;
-    let server = Server::start()?;
+    if !Server::is_installed() {
+        return Err("neither redis-server nor valkey-server is on the PATH: scripts/install-server".into());
+    }
+    let server = runtime.block_on(Server::start());
     let memory = runtime.block_on(async { LockManager::in_memory() });
-    let redis = runtime.block_on(LockManager::connect(server.url()))?;
-    let bare = runtime.block_on(Bare::connect(server.url()))?;
+    let redis = runtime.block_on(LockManager::connect(&server.url()))?;
+    let bare = runtime.block_on(Bare::connect(&server.url()))?;
 
     // In a task, as users would: what `block_on` itself polls is woken across threads for every reply.
     runtime.block_on(runtime.spawn(ratio(redis.lock("ratio"), bare.clone())))??;

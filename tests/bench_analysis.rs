@@ -5,7 +5,7 @@ mod analysis;
 #[path = "../benches/contention/info.rs"]
 mod info;
 
-use analysis::{Wait, analyse, jain, quantile};
+use analysis::{Wait, analyse, granted, jain, quantile};
 
 fn wait(waiter: &str, asked: i64, granted: impl Into<Option<i64>>, released: impl Into<Option<i64>>) -> Wait {
     Wait {
@@ -127,6 +127,19 @@ fn rounds_are_pooled() {
     );
     assert_eq!(sum.waits_ns, [1, 4, 9]);
     assert_eq!(sum.jain_mean(), 0.75);
+}
+
+#[test]
+fn grants_of_many_locks_are_those_within_the_time() {
+    let history = [
+        wait("a", 0, 4, 5),
+        wait("b", 0, 4, 6),
+        wait("a", 5, 10, None),
+        wait("b", 6, 11, None),
+        wait("c", 0, None, None),
+        wait("d", 0, 1, 2),
+    ];
+    assert_eq!(granted(&history, 2, 10), 3);
 }
 
 #[test]

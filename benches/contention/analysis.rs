@@ -121,6 +121,12 @@ pub(crate) fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usi
     }
 }
 
+/// Counts the grants of a time, whatever lock they are of.
+pub(crate) fn granted(history: &[Wait], begin_ns: i64, end_ns: i64) -> usize {
+    let grants = history.iter().filter_map(|wait| wait.granted_ns);
+    grants.filter(|at| (begin_ns..=end_ns).contains(at)).count()
+}
+
 /// Counts the grants that came while an earlier hold was not over. `held` is ascending by grant.
 fn overlaps(held: &[(i64, &Wait)]) -> usize {
     let mut free_from = i64::MIN;

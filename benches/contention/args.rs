@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use crate::Outcome;
 use crate::strategy::Strategy;
+use crate::topology::Topology;
 
 /// Compares strategies on one contended lock, with processes of their own as clients.
 ///
-/// The server is started on a free loopback port and ended afterwards, unless --url names a running one.
+/// The servers are started on free loopback ports and ended afterwards, unless --url names a running one.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "contention")]
 pub(crate) struct CompareArgs {
@@ -33,7 +35,16 @@ pub(crate) struct CompareArgs {
     /// Strategies, in the order of the first round
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Strategy::Spin, Strategy::Publish, Strategy::Fairlock])]
     pub(crate) strategies: Vec<Strategy>,
-    /// Time that the network takes longer, in each direction, in µs
+    /// Servers that are started
+    #[arg(long, value_enum, default_value_t = Topology::Standalone, conflicts_with = "url")]
+    pub(crate) topology: Topology,
+    /// Instead of the comparison: so many tasks, each with a lock of its own, on clusters of --masters
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["waiters", "strategies", "topology", "url", "delay_us", "svg"])]
+    pub(crate) locks: Option<u32>,
+    /// Numbers of masters, each of a cluster without replicas, which take turns
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=32), requires = "locks")]
+    pub(crate) masters: Vec<u32>,
+    /// Time that the network takes longer, in each direction, in µs; standalone only
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
     /// Where to write the figures of every round
@@ -53,6 +64,25 @@ pub(crate) struct CompareArgs {
     bench: bool,
 }
 
+impl CompareArgs {
+    /// Leaves out the strategies that can't run there, and says so.
+    pub(crate) fn fitting(mut self) -> Outcome<CompareArgs> {
+        let topology = self.topology;
+        if self.delay_us > 0 && topology != Topology::Standalone {
+            return Err("--delay-us is for one server: the others tell clients their own addresses".into());
+        }
+        let left_out = self.strategies.iter().filter(|one| !one.runs_on(topology));
+        for strategy in left_out {
+            eprintln!("{}: left out, since it is for one server", strategy.name());
+        }
+        self.strategies.retain(|one| one.runs_on(topology));
+        if self.strategies.is_empty() {
+            return Err("no strategy is left".into());
+        }
+        Ok(self)
+    }
+}
+
 /// Takes one lock from several tasks, and writes a row per wait: waiter,asked_ns,granted_ns,released_ns.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "contention")]
@@ -69,6 +99,9 @@ pub(crate) struct ClientArgs {
     /// Tasks that take it
     #[arg(long)]
     pub(crate) waiters: u32,
+    /// Each task takes a lock of its own, whose name begins with that one
+    #[arg(long)]
+    pub(crate) apart: bool,
     /// Time for which it is held, in µs
     #[arg(long)]
     pub(crate) hold_us: u64,

@@ -57,16 +57,24 @@ impl Diary {
 
 /// Runs the waiters and writes their rows. Never returns before the end that it was given.
 pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
-    let strategy = Strategy::named(&args.peer).connect(&args.url, &args.name).await?;
+    let strategy = Strategy::named(&args.peer);
+    if args.apart && strategy == Strategy::Publish {
+        return Err("publish has one lock for all waiters of a process".into());
+    }
+    let connected = strategy.connect(&args.url, &args.name).await?;
     let diaries: Vec<Diary> = (0..args.waiters).map(|_| Diary::default()).collect();
-    for diary in &diaries {
+    for (waiter, diary) in diaries.iter().enumerate() {
+        let name = match args.apart {
+            true => format!("{}:{}:{waiter}", args.name, args.id),
+            false => args.name.clone(),
+        };
         let plan = Plan {
             start_ns: args.start,
             end_ns: args.end,
             hold: Duration::from_micros(args.hold_us),
             diary: diary.clone(),
         };
-        tokio::spawn(plan.run(strategy.taker()));
+        tokio::spawn(plan.run(connected.taker(&name)));
     }
     sleep_until(args.end).await;
 

@@ -72,7 +72,8 @@ const HEAD: [&str; 15] = [
 /// The table, and what its columns mean.
 pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     let mut out = format!(
-        "\none lock, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
+        "\none lock, {}, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
+        args.topology.name(),
         args.processes,
         args.hold_us,
         args.rounds,
@@ -102,7 +103,7 @@ gap        release called → the next waiter has it; ÷ PING: its median over t
 wait       asked → granted; waits that were still open at the end count as long as they lasted until then
 Jain       fairness over the waiters: 1 is all the same, 1/waiters is one takes all
 starved    waiters that got nothing in a round (the worst of them)
-CPU µs     of the server process, per acquisition
+CPU µs     of the server process, per acquisition; of all of them with replicas, but of no sentinel
 ",
     );
     out
@@ -154,7 +155,7 @@ fn row(out: &mut String, cells: &[String; 15]) {
 pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
     let mut out = String::from(
         "strategy,waiters,round,processes,hold_us,delay_us,seconds,acquisitions,handoffs,overlaps,commands,\
-         gap_p50_ns,gap_p99_ns,wait_p50_ns,wait_p99_ns,wait_max_ns,jain,starved,server_cpu_ns,ping_ns,errors\n",
+         gap_p50_ns,gap_p99_ns,wait_p50_ns,wait_p99_ns,wait_max_ns,jain,starved,server_cpu_ns,ping_ns,errors,topology\n",
     );
     for round in rounds {
         let found = &round.findings;
@@ -185,6 +186,7 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
             round.server.as_nanos().to_string(),
             round.ping.as_nanos().to_string(),
             round.errors.len().to_string(),
+            args.topology.name().to_owned(),
         ];
         out.push_str(&cells.join(","));
         out.push('\n');

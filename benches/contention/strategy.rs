@@ -8,6 +8,7 @@ use fairlock::{Lock, LockGuard, LockManager};
 
 use crate::Outcome;
 use crate::publish::{Publish, Token};
+use crate::topology::Topology;
 
 /// The lease of the strategies that want one by call: the same as fairlock's default.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -34,6 +35,11 @@ impl Strategy {
         }
     }
 
+    /// Publish-then-compete is written for one server, as its idea is.
+    pub(crate) fn runs_on(self, topology: Topology) -> bool {
+        self != Strategy::Publish || topology == Topology::Standalone
+    }
+
     /// The strategy of that name. Harnesses may call this program what they like: any other name is fairlock.
     pub(crate) fn named(name: &str) -> Strategy {
         [Strategy::Publish, Strategy::Spin]
@@ -42,12 +48,12 @@ impl Strategy {
             .unwrap_or(Strategy::Fairlock)
     }
 
-    /// Connects this process, once for all of its waiters.
+    /// Connects this process, once for all of its waiters. The name is that of the lock, if they have one together.
     pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
         Ok(match self {
-            Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?.lock(name)),
+            Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
-            Strategy::Spin => Connected::Spin(LockManager::connect(url).await?, name.to_owned()),
+            Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),
         })
     }
 }
@@ -55,18 +61,18 @@ impl Strategy {
 /// A process that is connected to the server.
 #[derive(Debug)]
 pub(crate) enum Connected {
-    Fairlock(Lock),
+    Fairlock(LockManager),
     Publish(Arc<Publish>),
-    Spin(LockManager, String),
+    Spin(LockManager),
 }
 
 impl Connected {
-    /// A waiter of this process.
-    pub(crate) fn taker(&self) -> Taker {
+    /// A waiter of this process, for the lock of this name. (A publisher has but the one that it was connected for.)
+    pub(crate) fn taker(&self, name: &str) -> Taker {
         match self {
-            Connected::Fairlock(lock) => Taker::Fairlock(lock.clone(), None),
+            Connected::Fairlock(locks) => Taker::Fairlock(locks.lock(name), None),
             Connected::Publish(lock) => Taker::Publish(lock.clone(), None),
-            Connected::Spin(locks, name) => Taker::Spin(SpinLock::new(locks, name)),
+            Connected::Spin(locks) => Taker::Spin(SpinLock::new(locks, name)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A real cluster: three masters, each with a replica.
+//! A real cluster: three masters, each with a replica, unless it is asked for another one.
 
 use std::time::Duration;
 
@@ -11,17 +11,28 @@ pub const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SLOTS: usize = 16_384;
 
-/// Six servers. The first three are masters at first, with a third of the slots each; each of the last three is the
-/// replica of the one three places before it.
+/// The servers of which the first ones are masters at first, with the same number of slots each. If there are more, each
+/// is the replica of the one as many places before it as there are masters.
 #[derive(Debug)]
 pub struct Cluster {
     pub servers: Vec<Server>,
+    masters: usize,
 }
 
 impl Cluster {
+    /// Three masters, each with a replica.
     pub async fn start() -> Cluster {
+        Cluster::of(3, 3).await
+    }
+
+    /// Masters that have no replicas.
+    pub async fn of_masters(masters: usize) -> Cluster {
+        Cluster::of(masters, 0).await
+    }
+
+    async fn of(masters: usize, replicas: usize) -> Cluster {
         let mut servers = Vec::new();
-        for _ in 0..6 {
+        for _ in 0..masters + replicas {
             let timeout = NODE_TIMEOUT.as_millis().to_string();
             let builder = Server::builder()
                 .config("cluster-enabled", "yes")
@@ -30,16 +41,18 @@ impl Cluster {
                 .config("repl-diskless-sync-delay", "0");
             servers.push(builder.start().await);
         }
-        let cluster = Cluster { servers };
+        let cluster = Cluster { servers, masters };
         cluster.meet().await;
         cluster
     }
 
     async fn meet(&self) {
+        let masters = self.masters;
+        let replicas = self.servers.len() - masters;
         for (i, server) in self.servers.iter().enumerate() {
             ok(server, &["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]).await;
-            if i < 3 {
-                let slots: Vec<String> = (SLOTS * i / 3..SLOTS * (i + 1) / 3)
+            if i < masters {
+                let slots: Vec<String> = (SLOTS * i / masters..SLOTS * (i + 1) / masters)
                     .map(|slot| slot.to_string())
                     .collect();
                 let mut words = vec!["CLUSTER", "ADDSLOTS"];
@@ -52,17 +65,19 @@ impl Cluster {
             ok(&self.servers[0], &["CLUSTER", "MEET", "127.0.0.1", &port]).await;
         }
         eventually("all know all", Duration::from_secs(30), async || {
-            let mut known = 0;
+            let all = self.servers.len();
+            let mut knowing = 0;
             for server in &self.servers {
-                known += usize::from(self.info(server, "cluster_known_nodes").await == "6");
+                let known = self.info(server, "cluster_known_nodes").await;
+                knowing += usize::from(known == all.to_string());
             }
-            known == 6
+            knowing == all
         })
         .await;
-        for i in 0..3 {
+        for i in 0..replicas {
             let master = self.id(i).await;
             eventually("a replica follows", Duration::from_secs(30), async || {
-                let reply = self.servers[i + 3]
+                let reply = self.servers[i + masters]
                     .command(&["CLUSTER", "REPLICATE", &master])
                     .await;
                 matches!(reply, Resp::Text(text) if text == "OK")
@@ -72,8 +87,9 @@ impl Cluster {
         eventually("the cluster is whole", Duration::from_secs(30), async || {
             for (i, server) in self.servers.iter().enumerate() {
                 let replication = server.info("replication").await;
-                let linked = i < 3 && replication["connected_slaves"] == "1"
-                    || i >= 3
+                let followers = usize::from(i < replicas).to_string();
+                let linked = i < masters && replication["connected_slaves"] == followers
+                    || i >= masters
                         && replication
                             .get("master_link_status")
                             .is_some_and(|status| status == "up");
@@ -103,10 +119,14 @@ impl Cluster {
             .to_owned()
     }
 
-    /// Names two of the servers, so that one may be down.
+    /// Names two of the servers if there are as many, so that one may be down.
     pub fn url(&self) -> String {
-        let (one, other) = (self.servers[0].port(), self.servers[1].port());
-        format!("redis-cluster://127.0.0.1:{one}?node=127.0.0.1:{other}")
+        let mut ports = self.servers.iter().map(Server::port);
+        let one = ports.next().expect("a server");
+        match ports.next() {
+            Some(other) => format!("redis-cluster://127.0.0.1:{one}?node=127.0.0.1:{other}"),
+            None => format!("redis-cluster://127.0.0.1:{one}"),
+        }
     }
 
     /// The slot of a key.
@@ -115,7 +135,7 @@ impl Cluster {
         usize::try_from(slot).expect("a slot")
     }
 
-    /// Which of the servers has the slot first.
+    /// Which of three masters has the slot first.
     pub fn first_owner(slot: usize) -> usize {
         (0..3).find(|i| slot < SLOTS * (i + 1) / 3).expect("a slot")
     }

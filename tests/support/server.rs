@@ -147,6 +147,11 @@ impl Server {
         }
     }
 
+    /// Whether there is a server to start.
+    pub fn is_installed() -> bool {
+        installed().is_some()
+    }
+
     /// Whether the server at hand was built with TLS: one that was not doesn't know the setting. Either ends at once,
     /// since it is to listen nowhere.
     pub fn has_tls() -> bool {
@@ -361,13 +366,16 @@ pub(super) fn info_lines(text: &str) -> HashMap<String, String> {
 }
 
 fn find_binary() -> PathBuf {
+    installed().expect("redis-server or valkey-server on the PATH: run scripts/install-server")
+}
+
+fn installed() -> Option<PathBuf> {
     if let Some(binary) = std::env::var_os("FAIRLOCK_TEST_SERVER") {
-        return binary.into();
+        return Some(binary.into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     ["redis-server", "valkey-server"]
         .iter()
         .flat_map(|name| std::env::split_paths(&path).map(move |dir| dir.join(name)))
         .find(|candidate| candidate.is_file())
-        .expect("redis-server or valkey-server on the PATH: run scripts/install-server")
 }

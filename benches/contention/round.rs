@@ -1,0 +1,264 @@
+//! One round: client processes that take locks from one instant to another, and what the servers spent meanwhile.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::process::{Child, Command};
+
+use crate::Outcome;
+use crate::analysis::Wait;
+use crate::args::CompareArgs;
+use crate::client::{monotonic_ns, sleep_until};
+use crate::info::{commands_sent, cpu_seconds};
+use crate::strategy::Strategy;
+use crate::topology::Place;
+use crate::wire::Wire;
+
+/// Time for the client processes to start and connect, and a little more for each waiter.
+const READY: Duration = Duration::from_millis(400);
+const READY_PER_WAITER: Duration = Duration::from_micros(500);
+
+/// Time for a client process to write its rows and end.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What client processes are to do.
+#[derive(Debug)]
+pub(crate) struct Task<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) strategy: Strategy,
+    pub(crate) waiters: u32,
+    /// Whether each waiter has a lock of its own.
+    pub(crate) apart: bool,
+    /// Names the round.
+    pub(crate) label: String,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Played {
+    /// The rows of all processes.
+    pub(crate) history: Vec<Wait>,
+    /// The measured time.
+    pub(crate) begin_ns: i64,
+    pub(crate) end_ns: i64,
+    /// What each server spent within it.
+    pub(crate) spent: Vec<Cost>,
+    /// What client processes complained of.
+    pub(crate) errors: Vec<String>,
+}
+
+/// Where rounds are played one after the other.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    args: &'a CompareArgs,
+    scratch: Scratch,
+    bar: ProgressBar,
+}
+
+impl<'a> Stage<'a> {
+    /// `rounds`: how many waiters each of them has.
+    pub(crate) fn new(args: &'a CompareArgs, rounds: impl Iterator<Item = u32>) -> io::Result<Stage<'a>> {
+        Ok(Stage {
+            args,
+            scratch: Scratch::new(args.rows.clone())?,
+            bar: progress_bar(args, rounds),
+        })
+    }
+
+    pub(crate) async fn play(&self, task: &Task<'_>) -> Outcome<Played> {
+        let start_ns = monotonic_ns() + nanos(READY + READY_PER_WAITER * task.waiters);
+        let begin_ns = start_ns + nanos(Duration::from_secs_f64(self.args.warmup));
+        let end_ns = begin_ns + nanos(Duration::from_secs_f64(self.args.seconds));
+        let processes = self.args.processes.min(task.waiters);
+        let mut clients = Vec::new();
+        for id in 0..processes {
+            let share = task.waiters / processes + u32::from(id < task.waiters % processes);
+            clients.push(self.client(task, share, id, start_ns, end_ns)?);
+        }
+
+        self.pass_time(begin_ns).await;
+        let before = Cost::of_all(task.place)?;
+        self.pass_time(end_ns).await;
+        let after = Cost::of_all(task.place)?;
+
+        let (mut history, mut errors) = (Vec::new(), Vec::new());
+        for client in clients {
+            errors.extend(client.join(&mut history).await?);
+        }
+        Ok(Played {
+            history,
+            begin_ns,
+            end_ns,
+            spent: before
+                .iter()
+                .zip(&after)
+                .map(|(before, after)| after.since(before))
+                .collect(),
+            errors,
+        })
+    }
+
+    fn client(
+        &self,
+        task: &Task<'_>,
+        waiters: u32,
+        id: u32,
+        start_ns: i64,
+        end_ns: i64,
+    ) -> io::Result<Client> {
+        let rows = self.scratch.folder.join(format!("{}-{id}.csv", task.label));
+        // A lock of its own for every round: what the last one's clients left behind is none of its business.
+        let name = format!("contention:{}:{start_ns}", task.label);
+        let process = Command::new(std::env::current_exe()?)
+            .args(["--peer", task.strategy.name(), "--url", task.place.url()])
+            .args(["--name", &name])
+            .args(["--waiters", &waiters.to_string()])
+            .args(["--hold-us", &self.args.hold_us.to_string()])
+            .args(["--id", &id.to_string()])
+            .args(["--start", &start_ns.to_string(), "--end", &end_ns.to_string()])
+            .args(task.apart.then_some("--apart"))
+            .arg("--out")
+            .arg(&rows)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Client { process, rows })
+    }
+
+    /// Says what is being played.
+    pub(crate) fn announce(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    /// Lets time pass, and shows it.
+    async fn pass_time(&self, until_ns: i64) {
+        const STEP: Duration = Duration::from_millis(100);
+        while monotonic_ns() + nanos(STEP) < until_ns {
+            tokio::time::sleep(STEP).await;
+            self.bar.inc(1);
+        }
+        sleep_until(until_ns).await;
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A client process under way. It is killed when this is dropped.
+#[derive(Debug)]
+struct Client {
+    process: Child,
+    rows: PathBuf,
+}
+
+impl Client {
+    /// Waits for its end and adds its rows to the history. Returns what it complained of.
+    async fn join(self, history: &mut Vec<Wait>) -> Outcome<Vec<String>> {
+        let output = tokio::time::timeout(WRITE_TIMEOUT, self.process.wait_with_output())
+            .await
+            .map_err(|_| "a client process did not end in time")??;
+        let complaints: Vec<String> = String::from_utf8_lossy(&output.stderr)
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        if !output.status.success() {
+            let last = complaints.last().map_or("it said nothing", String::as_str);
+            return Err(format!("a client process failed ({}): {last}", output.status).into());
+        }
+        for line in std::fs::read_to_string(&self.rows)?.lines() {
+            history
+                .push(Wait::parse(line).ok_or_else(|| format!("a client process wrote the row {line:?}"))?);
+        }
+        Ok(complaints)
+    }
+}
+
+/// What a server has spent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    /// Commands that clients sent.
+    pub(crate) commands: u64,
+    pub(crate) cpu: Duration,
+}
+
+impl Cost {
+    /// So far, by each server.
+    fn of_all(place: &Place) -> Outcome<Vec<Cost>> {
+        place.servers().iter().map(|url| Cost::of(url)).collect()
+    }
+
+    fn of(url: &str) -> Outcome<Cost> {
+        let mut wire = Wire::connect(url)?;
+        let commands = commands_sent(&wire.command(&["INFO", "commandstats"])?);
+        let cpu_s = cpu_seconds(&wire.command(&["INFO", "cpu"])?).ok_or("INFO cpu has no used_cpu_user")?;
+        Ok(Cost {
+            commands,
+            cpu: Duration::from_secs_f64(cpu_s),
+        })
+    }
+
+    fn since(&self, before: &Cost) -> Cost {
+        Cost {
+            commands: self.commands.saturating_sub(before.commands),
+            cpu: self.cpu.saturating_sub(before.cpu),
+        }
+    }
+
+    /// All of them together.
+    pub(crate) fn sum(costs: &[Cost]) -> Cost {
+        Cost {
+            commands: costs.iter().map(|cost| cost.commands).sum(),
+            cpu: costs.iter().map(|cost| cost.cpu).sum(),
+        }
+    }
+}
+
+/// The folder of the rows: the user's, or one that goes when this goes.
+#[derive(Debug)]
+struct Scratch {
+    folder: PathBuf,
+    temporary: bool,
+}
+
+impl Scratch {
+    fn new(wanted: Option<PathBuf>) -> io::Result<Scratch> {
+        let temporary = wanted.is_none();
+        let folder = wanted.unwrap_or_else(|| {
+            std::env::temp_dir().join(format!("fairlock-rows-{}-{}", std::process::id(), monotonic_ns()))
+        });
+        std::fs::create_dir_all(&folder)?;
+        Ok(Scratch { folder, temporary })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.temporary {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// A bar that counts tenths of a second, hidden unless stderr is a terminal.
+fn progress_bar(args: &CompareArgs, rounds: impl Iterator<Item = u32>) -> ProgressBar {
+    let total_s: f64 = rounds
+        .map(|waiters| (READY + READY_PER_WAITER * waiters).as_secs_f64() + args.warmup + args.seconds)
+        .sum();
+    let bar = ProgressBar::new(Duration::from_secs_f64(total_s * 10.0).as_secs());
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent:>3} %  {eta:>4} left  {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
