@@ -7,6 +7,9 @@
 //! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the agenda of the
 //! room's attendant.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,16 +47,10 @@ struct State {
     /// Whether the room has an attendant.
     attended: bool,
     agenda: Agenda,
-    record: Option<Record>,
+    /// [`Client::losses`] when the client's record was opened on the server; `None` when there may be none. Questions
+    /// keep it fresh while somebody waits, so that it is known for no longer than that.
+    record: Option<u64>,
     empty_since: Option<Tick>,
-}
-
-/// What is known of the client's record on the server.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    until: Tick,
-    /// [`Client::losses`] when it was opened.
-    losses: u64,
 }
 
 #[derive(Debug)]
@@ -89,8 +86,8 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug)]
 struct About {
     number: u64,
-    /// The record that it opens or prolongs, if it does.
-    record: Option<Record>,
+    /// That of the record that it opens or prolongs, if it does.
+    record: Option<u64>,
     /// The request, or one whose place it took, has been queued before, as far as is known here.
     again: bool,
 }
@@ -151,6 +148,8 @@ impl Room {
     fn note_empty(&self, state: &mut State) {
         if state.waiters.is_empty() {
             state.empty_since = Some(self.client.now());
+            // It may run out, or have been taken away, and no question tells: the next one opens it.
+            state.record = None;
         }
     }
 
@@ -174,11 +173,8 @@ impl Room {
     pub(crate) fn ask(&self, number: u64, question: bool) -> Option<Asked> {
         let losses = self.client.losses();
         let not_after = self.client.not_after(&self.keys);
-        let now = self.client.now();
         let state = locked(&self.state);
-        let opened = state
-            .record
-            .is_some_and(|record| record.losses == losses && now < record.until);
+        let opened = state.record == Some(losses);
         let waiter = state.waiters.get(&number)?;
         let mode = match (opened, question) {
             (false, _) => Mode::Open,
@@ -195,15 +191,12 @@ impl Room {
             ticket: waiter.ticket,
             heartbeat: self.client.options.heartbeat,
         };
-        // Less a tenth, for clocks and the way there: opening once too often does no harm.
-        let until = now.after(self.client.options.heartbeat * 9 / 10);
-        let record = (mode != Mode::Wait).then_some(Record { until, losses });
         Some(Asked {
             call,
             trail: Arc::clone(&waiter.trail),
             about: About {
                 number,
-                record,
+                record: (mode != Mode::Wait).then_some(losses),
                 again: question || waiter.ticket.is_some(),
             },
         })
@@ -260,7 +253,9 @@ impl Room {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
         // Only a call that queued opened the record, or prolonged it.
-        state.record = about.record.or(state.record);
+        if !state.waiters.is_empty() {
+            state.record = about.record.or(state.record);
+        }
         // It was not in the queue though it had been: then the others are not either. That counts also when it has
         // heard of its grant before this.
         let mine = usize::from(state.waiters.contains_key(&about.number));

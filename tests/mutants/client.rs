@@ -16,12 +16,12 @@ const SCRIPT: &str = "src/script.rs";
 
 /// The promises, in memory and with time paused.
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
+const ROOM_TESTS: &str = "--lib room::";
 const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
 const REPLIES: &[&str] = &["--test faults replies::"];
 const WAITERS: &[&str] = &["--test faults waiters::"];
-const CONNECTIONS: &[&str] = &["--test faults connections::", "--test faults forgetful::"];
 const NETWORK: &[&str] = &["--test faults network::"];
 const MIGRATION: &[&str] = &["--test cluster migration::"];
 const READERS: &[&str] = &["--lib fuzzing"];
@@ -115,18 +115,20 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold is renewed when a third is used up", LEASE, "now.after(deadline.since(now) / 3)\n}\n\n/// When to repeat",
         "now.after(deadline.since(now) * 2)\n}\n\n/// When to repeat", UNITS),
 
-    edit("a room whose client lost a lease opens its record again", ROOM, "record.losses == losses && now < record.until", "now < record.until",
-        &[PROMISES, "--test faults holders::", "--test faults waiters::"]),
-    edit("a room whose record may have run out opens it again", ROOM, "record.losses == losses && now < record.until", "record.losses == losses",
-        IN_MEMORY),
+    edit("a room whose client lost a lease opens its record again", ROOM, "state.record == Some(losses)", "state.record.is_some()",
+        &[ROOM_TESTS, PROMISES, "--test faults holders::", "--test faults waiters::"]),
+    edit("a room that was empty opens its record again", ROOM, "            state.record = None;\n        }\n    }\n\n    /// Whether nothing", "        }\n    }\n\n    /// Whether nothing",
+        &[ROOM_TESTS]),
+    edit("a room asks for the one whose turn comes first", ROOM, "(waiter.ticket.is_none(), waiter.ticket, **number)", "(waiter.ticket.is_none(), **number)",
+        &[ROOM_TESTS]),
     edit("who found the lock free after a missed turn has the others ask", ROOM,
-        "if about.again && !grant.pushed {", "if false {", &["--test fairness", "--test faults connections::"]),
+        "if about.again && !grant.pushed {", "if false {", &[ROOM_TESTS, "--test fairness", "--test faults connections::"]),
     edit("who finds itself removed has the others ask", ROOM,
         "let was_lost = contended.enqueued && about.again && state.waiters.len() > mine;", "let was_lost = state.waiters.len() < mine;",
         &["--test fairness", "--test faults connections::", "--test faults forgetful::"]),
     edit("a room without a record asks for all", ROOM,
         "            Acquired::Gone => {\n                self.return_all();", "            Acquired::Gone => {",
-        &["--test faults waiters::", "--test faults connections::", "--test faults forgetful::"]),
+        &[ROOM_TESTS, "--test faults waiters::", "--test faults connections::", "--test faults forgetful::"]),
     edit("a room asks before it has slept for a claim window", ROOM,
         "            .min(at.received.after(self.client.options.question_interval()))\n", "", IN_MEMORY),
     edit("a grant that nobody heard of is told by the next reply", ROOM,
@@ -135,8 +137,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a push of a later version makes all ask", ROOM, "None => self.ask_all(),", "None => {}", &["--test security"]),
     edit("a pushed grant is believed for a claim window", ROOM, "deadline.map(|deadline| deadline.min(latest))", "deadline.or(Some(latest))",
         &["--test security"]),
-    edit("after a reconnect the record is opened anew", ROOM,
-        "        self.forget_record();\n        self.ask_all();", "        self.ask_all();", CONNECTIONS),
+    edit("a record that is gone is opened anew", ROOM,
+        "        self.forget_record();\n        self.ask_all();", "        self.ask_all();", &[ROOM_TESTS]),
     edit("a grant that is nearly over is not used", ROOM,
         "if deadline.since(now) < waiter.terms.grant() / 4 {", "if false {", WAITERS),
     edit("a grant that is not used is withdrawn", ROOM,
@@ -149,7 +151,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who stops waiting makes room for another", ROOMS,
         "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(1", "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(0", IN_MEMORY),
     edit("a room that somebody is in is not removed", ROOMS, "let leaves = room.is_empty();", "let leaves = true;", IN_MEMORY),
-    edit("all who wait ask again after a reconnect", ROOMS, "            room.return_all();\n", "            let _ = room;\n", CONNECTIONS),
+    edit("all who wait ask again after a reconnect", ROOMS, "            room.return_all();\n", "            let _ = room;\n", &[ROOM_TESTS, "--test faults connections::"]),
+    edit("no answer to a call of before a reconnect tells of the record", ROOMS, "        self.client.note_loss();\n", "", &[ROOM_TESTS]),
 
     edit("a reply to another request is not accepted", SCRIPT, "if fields.text()? != request {", "if fields.text()?.is_empty() {", READERS),
     edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),

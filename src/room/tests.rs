@@ -1,0 +1,196 @@
+//! Whoever waits in a room is reached when its turn comes, whatever became of its place and of the client's record.
+//!
+//! Time stands still unless a test sleeps: what must not wait for a timer is done by [`settle`].
+
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::sleep;
+
+use super::*;
+use crate::rooms::Rooms;
+use crate::store::Listener;
+use crate::{Lock, LockGuard, LockManager, MemoryStore};
+
+const NAME: &str = "a";
+
+/// Two clients of one store.
+struct Scene {
+    store: MemoryStore,
+    /// Of the one that holds the lock while the other one waits.
+    other: Lock,
+    locks: LockManager,
+    lock: Lock,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let store = MemoryStore::new();
+        let client = || LockManager::builder().in_memory(&store).unwrap();
+        let (other, locks) = (client(), client());
+        Scene {
+            other: other.lock(NAME),
+            lock: locks.lock(NAME),
+            locks,
+            store,
+        }
+    }
+
+    fn rooms(&self) -> &Arc<Rooms> {
+        self.locks.service().rooms()
+    }
+
+    fn room(&self) -> Arc<Room> {
+        let keys = Arc::new(Keys::new("fairlock", NAME).unwrap());
+        let channel = keys.channel_of(&self.rooms().client().id);
+        self.rooms().enter(&keys, &channel, |_| ()).0
+    }
+
+    /// Another waiter, queued and subscribed.
+    async fn waiter(&self) -> JoinHandle<LockGuard> {
+        let wait = self.lock.acquire();
+        let waiter = tokio::spawn(async move { wait.await.unwrap() });
+        settle().await;
+        assert!(!waiter.is_finished());
+        waiter
+    }
+}
+
+/// Everything happens that needs no time.
+async fn settle() {
+    for _ in 0..200 {
+        yield_now().await;
+    }
+}
+
+/// The guard of a waiter that has heard of its grant.
+async fn granted(waiter: JoinHandle<LockGuard>) -> LockGuard {
+    settle().await;
+    assert!(waiter.is_finished(), "it waits for a timer");
+    waiter.await.unwrap()
+}
+
+async fn released(guard: LockGuard) {
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_of_a_room_is_reached_though_the_last_record_is_about_to_run_out() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+
+    let heartbeat = scene.rooms().client().options.heartbeat;
+    sleep(heartbeat * 8 / 10).await;
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    sleep(heartbeat * 3 / 10 - Duration::from_millis(500)).await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    let forgotten = granted(waiter).await;
+    let lease = forgotten.lease().length();
+    forgotten.forget();
+    let guard = scene.other.acquire().await.unwrap();
+    assert!(guard.lease().length() >= lease);
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_a_room_are_reached_after_a_reconnect() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiters = [scene.waiter().await, scene.waiter().await];
+    scene.store.forget_records();
+    scene.rooms().reconnected(ServerId::default());
+    settle().await;
+    released(guard).await;
+    for waiter in waiters {
+        released(granted(waiter).await).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let _waiter = scene.waiter().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    room.forget_record();
+    let before = room.ask(first, true).unwrap();
+    scene.rooms().reconnected(ServerId::default());
+    let (heard, _) = room.send(before).await.unwrap();
+    assert_eq!(heard, Heard::Queued);
+    assert_eq!(room.ask(first, true).unwrap().call.mode, Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_a_room_are_reached_once_a_question_was_answered_that_the_record_is_gone() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiters = [scene.waiter().await, scene.waiter().await];
+    scene.store.forget_records();
+    sleep(scene.rooms().client().options.question_interval() + 2 * JITTER).await;
+    settle().await;
+    released(guard).await;
+    for waiter in waiters {
+        released(granted(waiter).await).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_a_room_are_reached_once_one_found_the_lock_free_that_had_missed_its_turn() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiters = [scene.waiter().await, scene.waiter().await, scene.waiter().await];
+    scene.store.forget_records();
+    // Nobody can be reached: all lose their places.
+    released(guard).await;
+    settle().await;
+    let room = scene.room();
+    assert_eq!(room.numbers().len(), 3, "nobody has heard of anything");
+    // As after a lost reply.
+    room.ask_again(room.numbers()[0]);
+    for waiter in waiters {
+        released(granted(waiter).await).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_asks_for_the_one_whose_turn_comes_first() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let _waiter = scene.waiter().await;
+    let room = scene.room();
+    let oldest = room.first().unwrap();
+    let ticket = locked(&room.state).waiters[&oldest].ticket.unwrap();
+    let terms = locked(&room.state).waiters[&oldest].terms;
+    let client = scene.rooms().client();
+    // They wait on in places of before, as after a grant that came too late; and one has no place yet.
+    let mut verdicts = Vec::new();
+    for ticket in [Some(Ticket(ticket.0 - 1)), Some(Ticket(ticket.0 - 2)), None] {
+        let request = client.next_request(&terms, None);
+        verdicts.push((
+            request.number(),
+            room.join(&request, terms, ticket, &Arc::new(Trail::default())),
+        ));
+    }
+    let turns: Vec<u64> = std::iter::from_fn(|| {
+        let first = room.first()?;
+        room.quit(first);
+        Some(first)
+    })
+    .collect();
+    let [one_before, two_before, none] = [0, 1, 2].map(|n: usize| verdicts[n].0);
+    assert_eq!(turns, [two_before, one_before, oldest, none]);
+}
