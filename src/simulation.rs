@@ -28,9 +28,11 @@
 mod ear;
 mod faults;
 mod history;
+mod idleness;
 mod invariants;
 mod line;
 mod network;
+mod pace;
 mod plan;
 pub(crate) mod process;
 mod run;

@@ -169,7 +169,8 @@ impl Ears {
     }
 
     /// The connection breaks. If it is only half closed, the server takes it for alive for a while.
-    pub(super) fn cut(&self, half_open: bool) {
+    /// Returns when there will be a new one, if there was any.
+    pub(super) fn cut(&self, half_open: bool) -> Option<Duration> {
         let open = {
             let mut state = locked(&self.state);
             for channel in state.channels.values_mut() {
@@ -177,7 +178,7 @@ impl Ears {
             }
             state.current.take()
         };
-        let Some(open) = open else { return };
+        let open = open?;
         open.ear.cut.store(true, Ordering::Relaxed);
         let ends = self.ends();
         let alive = if half_open {
@@ -192,6 +193,7 @@ impl Ears {
             let process = Arc::clone(&at.process);
             process.deliver(move || at.ears.reopen());
         });
+        Some(back)
     }
 
     /// The server loses a subscription, and nobody is told.
@@ -270,12 +272,12 @@ impl Listener for Ear {
                 grant: push.grant,
             });
         }
-        if network.strikes(Fault::LostPush) {
+        if network.strikes(Fault::LostPush, ends.client) {
             return;
         }
         let (channel, message) = (channel.to_owned(), message.to_owned());
-        let double = network.strikes(Fault::DoublePush);
-        let slow = network.strikes(Fault::SlowPush);
+        let double = network.strikes(Fault::DoublePush, ends.client);
+        let slow = network.strikes(Fault::SlowPush, ends.client);
         if double || slow {
             let (at, ear) = (Arc::clone(&ends), Arc::clone(&ear));
             let (channel, message) = (channel.clone(), message.clone());

@@ -40,8 +40,10 @@ impl World {
             }
             tokio::time::sleep(pause).await;
             let fault = faults[self.rng.usize(..faults.len())];
-            if self.happens(fault) {
-                self.network.history.fault(fault);
+            let victim = self.rng.usize(..self.peers.len());
+            if let Some(lasts) = self.happens(fault, victim) {
+                let client = (!fault.strikes_all()).then_some(victim);
+                self.network.history.fault(fault, client, lasts);
             }
         }
     }
@@ -55,50 +57,68 @@ impl World {
         }
     }
 
-    fn happens(&mut self, fault: Fault) -> bool {
+    /// Has something go wrong, if it can, and tells how long it lasts.
+    fn happens(&mut self, fault: Fault, victim: usize) -> Option<Duration> {
         let span = Duration::from_millis(self.rng.u64(10..=6000));
-        let victim = self.rng.usize(..self.peers.len());
         let last_alive = self.peers.iter().filter(|peer| !peer.killed).count() == 1;
         let peer = &mut self.peers[victim];
-        match fault {
-            Fault::CommandsCut => peer.ends.cut(false),
-            Fault::CommandsSilent => peer.ends.cut(true),
-            Fault::MessagesCut => peer.ends.ears.cut(false),
-            Fault::MessagesHalfOpen => peer.ends.ears.cut(true),
-            Fault::Deaf => peer.ends.ears.lose_one(),
+        let lasts = match fault {
+            Fault::CommandsCut => return peer.ends.cut(false),
+            Fault::CommandsSilent => return peer.ends.cut(true),
+            Fault::MessagesCut => return peer.ends.ears.cut(false),
+            Fault::MessagesHalfOpen => return peer.ends.ears.cut(true),
+            Fault::Deaf => {
+                peer.ends.ears.lose_one();
+                Duration::ZERO
+            }
             Fault::Stopped => {
                 if peer.killed {
-                    return false;
+                    return None;
                 }
                 peer.process.stop();
                 let process = Arc::clone(&peer.process);
                 self.network.after(span, move || process.go_on());
+                span
             }
             Fault::Killed => {
                 if peer.killed || last_alive {
-                    return false;
+                    return None;
                 }
                 peer.killed = true;
                 peer.process.kill();
                 peer.ends.cut(false);
                 peer.ends.ears.cut(self.rng.bool());
                 self.network.history.record(Event::Died { client: victim });
+                Duration::ZERO
             }
-            Fault::Refusing => self.server.refuse(span),
-            Fault::Stalled => self.server.stall(span),
-            Fault::Flushed => self.server.flush(),
-            Fault::RecordsForgotten => self.server.store.forget_records(),
+            Fault::Refusing => {
+                self.server.refuse(span);
+                span
+            }
+            Fault::Stalled => {
+                self.server.stall(span);
+                span
+            }
+            Fault::Flushed => {
+                self.server.flush();
+                Duration::ZERO
+            }
+            Fault::RecordsForgotten => {
+                self.server.store.forget_records();
+                Duration::ZERO
+            }
             Fault::Closed => {
                 if peer.closed {
-                    return false;
+                    return None;
                 }
                 peer.closed = true;
                 let manager = peer.manager.clone();
                 // What it could not release shows in the end.
                 peer.process.spawn(async move { drop(manager.close().await) });
+                Duration::ZERO
             }
-            _ => return false,
-        }
-        true
+            _ => return None,
+        };
+        Some(lasts)
     }
 }

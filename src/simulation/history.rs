@@ -1,12 +1,15 @@
 //! What happened in one simulation, in its order: what tasks asked for and got, what the server executed, what went wrong.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::pace::Pace;
 use crate::client::locked;
+use crate::key::Request;
 use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed};
 use crate::{Error, Fence, LockGuard, Owner};
 
@@ -59,6 +62,12 @@ impl Fault {
         Fault::DoublePush,
         Fault::SlowPush,
     ];
+
+    /// Whether it strikes the server, and with it all clients.
+    pub(super) fn strikes_all(self) -> bool {
+        use Fault::{Flushed, RecordsForgotten, Refusing, Stalled};
+        matches!(self, Refusing | Stalled | Flushed | RecordsForgotten)
+    }
 
     pub(super) const OF_THE_WORLD: [Fault; 12] = [
         Fault::CommandsCut,
@@ -146,7 +155,17 @@ pub(super) enum Event {
         key: String,
         fence: Fence,
     },
-    Fault(Fault),
+    /// Something goes wrong, which may hold up this client, or all of them, until then.
+    Fault {
+        fault: Fault,
+        client: Option<usize>,
+        until: Duration,
+    },
+    /// Who holds a lock from now on, on the server, and until when if nothing is renewed.
+    Holds {
+        key: String,
+        holds: BTreeMap<Request, Duration>,
+    },
     /// A client's process is gone for good, and its calls with it.
     Died {
         client: usize,
@@ -217,6 +236,7 @@ impl fmt::Debug for Deed {
 
 pub(super) struct History {
     start: Instant,
+    pace: Pace,
     events: Mutex<Vec<(Duration, Event)>>,
     ops: Mutex<Op>,
     believers: Mutex<Vec<Believer>>,
@@ -229,9 +249,10 @@ struct Believer {
 }
 
 impl History {
-    pub(super) fn new() -> Arc<History> {
+    pub(super) fn new(pace: Pace) -> Arc<History> {
         Arc::new(History {
             start: Instant::now(),
+            pace,
             events: Mutex::default(),
             ops: Mutex::default(),
             believers: Mutex::default(),
@@ -242,8 +263,18 @@ impl History {
         locked(&self.events).push((self.start.elapsed(), event));
     }
 
-    pub(super) fn fault(&self, fault: Fault) {
-        self.record(Event::Fault(fault));
+    /// Something goes wrong with this client, or with all of them, and is over after so long.
+    pub(super) fn fault(&self, fault: Fault, client: Option<usize>, lasts: Duration) {
+        let until = self.start.elapsed() + lasts + self.pace.recovery(fault);
+        self.record(Event::Fault { fault, client, until });
+    }
+
+    /// The holds of a lock have changed; given is how long each lasts.
+    pub(super) fn holds(&self, key: &str, left: impl Iterator<Item = (Request, Duration)>) {
+        let now = self.start.elapsed();
+        let holds = left.map(|(request, left)| (request, now + left)).collect();
+        let key = key.to_owned();
+        self.record(Event::Holds { key, holds });
     }
 
     pub(super) fn asked(&self, client: usize, lock: usize, way: Way) -> Op {

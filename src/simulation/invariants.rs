@@ -3,28 +3,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Deed, Event, Op, Way};
-use super::run::BEGINNING_US;
-use crate::key::{ClientId, Request};
-use crate::store::{Acquired, Grant, Mode, ReleaseOutcome, ReleaseWhat};
+use super::history::{Belief, Deed, Event, Fault, Op, Way};
+use super::idleness;
+use super::plan::Plan;
+use crate::key::Request;
+use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 
 /// All that is wrong with a history, in words.
 pub(super) fn violations(
     events: &[(Duration, Event)],
-    faultless: bool,
+    plan: &Plan,
     key_of: impl Fn(usize) -> String,
 ) -> Vec<String> {
+    let faultless = plan.is_faultless();
     let facts = Facts::gather(events);
     let mut wrong = Vec::new();
     exclusion(events, &facts, &key_of, &mut wrong);
     fences(events, &facts, &key_of, &mut wrong);
     releases(events, &facts, &key_of, &mut wrong);
     ends(events, &facts, faultless, &mut wrong);
-    orphans(events, &facts, faultless, &mut wrong);
     if faultless {
         order(events, &facts, &key_of, &mut wrong);
     }
+    wrong.extend(idleness::delays(events, plan, &key_of));
     wrong
 }
 
@@ -64,7 +66,9 @@ impl<'a> Facts<'a> {
                         *facts.released.entry((&call.keys.lock, fence)).or_default() += 1;
                     }
                 }
-                Event::Fault(super::history::Fault::Closed) => facts.closed = true,
+                Event::Fault {
+                    fault: Fault::Closed, ..
+                } => facts.closed = true,
                 Event::Died { client } => {
                     facts.died.insert(*client);
                 }
@@ -205,59 +209,6 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     if !open.is_empty() {
         wrong.push(format!("starved: calls {open:?}"));
     }
-}
-
-/// While nothing goes wrong, every grant comes to a task, or is given back at once: none is left to its lease.
-fn orphans(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong: &mut Vec<String>) {
-    let mut calm = faultless;
-    let mut granted: BTreeMap<&Request, (&str, &Grant)> = BTreeMap::new();
-    for (at, event) in events {
-        let (key, grant) = match event {
-            Event::Calm => {
-                calm = true;
-                continue;
-            }
-            Event::Pushed { key, grant } => (&**key, grant),
-            Event::Executed {
-                deed: Deed::Acquire(call, Acquired::Granted(grant)),
-                ..
-            } => (&*call.keys.lock, grant),
-            Event::Executed {
-                deed: Deed::Release(call, _),
-                ..
-            } => {
-                if let Some((_, grant)) = granted.get(&call.request) {
-                    if *at < local(grant) {
-                        granted.remove(&call.request);
-                    }
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        let died = facts
-            .died
-            .iter()
-            .any(|client| *grant.request.client() == *ClientId::from_number(*client as u128).to_string());
-        if calm && !died && grant.request.is_owner() && !facts.is_revoked(key, grant.fence) {
-            granted.entry(&grant.request).or_insert((key, grant));
-        }
-    }
-    let heard: BTreeSet<&str> = facts
-        .beliefs
-        .values()
-        .map(|belief| belief.owner.as_str())
-        .collect();
-    for (request, (key, grant)) in granted {
-        if !heard.contains(request.as_str()) {
-            wrong.push(format!("nobody knows of this hold of {key}: {grant:?}"));
-        }
-    }
-}
-
-/// When a grant ends unless it is renewed, since the beginning.
-fn local(grant: &Grant) -> Duration {
-    Duration::from_millis(grant.deadline.ms()) - Duration::from_micros(BEGINNING_US)
 }
 
 /// Who was queued once, and was reachable at its turn, has the lock in the order of the queue.

@@ -202,7 +202,7 @@ impl Ends {
         locked(&pipe.end)
             .broken
             .push(Box::new(move |failure| told.tell(Err(failure))));
-        let slow = self.network.strikes(Fault::SlowCall);
+        let slow = self.network.strikes(Fault::SlowCall, self.client);
         let delay = self.network.latency()
             + if slow {
                 self.network.ms(10..=3000)
@@ -243,13 +243,13 @@ impl Ends {
         let Some(answer) = self.server.execute(self.client, &self.executor, &operation) else {
             return;
         };
-        if self.network.strikes(Fault::LostReply) {
+        if self.network.strikes(Fault::LostReply, self.client) {
             if self.network.one_in(3) {
                 self.repeat(self.network.ms(0..=4000), operation);
             }
             return;
         }
-        if self.network.strikes(Fault::ExecutedTwice) {
+        if self.network.strikes(Fault::ExecutedTwice, self.client) {
             self.server.execute(self.client, &self.executor, &operation);
         }
         self.reply(pipe, move || caller.tell(Ok((sent, answer.at.now, answer.reply))));
@@ -266,7 +266,7 @@ impl Ends {
     }
 
     fn reply(&self, pipe: &Arc<Pipe>, tell: impl FnOnce() + Send + 'static) {
-        let slow = self.network.strikes(Fault::SlowReply);
+        let slow = self.network.strikes(Fault::SlowReply, self.client);
         let delay = self.network.latency()
             + if slow {
                 self.network.ms(10..=3000)
@@ -282,21 +282,25 @@ impl Ends {
     }
 
     /// The connection breaks: at once for everybody, or, if `silent`, only for what is sent.
-    pub(super) fn cut(self: &Arc<Self>, silent: bool) {
-        let Some(pipe) = locked(&self.state).pipe.clone() else {
-            return;
-        };
+    /// Returns when there will be a new one, if there was any.
+    pub(super) fn cut(self: &Arc<Self>, silent: bool) -> Option<Duration> {
+        let pipe = locked(&self.state).pipe.clone()?;
         let fate = if self.network.one_in(2) {
             Fate::Lost
         } else {
             Fate::Late(Instant::now() + self.network.ms(0..=6000))
         };
         locked(&pipe.end).fate.get_or_insert(fate);
+        let noticed = match silent {
+            // Until a call is not answered in time.
+            true => self.attempt_timeout + self.network.ms(0..=1000),
+            false => Duration::ZERO,
+        };
+        let back = self.network.ms(0..=3000);
         let ends = Arc::clone(self);
         let down = move || {
             locked(&ends.state).pipe = None;
             pipe.fail(&unknown("the connection broke"));
-            let back = ends.network.ms(0..=3000);
             let up = Arc::clone(&ends);
             ends.network.after(back, move || {
                 let process = Arc::clone(&up.process);
@@ -304,12 +308,11 @@ impl Ends {
             });
         };
         if silent {
-            // Until a call is not answered in time.
-            self.network
-                .after(self.attempt_timeout + self.network.ms(0..=1000), down);
+            self.network.after(noticed, down);
         } else {
             down();
         }
+        Some(noticed + back)
     }
 
     /// A new connection: told to the client before any reply that comes on it.

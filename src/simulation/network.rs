@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::history::{Fault, History};
+use super::pace::LONGEST_DELAY;
 use crate::client::locked;
 
 type Event = Box<dyn FnOnce() + Send>;
@@ -99,15 +100,19 @@ impl Network {
         locked(&self.state).rng.u32(..n) == 0
     }
 
-    /// Whether this fault happens to a message now; if so, it is counted.
-    pub(super) fn strikes(&self, fault: Fault) -> bool {
+    /// Whether this fault happens to a message of this client now; if so, it is counted.
+    pub(super) fn strikes(&self, fault: Fault, client: usize) -> bool {
         let strikes = {
             let mut state = locked(&self.state);
             let rate = state.weather.get(&fault).copied();
             rate.is_some_and(|rate| state.rng.u16(..1000) < rate)
         };
         if strikes {
-            self.history.fault(fault);
+            let lasts = match fault {
+                Fault::SlowCall | Fault::SlowReply => LONGEST_DELAY,
+                _ => Duration::ZERO,
+            };
+            self.history.fault(fault, Some(client), lasts);
         }
         strikes
     }

@@ -7,6 +7,7 @@ use fastrand::Rng;
 
 use super::history::Fault;
 use super::network::Weather;
+use super::pace::Pace;
 use crate::options::ManagerOptions;
 
 #[derive(Clone, Debug)]
@@ -73,6 +74,10 @@ impl Plan {
             faults,
             calm_after: Duration::from_millis(rng.u64(1000..=10_000)),
         }
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        Pace::of(&self.options, self.latency)
     }
 
     /// Whether nothing goes wrong at all.

@@ -71,7 +71,7 @@ impl Outcome {
 }
 
 async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
-    let history = History::new();
+    let history = History::new(plan.pace());
     let network = Network::new(
         Arc::clone(&history),
         rng.fork(),
@@ -100,7 +100,7 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     left.extend(world.quiet_end(plan, &mut rng).await);
 
     let events = history.events();
-    let mut violations = violations(&events, plan.is_faultless(), key);
+    let mut violations = violations(&events, plan, key);
     violations.extend(left);
     let stats = world.peers.iter().map(|peer| peer.manager.stats());
     let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {

@@ -1,5 +1,6 @@
 //! The server: the in-memory store, which may refuse, stall or forget.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 
 use super::history::{Deed, Event, History};
 use crate::client::locked;
+use crate::key::Request;
 use crate::lease::Fence;
 use crate::store::memory::{Connection, MemoryStore};
 use crate::store::{
@@ -21,6 +23,8 @@ pub(super) struct Server {
     history: Arc<History>,
     refuses_until: Mutex<Instant>,
     stalls_until: Mutex<Instant>,
+    /// As they were when last told to the history.
+    holds: Mutex<BTreeMap<String, BTreeMap<Request, u64>>>,
 }
 
 impl Server {
@@ -30,6 +34,7 @@ impl Server {
             history,
             refuses_until: Mutex::new(Instant::now()),
             stalls_until: Mutex::new(Instant::now()),
+            holds: Mutex::default(),
         })
     }
 
@@ -63,6 +68,26 @@ impl Server {
             });
         }
         self.store.flush();
+        self.note_holds();
+    }
+
+    /// Tells the history what has changed.
+    fn note_holds(&self) {
+        let now = self.store.now_ms();
+        let holds = self.store.holds();
+        let mut before = locked(&self.holds);
+        let keys: BTreeSet<&String> = before.keys().chain(holds.keys()).collect();
+        for key in keys {
+            let (old, new) = (before.get(key), holds.get(key));
+            if old.unwrap_or(&BTreeMap::new()) != new.unwrap_or(&BTreeMap::new()) {
+                let left = new.into_iter().flatten().map(|(request, deadline)| {
+                    let left = Duration::from_millis(deadline.saturating_sub(now));
+                    (request.clone(), left)
+                });
+                self.history.holds(key, left);
+            }
+        }
+        *before = holds;
     }
 
     pub(super) fn holds(&self, key: &str, fence: Fence) -> bool {
@@ -86,6 +111,7 @@ impl Server {
         let answer = operation.call(connection).now_or_never()?.ok()?;
         let deed = operation.deed(&answer.reply);
         self.history.record(Event::Executed { client, deed });
+        self.note_holds();
         Some(answer)
     }
 }

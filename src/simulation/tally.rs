@@ -43,7 +43,7 @@ impl Tally {
                         _ => {}
                     }
                 }
-                Event::Fault(fault) => *self.faults.entry(*fault).or_default() += 1,
+                Event::Fault { fault, .. } => *self.faults.entry(*fault).or_default() += 1,
                 _ => {}
             }
         }

@@ -1,9 +1,12 @@
 //! What a simulation sees of a store, and does to it, that no client can.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::lock::Lock;
 use super::rules::Rules;
 use super::{MemoryStore, Shared, millis};
+use crate::key::Request;
 use crate::lease::Fence;
 
 /// A lock that is held, by its key.
@@ -55,6 +58,19 @@ impl MemoryStore {
         held
     }
 
+    /// The holds of each lock as last written, with their deadlines in the store's time.
+    pub(crate) fn holds(&self) -> BTreeMap<String, BTreeMap<Request, u64>> {
+        let state = self.0.state();
+        let holds_of = |lock: &Lock| {
+            let holds = lock.written.iter().flat_map(|holder| &holder.holds);
+            holds
+                .map(|(request, hold)| (request.clone(), hold.deadline))
+                .collect()
+        };
+        let locks = state.rules.locks.iter();
+        locks.map(|(key, lock)| (key.clone(), holds_of(lock))).collect()
+    }
+
     /// How many requests are queued, over all locks.
     pub(crate) fn queued(&self) -> usize {
         self.0
@@ -71,7 +87,8 @@ impl MemoryStore {
         self.0.state().subscribers.len()
     }
 
-    fn now_ms(&self) -> u64 {
+    /// The time that the store's clock shows.
+    pub(crate) fn now_ms(&self) -> u64 {
         millis(self.0.at(self.0.clock.now()))
     }
 }

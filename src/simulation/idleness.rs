@@ -1,0 +1,280 @@
+//! No time is lost: while nobody disturbs those who wait, a lock is neither free nor held by nobody who knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
+use super::pace::Pace;
+use super::plan::Plan;
+use crate::key::{ClientId, Request};
+use crate::store::{Acquired, Mode, ReleaseWhat};
+
+/// All delays that the design does not explain, in words; of each lock the first of each kind.
+///
+/// Each client is *at rest* whenever the recovery of every fault that struck it, or the server, is over
+/// ([`Pace::recovery`]), and while no hold of its has run out in the last [`Pace::question`]: the script that finds such
+/// a hold takes the record of its client away, and nobody tells it.
+///
+/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Pace::prompt`]. Whoever
+/// releases it gives it to the next who can be reached; whose turn was missed, or who comes anew, needs no timer to
+/// learn that it is free. When a lease just ran out nobody tells, and the time counts from the question that the
+/// room has due: at the TTL that it was last told, or the interval between two questions after that.
+///
+/// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a guard,
+/// for no longer than that either. It hears of what it is granted, and gives back what nobody waits for. (Unless it is
+/// closed: a try that is under way then may be left to its lease.)
+pub(super) fn delays(
+    events: &[(Duration, Event)],
+    plan: &Plan,
+    key_of: &impl Fn(usize) -> String,
+) -> Vec<String> {
+    let mut watch = Watch::new(plan, key_of);
+    for (at, event) in events {
+        watch.look(*at);
+        watch.note(*at, event);
+    }
+    watch.found
+}
+
+struct Watch<'a> {
+    pace: Pace,
+    locks: Vec<Lock<'a>>,
+    /// Per client, when it will be at rest.
+    rest_from: Vec<Duration>,
+    died: BTreeSet<usize>,
+    closed: BTreeSet<usize>,
+    waiting: BTreeMap<Op, Waiting>,
+    /// A guard's request, as long as there is the guard.
+    guards: BTreeMap<Op, Request>,
+    /// Those of leaked guards are used for ever.
+    used: BTreeSet<Request>,
+    used_until: BTreeMap<Request, Duration>,
+    found: Vec<String>,
+}
+
+struct Waiting {
+    client: usize,
+    lock: usize,
+    since: Duration,
+}
+
+#[derive(Default)]
+struct Lock<'a> {
+    key: String,
+    /// From when until when.
+    holds: BTreeMap<&'a Request, (Duration, Duration)>,
+    released_at: Duration,
+    /// Per client.
+    told: BTreeMap<usize, Told<'a>>,
+    free_found: bool,
+    unused_found: bool,
+}
+
+/// What a room was last told, of which request, and when it asks again.
+struct Told<'a> {
+    request: &'a Request,
+    question_due: Duration,
+    /// If nobody is in the room any more who was told the time to live.
+    at_the_latest: Duration,
+}
+
+impl Lock<'_> {
+    /// Since when it is free, if it is; and whether it is because a lease ran out.
+    fn free_since(&self, now: Duration) -> Option<(Duration, bool)> {
+        match self.holds.values().map(|(_, until)| *until).max() {
+            None => Some((self.released_at, false)),
+            Some(until) => (until < now).then_some((until, true)),
+        }
+    }
+
+    /// Since when this client is told of everything again, after holds of its that ran out here.
+    fn ran_out(&self, client: usize, now: Duration) -> Option<Duration> {
+        let ran_out = |(request, (_, until)): (&&Request, &(Duration, Duration))| {
+            (*until < now && client_of(request) == Some(client)).then_some(*until)
+        };
+        self.holds.iter().filter_map(ran_out).max()
+    }
+}
+
+/// The number of a request's client.
+fn client_of(request: &Request) -> Option<usize> {
+    (0..8).find(|client| *request.client() == *ClientId::from_number(*client as u128).to_string())
+}
+
+impl<'a> Watch<'a> {
+    fn new(plan: &Plan, key_of: &impl Fn(usize) -> String) -> Watch<'a> {
+        let lock = |lock| Lock {
+            key: key_of(lock),
+            ..Lock::default()
+        };
+        Watch {
+            pace: plan.pace(),
+            locks: (0..plan.locks).map(lock).collect(),
+            // One comes at the end.
+            rest_from: vec![Duration::ZERO; plan.clients + 1],
+            died: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            used: BTreeSet::new(),
+            used_until: BTreeMap::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Nothing has happened since the last event: is that all right?
+    fn look(&mut self, now: Duration) {
+        for number in 0..self.locks.len() {
+            self.look_for_free(number, now);
+            self.look_for_unused(number, now);
+        }
+    }
+
+    fn look_for_free(&mut self, number: usize, now: Duration) {
+        let lock = &self.locks[number];
+        let Some((free_since, ran_out)) = lock.free_since(now).filter(|_| !lock.free_found) else {
+            return;
+        };
+        for (op, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.lock == number) {
+            let client = waiting.client;
+            let mut since = free_since.max(waiting.since).max(self.rest_from[client]);
+            if let Some(ended) = lock.ran_out(client, now) {
+                since = since.max(ended + self.pace.question());
+            }
+            if let (true, Some(told)) = (ran_out, lock.told.get(&client)) {
+                since = since.max(told.question_due);
+            }
+            if !self.died.contains(&client) && since + self.pace.prompt() < now {
+                self.found.push(format!(
+                    "{now:?}: {} is free since {free_since:?}, and call {op} could have it since {since:?}",
+                    lock.key
+                ));
+                self.locks[number].free_found = true;
+                return;
+            }
+        }
+    }
+
+    fn look_for_unused(&mut self, number: usize, now: Duration) {
+        let lock = &mut self.locks[number];
+        for (request, (from, until)) in lock.holds.iter().filter(|_| !lock.unused_found) {
+            let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
+                continue;
+            };
+            if self.closed.contains(&client) || !request.is_owner() || self.used.contains(*request) {
+                continue;
+            }
+            let ended = self.used_until.get(*request).copied().unwrap_or_default();
+            let since = ended.max(*from).max(self.rest_from[client]);
+            if since + self.pace.prompt() < now.min(*until) {
+                self.found.push(format!(
+                    "{now:?}: {} is held since {from:?} by {request}, and unused since {since:?}",
+                    lock.key
+                ));
+                lock.unused_found = true;
+                return;
+            }
+        }
+    }
+
+    fn rests_from(&mut self, client: Option<usize>, from: Duration) {
+        for (number, rest_from) in self.rest_from.iter_mut().enumerate() {
+            if client.is_none_or(|client| client == number) {
+                *rest_from = from.max(*rest_from);
+            }
+        }
+    }
+
+    fn note(&mut self, at: Duration, event: &'a Event) {
+        match event {
+            Event::Asked {
+                op,
+                client,
+                lock,
+                way,
+            } if *way != Way::Try => {
+                let waiting = Waiting {
+                    client: *client,
+                    lock: *lock,
+                    since: at,
+                };
+                self.waiting.insert(*op, waiting);
+            }
+            Event::Acquired(Belief { op, owner, .. }) => {
+                self.waiting.remove(op);
+                if let Some(request) = Request::from_wire(owner.as_str()) {
+                    self.used.insert(request.clone());
+                    self.guards.insert(*op, request);
+                }
+            }
+            Event::Cancelled { op } | Event::Failed { op, .. } => {
+                self.waiting.remove(op);
+            }
+            Event::Ended { op, end, .. } => {
+                if let Some(request) = self.guards.remove(op).filter(|_| *end != End::Forget) {
+                    self.used.remove(&request);
+                    self.used_until.insert(request, at);
+                }
+            }
+            Event::Died { client } => {
+                self.died.insert(*client);
+            }
+            Event::Fault { fault, client, until } => {
+                self.rests_from(*client, *until);
+                self.closed.extend(client.filter(|_| *fault == Fault::Closed));
+            }
+            Event::Holds { key, holds } => self.note_holds(at, key, holds),
+            Event::Executed { client, deed } => self.note_deed(at, *client, deed),
+            Event::Pushed { grant, .. } => self.left(&grant.request),
+            _ => {}
+        }
+    }
+
+    fn note_holds(&mut self, at: Duration, key: &str, holds: &'a BTreeMap<Request, Duration>) {
+        let Some(number) = self.locks.iter().position(|lock| lock.key == key) else {
+            return;
+        };
+        let before = std::mem::take(&mut self.locks[number].holds);
+        for (request, (_, until)) in &before {
+            if *until <= at {
+                self.rests_from(client_of(request), at + self.pace.question());
+            }
+        }
+        let lock = &mut self.locks[number];
+        lock.released_at = at;
+        lock.free_found &= holds.is_empty();
+        let from = |request| before.get(request).map_or(at, |(from, _)| *from);
+        lock.holds = holds
+            .iter()
+            .map(|(request, until)| (request, (from(request), *until)))
+            .collect();
+    }
+
+    fn note_deed(&mut self, at: Duration, client: usize, deed: &'a Deed) {
+        match deed {
+            Deed::Acquire(call, Acquired::Contended(contended)) if call.mode != Mode::Try => {
+                let at_the_latest = at + self.pace.interval;
+                let told = Told {
+                    request: &call.request,
+                    question_due: at_the_latest.min(at + contended.ttl),
+                    at_the_latest,
+                };
+                if let Some(lock) = self.locks.iter_mut().find(|lock| lock.key == call.keys.lock) {
+                    lock.told.insert(client, told);
+                }
+            }
+            Deed::Acquire(_, Acquired::Granted(grant)) => self.left(&grant.request),
+            Deed::Release(call, _) if call.what == ReleaseWhat::Out => self.left(&call.request),
+            _ => {}
+        }
+    }
+
+    /// A request is not in its room any more, and the time that it was told may not be known there.
+    fn left(&mut self, request: &Request) {
+        for lock in &mut self.locks {
+            for told in lock.told.values_mut().filter(|told| told.request == request) {
+                told.question_due = told.at_the_latest;
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How fast a world gets over what happens in it: what its delays and the client's timers come to.
+
+use std::time::Duration;
+
+use super::history::Fault;
+use crate::options::{JITTER, ManagerOptions, NOT_AFTER};
+
+/// The longest pause between two attempts at a call.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1250);
+/// For timers, which have whole milliseconds, deadlines, which are cut to them, and clocks that drift.
+const ROUNDING: Duration = Duration::from_millis(20);
+/// The longest time that a call or a reply is slow by.
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
+const FOR_EVER: Duration = Duration::from_secs(1_000_000);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The longest time that a message takes when nothing is wrong.
+    pub(super) latency: Duration,
+    /// Between two questions of a room.
+    pub(super) interval: Duration,
+    pub(super) heartbeat: Duration,
+}
+
+impl Pace {
+    pub(super) fn of(options: &ManagerOptions, latency: Duration) -> Pace {
+        Pace {
+            latency,
+            interval: options.question_interval(),
+            heartbeat: options.heartbeat,
+        }
+    }
+
+    /// How long it takes to do whatever needs no timer: at worst to ask, to subscribe, to ask again, to be told that
+    /// the record is gone, and to ask once more. That one need only arrive.
+    pub(super) fn prompt(&self) -> Duration {
+        7 * self.latency + JITTER + ROUNDING
+    }
+
+    /// How long it takes at worst until a room has asked on its own account, and has acted on the answer.
+    pub(super) fn question(&self) -> Duration {
+        self.interval + self.prompt()
+    }
+
+    /// For how long a fault may hold up whom it strikes, once it is over.
+    pub(super) fn recovery(&self, fault: Fault) -> Duration {
+        match fault {
+            // The same once more, or a message that is no news; a process that is gone has nobody who waits.
+            Fault::ExecutedTwice | Fault::DoublePush | Fault::Killed | Fault::Closed => Duration::ZERO,
+            // The client is told of the new connection, and has everybody ask.
+            Fault::MessagesCut | Fault::MessagesHalfOpen => self.prompt(),
+            // Nobody tells: the next question finds out.
+            Fault::LostPush | Fault::SlowPush => self.question(),
+            // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated.
+            Fault::SlowCall
+            | Fault::SlowReply
+            | Fault::LostReply
+            | Fault::CommandsCut
+            | Fault::CommandsSilent
+            | Fault::Refusing
+            | Fault::Stalled => NOT_AFTER + LONGEST_PAUSE + self.prompt(),
+            // Both.
+            Fault::Stopped => NOT_AFTER + LONGEST_PAUSE + self.question(),
+            // A room that believes in its record opens it again, or asks whether it is there.
+            Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.question(),
+            // It shows to the first question for a waiter, and nobody need wait for long.
+            Fault::Deaf => FOR_EVER,
+        }
+    }
+}
