@@ -1,6 +1,8 @@
 //! What a lock costs that nobody else wants, in memory and on a server that this program starts. `benches/README.md`
 //! says how to run it and how to read it.
 
+#[path = "uncontended/bare.rs"]
+mod bare;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -11,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use fairlock::{Lock, LockManager};
-use fred::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+use bare::Bare;
 use support::Server;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -168,35 +170,4 @@ async fn bare_block(bare: &Bare) -> Outcome<Duration> {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-/// The client library alone, configured as fairlock configures it, with a script that does nothing.
-#[derive(Clone, Debug)]
-struct Bare {
-    client: Client,
-    script: String,
-}
-
-impl Bare {
-    async fn connect(url: &str) -> Outcome<Bare> {
-        let client = Builder::from_config(Config::from_url(url)?)
-            .with_connection_config(|connection| {
-                connection.max_command_attempts = 1;
-                connection.tcp.nodelay = Some(true);
-            })
-            .with_performance_config(|performance| {
-                performance.default_command_timeout = Duration::from_secs(2)
-            })
-            .build()?;
-        client.init().await?;
-        let script = client.script_load("return 1").await?;
-        Ok(Bare { client, script })
-    }
-
-    async fn pair(&self) -> Outcome<()> {
-        for _ in 0..2 {
-            let _: i64 = self.client.evalsha(self.script.as_str(), "bare", "1").await?;
-        }
-        Ok(())
-    }
 }

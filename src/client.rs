@@ -247,3 +247,35 @@ impl Trail {
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::MemoryStore;
+    use crate::store::Listener;
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl Listener for Deaf {
+        fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+        fn reconnected(&self, _: ServerId) {}
+    }
+
+    #[test]
+    fn after_a_reconnect_no_deadline_is_reckoned_by_the_clock_of_before() {
+        let listener: Arc<dyn Listener> = Arc::new(Deaf);
+        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
+        let first = store.time().now_or_never().unwrap().unwrap();
+        let server = first.from;
+        let deadline = first.at.now.after(Duration::from_secs(5));
+        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
+        assert!(client.local(server, deadline).is_some());
+        client.forget_anchors(server);
+        assert_eq!(client.local(server, deadline), None);
+    }
+}

@@ -186,6 +186,20 @@ async fn a_release_that_was_given_up_goes_on_until_the_server_takes_it() {
 }
 
 #[tokio::test]
+async fn a_release_that_is_dropped_under_a_closed_client_goes_on_too() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &others, NAME, 1).await;
+    config(&server, "min-replicas-to-write", "1").await;
+    locks.close().await.unwrap_err();
+    let released = tokio::time::timeout(Duration::from_millis(200), guard.release()).await;
+    assert!(released.is_err(), "{released:?}");
+    config(&server, "min-replicas-to-write", "0").await;
+    granted(waiter, 2 * SECOND).await.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
     // For more than a second, in which it answers after every 2 MiB that it read.
     let server = Server::builder()

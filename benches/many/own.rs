@@ -1,0 +1,118 @@
+//! Each task has a lock of its own, which it acquires and releases again and again: how near that comes to what the
+//! client library itself does with two scripts that do nothing, and what more connections add.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fairlock::{Lock, LockManager};
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+use crate::bare::Bare;
+use crate::support::Server;
+
+/// Of half the rate of bare scripts.
+const BAR: f64 = 0.85;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Tasks, and so locks
+    #[arg(long, default_value_t = 10_000)]
+    tasks: usize,
+    /// Numbers of connections, which take turns
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
+    connections: Vec<usize>,
+    /// Measured time of a round
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Rounds of each
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
+    let server = Server::start().await;
+    let bare = Bare::connect(&server.url()).await?;
+    let mut clients = Vec::new();
+    for &connections in &arguments.connections {
+        let builder = LockManager::builder().connections(connections);
+        clients.push((connections, builder.connect(&server.url()).await?, Vec::new()));
+    }
+    let time = Duration::from_secs_f64(arguments.seconds);
+    let mut bare_rates = Vec::new();
+    // The first round only warms up.
+    for round in 0..=arguments.rounds {
+        let bare_rate = rate(arguments.tasks, time, |_| Pair::Bare(bare.clone())).await;
+        for (_, locks, ratios) in &mut clients {
+            let own = |task| Pair::Lock(locks.lock(format!("own:{task}")));
+            let rate = rate(arguments.tasks, time, own).await;
+            if round > 0 {
+                ratios.push((rate / bare_rate, rate));
+            }
+        }
+        if round > 0 {
+            bare_rates.push(bare_rate);
+        }
+    }
+    println!(
+        "{} tasks with a lock each; two bare scripts: {:.0} pairs/s",
+        arguments.tasks,
+        median(&mut bare_rates)
+    );
+    println!(
+        "{:>11} {:>10} {:>14}  bar {BAR}",
+        "connections", "pairs/s", "÷ bare pairs"
+    );
+    for (connections, _, ratios) in &mut clients {
+        let mut rates: Vec<_> = ratios.iter().map(|(_, rate)| *rate).collect();
+        let mut ratios: Vec<_> = ratios.iter().map(|(ratio, _)| *ratio).collect();
+        println!(
+            "{connections:>11} {:>10.0} {:>14.2}",
+            median(&mut rates),
+            median(&mut ratios)
+        );
+    }
+    Ok(())
+}
+
+/// What a task does again and again.
+enum Pair {
+    Bare(Bare),
+    Lock(Lock),
+}
+
+impl Pair {
+    async fn turn(&self) -> bool {
+        match self {
+            Pair::Bare(bare) => bare.pair().await.is_ok(),
+            Pair::Lock(lock) => match lock.acquire().await {
+                Ok(guard) => guard.release().await.is_ok(),
+                Err(_) => false,
+            },
+        }
+    }
+}
+
+/// How often per second all tasks together do it.
+async fn rate(tasks: usize, time: Duration, pair_of: impl Fn(usize) -> Pair) -> f64 {
+    let started = Instant::now();
+    let end = started + time;
+    let mut all = JoinSet::new();
+    for task in 0..tasks {
+        let pair = pair_of(task);
+        all.spawn(async move {
+            let mut done = 0_u32;
+            while Instant::now() < end {
+                done += u32::from(pair.turn().await);
+            }
+            done
+        });
+    }
+    let done: u32 = all.join_all().await.into_iter().sum();
+    f64::from(done) / started.elapsed().as_secs_f64()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

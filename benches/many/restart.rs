@@ -1,0 +1,115 @@
+//! Waiters of one lock whose server dies and comes back, with its data or without: how long until all of them are queued
+//! again, and what that takes.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fairlock::{Fence, LockManager};
+use tokio::sync::mpsc;
+
+use crate::Outcome;
+use crate::support::{Server, eventually};
+
+const NAME: &str = "restart";
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Waiters
+    #[arg(long, default_value_t = 10_000)]
+    waiters: usize,
+    /// Clients that they are spread over
+    #[arg(long, default_value_t = 4)]
+    clients: usize,
+    /// The server forgets everything
+    #[arg(long)]
+    forgets: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
+    let server = match arguments.forgets {
+        true => Server::start().await,
+        false => {
+            let builder = Server::builder().config("appendonly", "yes");
+            builder.config("appendfsync", "always").start().await
+        }
+    };
+    let connect = async || {
+        let builder = LockManager::builder().server_timeout(LIMIT).max_waiters(None);
+        builder.connect(&server.url()).await
+    };
+    let holder = connect().await?;
+    let guard = holder.lock(NAME).acquire().await?;
+    let mut clients = Vec::new();
+    for _ in 0..arguments.clients {
+        clients.push(connect().await?);
+    }
+    let (served, mut order) = mpsc::unbounded_channel();
+    for number in 0..arguments.waiters {
+        let lock = clients[number % clients.len()].lock(NAME);
+        let served = served.clone();
+        // One after the other, so that their order is known.
+        let mut waiting = Box::pin(lock.acquire());
+        let _ = futures_util::poll!(&mut waiting);
+        if number % 100 == 99 || number + 1 == arguments.waiters {
+            queued(&server, number).await;
+        }
+        tokio::spawn(async move {
+            let guard = waiting.await?;
+            let _ = served.send((number, guard.fence()));
+            guard.release().await
+        });
+    }
+    queued(&server, arguments.waiters).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    server.kill();
+    let began = Instant::now();
+    server.restart().await;
+    let back = Instant::now();
+    queued(&server, arguments.waiters).await;
+    let in_order = back.elapsed();
+    let calls = server.calls().await;
+    let sent = |name: &str| calls.get(name).copied().unwrap_or(0);
+    println!(
+        "{} waiters of {} clients; the server was away for {:.2?}, and {}",
+        arguments.waiters,
+        arguments.clients,
+        back - began,
+        if arguments.forgets {
+            "forgot everything"
+        } else {
+            "had written everything down"
+        }
+    );
+    println!(
+        "all queued {in_order:.2?} after it was back; {} scripts called, {} SUBSCRIBE",
+        sent("evalsha"),
+        sent("subscribe")
+    );
+    // It may be lost, if the server does not know it any more.
+    let _ = guard.release().await;
+    let mut grants: Vec<(usize, Fence)> = Vec::new();
+    let first = Instant::now();
+    while grants.len() < arguments.waiters {
+        let next = tokio::time::timeout(LIMIT, order.recv()).await?;
+        grants.extend(next);
+    }
+    grants.sort_unstable_by_key(|(_, fence)| *fence);
+    let overtakings = grants.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
+    println!(
+        "all served in {:.2?}; {overtakings} out of their order",
+        first.elapsed()
+    );
+    Ok(())
+}
+
+/// Waits until about so many are queued: those whose client holds the lock meanwhile are not.
+async fn queued(server: &Server, count: usize) {
+    let key = format!("fairlock:queue:{{{NAME}}}");
+    eventually("all are queued", LIMIT, async || {
+        let queued = server.command(&["ZCARD", &key]).await.int();
+        usize::try_from(queued).is_ok_and(|queued| queued + 1 >= count)
+    })
+    .await;
+}
