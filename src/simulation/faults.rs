@@ -8,6 +8,7 @@ use fastrand::Rng;
 use super::history::{Event, Fault};
 use super::line::Ends;
 use super::network::Network;
+use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use crate::LockManager;
@@ -26,14 +27,17 @@ pub(super) struct World {
     pub(super) server: Arc<Server>,
     pub(super) peers: Vec<Peer>,
     pub(super) rng: Rng,
+    pub(super) clock_was_set: bool,
 }
 
 impl World {
     /// Has some of these go wrong, one after the other, for so long.
-    pub(super) async fn misbehave(&mut self, faults: &[Fault], span: Duration) {
-        let end = tokio::time::Instant::now() + span;
+    pub(super) async fn misbehave(&mut self, plan: &Plan) {
+        let faults = &plan.faults;
+        let longest = u64::try_from(plan.longest_peace.as_millis()).unwrap();
+        let end = tokio::time::Instant::now() + plan.calm_after;
         loop {
-            let pause = Duration::from_millis(self.rng.u64(1..=1500));
+            let pause = Duration::from_millis(self.rng.u64(1..=longest));
             if faults.is_empty() || tokio::time::Instant::now() + pause >= end {
                 tokio::time::sleep_until(end).await;
                 return;
@@ -106,6 +110,14 @@ impl World {
             Fault::RecordsForgotten => {
                 self.server.store.forget_records();
                 Duration::ZERO
+            }
+            Fault::ClockSetBack => {
+                // Once: what was sent before runs later by the sum.
+                if std::mem::replace(&mut self.clock_was_set, true) {
+                    return None;
+                }
+                self.server.set_back(span);
+                span
             }
             Fault::Closed => {
                 if peer.closed {

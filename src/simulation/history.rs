@@ -48,6 +48,8 @@ pub(super) enum Fault {
     Flushed,
     /// The server forgets the clients' records.
     RecordsForgotten,
+    /// The server's clock is set back.
+    ClockSetBack,
     /// A client is closed.
     Closed,
 }
@@ -65,11 +67,14 @@ impl Fault {
 
     /// Whether it strikes the server, and with it all clients.
     pub(super) fn strikes_all(self) -> bool {
-        use Fault::{Flushed, RecordsForgotten, Refusing, Stalled};
-        matches!(self, Refusing | Stalled | Flushed | RecordsForgotten)
+        use Fault::{ClockSetBack, Flushed, RecordsForgotten, Refusing, Stalled};
+        matches!(
+            self,
+            Refusing | Stalled | Flushed | RecordsForgotten | ClockSetBack
+        )
     }
 
-    pub(super) const OF_THE_WORLD: [Fault; 12] = [
+    pub(super) const OF_THE_WORLD: [Fault; 13] = [
         Fault::CommandsCut,
         Fault::CommandsSilent,
         Fault::MessagesCut,
@@ -81,6 +86,7 @@ impl Fault {
         Fault::Stalled,
         Fault::Flushed,
         Fault::RecordsForgotten,
+        Fault::ClockSetBack,
         Fault::Closed,
     ];
 }

@@ -252,18 +252,25 @@ impl<'a> Watch<'a> {
 
     fn note_deed(&mut self, at: Duration, client: usize, deed: &'a Deed) {
         match deed {
-            Deed::Acquire(call, Acquired::Contended(contended)) if call.mode != Mode::Try => {
+            Deed::Acquire(call, reply) if call.mode != Mode::Try => {
                 let at_the_latest = at + self.pace.interval;
+                // Any other answer may be to the room's question, and tells it of no time.
+                let question_due = match reply {
+                    Acquired::Contended(contended) => at_the_latest.min(at + contended.ttl),
+                    _ => at_the_latest,
+                };
+                if let Acquired::Granted(grant) = reply {
+                    self.left(&grant.request);
+                }
                 let told = Told {
                     request: &call.request,
-                    question_due: at_the_latest.min(at + contended.ttl),
+                    question_due,
                     at_the_latest,
                 };
                 if let Some(lock) = self.locks.iter_mut().find(|lock| lock.key == call.keys.lock) {
                     lock.told.insert(client, told);
                 }
             }
-            Deed::Acquire(_, Acquired::Granted(grant)) => self.left(&grant.request),
             Deed::Release(call, _) if call.what == ReleaseWhat::Out => self.left(&call.request),
             _ => {}
         }

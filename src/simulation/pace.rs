@@ -59,8 +59,8 @@ impl Pace {
             | Fault::CommandsSilent
             | Fault::Refusing
             | Fault::Stalled => NOT_AFTER + LONGEST_PAUSE + self.prompt(),
-            // Both.
-            Fault::Stopped => NOT_AFTER + LONGEST_PAUSE + self.question(),
+            // Both; a `not_after` is later by as much as the clock was set back.
+            Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_PAUSE + self.question(),
             // A room that believes in its record opens it again, or asks whether it is there.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.question(),
             // It shows to the first question for a waiter, and nobody need wait for long.

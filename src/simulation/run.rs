@@ -78,20 +78,24 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
         plan.latency,
         plan.weather.clone(),
     );
-    let server = Server::new(MemoryStore::at_time(BEGINNING_US), Arc::clone(&history));
+    let server = Server::new(
+        MemoryStore::at_time(BEGINNING_US, plan.drift_ppm),
+        Arc::clone(&history),
+    );
     tokio::spawn(Arc::clone(&network).run());
     let mut world = World {
         network: Arc::clone(&network),
         server,
         peers: Vec::new(),
         rng: rng.fork(),
+        clock_was_set: false,
     };
     for client in 0..plan.clients {
         let peer = world.connect(client, plan, &mut rng).await;
         world.peers.push(peer);
     }
     let users = world.begin(plan, plan.calls, &mut rng);
-    world.misbehave(&plan.faults, plan.calm_after).await;
+    world.misbehave(plan).await;
     world.calm();
     tokio::time::sleep(SETTLED).await;
     history.record(Event::Calm);

@@ -71,6 +71,13 @@ impl Server {
         self.note_holds();
     }
 
+    pub(super) fn set_back(&self, span: Duration) {
+        self.store.set_back(span);
+        // They all last for longer now.
+        locked(&self.holds).clear();
+        self.note_holds();
+    }
+
     /// Tells the history what has changed.
     fn note_holds(&self) {
         let now = self.store.now_ms();

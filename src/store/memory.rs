@@ -62,6 +62,8 @@ struct Shared {
     /// What the store's clock showed at the origin of `clock`: the real time, so that times and fences look as
     /// they do on a server.
     origin_us: u64,
+    #[cfg(test)]
+    skew: inside::Skew,
     state: Mutex<State>,
 }
 
@@ -78,6 +80,8 @@ impl Default for Shared {
         Shared {
             clock: Clock::tokio(),
             origin_us: millis(real) * 1000,
+            #[cfg(test)]
+            skew: inside::Skew::default(),
             state: Mutex::new(State {
                 rules: Rules::new(),
                 last_us: 0,
@@ -94,7 +98,10 @@ impl Shared {
 
     /// The store's time at a local one.
     fn at(&self, local: Tick) -> Duration {
-        Duration::from_micros(self.origin_us) + local.since(Tick::ZERO)
+        let time = Duration::from_micros(self.origin_us) + local.since(Tick::ZERO);
+        #[cfg(test)]
+        let time = self.skew.applied(time, local);
+        time
     }
 }
 

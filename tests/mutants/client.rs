@@ -130,6 +130,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a room without a record asks for all", ROOM,
         "            Acquired::Gone => {\n                self.return_all();", "            Acquired::Gone => {",
         &[ROOM_TESTS, "--test faults waiters::", "--test faults connections::", "--test faults forgetful::"]),
+    edit("a room asks when the lock can next be free", ROOM, "        let due = free_at\n", "        let due = free_at.after(Duration::from_secs(3600))\n",
+        &["--lib simulation"]),
     edit("a room asks before it has slept for a claim window", ROOM,
         "            .min(at.received.after(self.client.options.question_interval()))\n", "", IN_MEMORY),
     edit("a grant that nobody heard of is told by the next reply", ROOM,

@@ -1,11 +1,13 @@
 //! What a simulation sees of a store, and does to it, that no client can.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::lock::Lock;
 use super::rules::Rules;
 use super::{MemoryStore, Shared, millis};
+use crate::clock::Tick;
 use crate::key::Request;
 use crate::lease::Fence;
 
@@ -16,13 +18,44 @@ pub(crate) struct Tenure {
     pub(crate) fence: Fence,
 }
 
+/// What is wrong with a store's clock.
+#[derive(Default)]
+pub(super) struct Skew {
+    drift_ppm: u32,
+    set_back: Mutex<Duration>,
+}
+
+impl Skew {
+    pub(super) fn applied(&self, time: Duration, local: Tick) -> Duration {
+        let set_back = *self.set_back.lock().unwrap_or_else(PoisonError::into_inner);
+        time + local.since(Tick::ZERO) * self.drift_ppm / 1_000_000 - set_back
+    }
+}
+
 impl MemoryStore {
-    /// A store whose clock shows `origin_us` now, whatever the time is.
-    pub(crate) fn at_time(origin_us: u64) -> MemoryStore {
+    /// A store whose clock shows `origin_us` now, whatever the time is, and goes faster than others by so many µs per
+    /// second.
+    pub(crate) fn at_time(origin_us: u64, drift_ppm: u32) -> MemoryStore {
         MemoryStore(Arc::new(Shared {
             origin_us,
+            skew: Skew {
+                drift_ppm,
+                ..Skew::default()
+            },
             ..Shared::default()
         }))
+    }
+
+    /// Sets the store's clock back.
+    pub(crate) fn set_back(&self, span: Duration) {
+        let mut state = self.0.state();
+        *self
+            .0
+            .skew
+            .set_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) += span;
+        state.last_us = 0;
     }
 
     /// Forgets all locks, as FLUSHALL does; subscriptions stay.
