@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::anchors::Anchors;
 use crate::clock::{Clock, Tick};
 use crate::error::Error;
 use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Anchors, Exchange, ServerTime, Terms};
+use crate::lease::{Exchange, ServerTime, Terms};
 use crate::options::{ManagerOptions, NOT_AFTER};
 use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, ServerId, Store};
 
@@ -109,9 +111,12 @@ impl Client {
             })
     }
 
-    /// A local time at which this server's deadline has not passed yet; `None` while nothing links the clocks.
-    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime) -> Option<Tick> {
-        locked(&self.clocks).known.get(&server)?.anchors.local(deadline)
+    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet; `None` while
+    /// nothing links the clocks.
+    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
+        let now = self.now();
+        let clocks = locked(&self.clocks);
+        clocks.known.get(&server)?.anchors.local(deadline, now, span)
     }
 
     /// A connection to this server was replaced: the next one under its address may have another clock.
@@ -250,8 +255,6 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt;
 
     use super::*;
@@ -272,10 +275,11 @@ mod tests {
         let store = MemoryStore::new().connect(Arc::downgrade(&listener));
         let first = store.time().now_or_never().unwrap().unwrap();
         let server = first.from;
-        let deadline = first.at.now.after(Duration::from_secs(5));
+        let span = Duration::from_secs(5);
+        let deadline = first.at.now.after(span);
         let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
-        assert!(client.local(server, deadline).is_some());
+        assert!(client.local(server, deadline, span).is_some());
         client.forget_anchors(server);
-        assert_eq!(client.local(server, deadline), None);
+        assert_eq!(client.local(server, deadline, span), None);
     }
 }

@@ -10,9 +10,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::anchors::Anchors;
 use crate::clock::Tick;
 use crate::key::{Keys, Owner, Request};
-use crate::lease::{Anchors, Exchange, Fence, ServerTime, Ticket};
+use crate::lease::{Exchange, Fence, ServerTime, Ticket};
 use crate::script::{Operation, Value};
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
@@ -157,7 +158,7 @@ fn bounded(now: ServerTime, deadline: ServerTime) {
     };
     let mut anchors = Anchors::default();
     anchors.record(at);
-    let local = anchors.local(deadline).expect("an anchor");
+    let local = anchors.local(deadline, sent, SPAN).expect("an anchor");
     assert!(local >= sent && local <= sent.after(deadline.since(now)));
     assert!(anchors.server_time(local) <= Some(ServerTime::MAX.max(now)));
 }

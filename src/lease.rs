@@ -12,7 +12,7 @@ use crate::clock::Tick;
 /// Taken off every local deadline, since clocks run at rates of their own: 1 ‰ of the span.
 const DRIFT_PER_MILLE: u32 = 1;
 /// Taken off every local deadline: the resolution of server times (1 ms), and what it takes to notice.
-const MARGIN: Duration = Duration::from_millis(5);
+pub(crate) const MARGIN: Duration = Duration::from_millis(5);
 /// A failed renewal is not repeated sooner than this.
 const MIN_RENEWAL_RETRY: Duration = Duration::from_millis(50);
 
@@ -238,74 +238,18 @@ impl Exchange {
     }
 
     /// `local − server`, at least: in ns.
-    fn offset_at_least(&self) -> i128 {
+    pub(crate) fn offset_at_least(&self) -> i128 {
         // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
         i128::from(self.sent.as_nanos()) - self.now.nanos() - 1_000_000
     }
 
     /// `local − server`, at most: in ns.
-    fn offset_at_most(&self) -> i128 {
+    pub(crate) fn offset_at_most(&self) -> i128 {
         i128::from(self.received.as_nanos()) - self.now.nanos()
     }
 }
 
-fn drift(span: Duration) -> Duration {
+/// How far two clocks may go apart in that time.
+pub(crate) fn drift(span: Duration) -> Duration {
     span * DRIFT_PER_MILLE / 1000
-}
-
-/// Recent exchanges with one server, by which its deadlines are turned into local ones.
-///
-/// Each gives a lower bound of `local − server`, so the largest is the tightest that is still safe. Two are kept:
-/// the best of this [`Anchors::PERIOD`] and the best of an earlier one. They belong to one server: a reconnect,
-/// which may lead to another, discards them.
-#[derive(Debug, Default)]
-pub(crate) struct Anchors {
-    recent: Option<Exchange>,
-    older: Option<Exchange>,
-}
-
-impl Anchors {
-    const PERIOD: Duration = Duration::from_secs(1);
-
-    pub(crate) fn record(&mut self, exchange: Exchange) {
-        // A bound above what this exchange allows at most is no bound any more: the server's clock was set.
-        let at_most = exchange.offset_at_most();
-        for anchor in [&mut self.recent, &mut self.older] {
-            if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
-                *anchor = None;
-            }
-        }
-        match &mut self.recent {
-            Some(recent) if exchange.sent.since(recent.sent) < Self::PERIOD => {
-                if exchange.offset_at_least() > recent.offset_at_least() {
-                    // Not its time of sending: the period must end though every exchange were better.
-                    self.older = self.older.or(Some(*recent));
-                    *recent = exchange;
-                }
-            }
-            recent => {
-                self.older = recent.take();
-                *recent = Some(exchange);
-            }
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        *self = Anchors::default();
-    }
-
-    /// A local time at which the server's `deadline` has not passed yet; `None` without an anchor.
-    pub(crate) fn local(&self, deadline: ServerTime) -> Option<Tick> {
-        self.anchors().map(|anchor| anchor.local(deadline)).max()
-    }
-
-    /// The server's time at the local time `now`, or a little later; `None` without an anchor.
-    pub(crate) fn server_time(&self, now: Tick) -> Option<ServerTime> {
-        let latest = |anchor: &Exchange| anchor.now.after(now.since(anchor.sent));
-        self.anchors().map(latest).min()
-    }
-
-    fn anchors(&self) -> impl Iterator<Item = &Exchange> {
-        [&self.recent, &self.older].into_iter().flatten()
-    }
 }

@@ -68,11 +68,13 @@
 //   store                     the seam: what a lock needs of a server, as requests and replies
 //   store/redis store/memory  who does it
 //   script                    the scripts of lua/, their arguments and replies
+//   anchors                   what links a server's clock to the client's
 //   lease key clock options tls error
 //   fuzzing                   what must hold of every reply and message; for the fuzzer and the tests alone
 
 mod acquire;
 mod agenda;
+mod anchors;
 mod answer;
 mod attendant;
 mod client;

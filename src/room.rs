@@ -292,11 +292,12 @@ impl Room {
     pub(crate) fn pushed(&self, from: ServerId, message: &str) {
         match Push::parse(message) {
             Some(push) => {
-                // Anybody with rights to the channel can publish, and no script grants for longer than this.
-                let latest = self.client.now().after(push.grant.request.grant());
+                let span = push.grant.request.grant();
                 // Without an anchor nobody can say here when it ends.
-                let deadline = self.client.local(from, push.grant.deadline);
-                self.tell(&push.grant, deadline.map(|deadline| deadline.min(latest)));
+                let deadline = self.client.local(from, push.grant.deadline, span);
+                // No script grants for longer than that. But anybody with rights to the channel can publish.
+                let latest = self.client.now().after(span);
+                self.tell(&push.grant, deadline.filter(|deadline| *deadline <= latest));
             }
             None => self.ask_all(),
         }

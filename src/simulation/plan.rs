@@ -64,9 +64,14 @@ impl Plan {
             }
             faults = some(&Fault::OF_THE_WORLD, rng);
         }
-        // That one comes alone. A server that forgets has no fence but its clock; a call that is stuck runs for longer by
-        // as much; and a push that is read later than the clock was set back by is not told from one of afterwards.
-        faults.retain(|fault| *fault != Fault::ClockSetBack);
+        // With that one come others alone which have messages read late. A server that forgets has no fence but its clock,
+        // and a call that is stuck runs for longer by as much.
+        if faults.contains(&Fault::ClockSetBack) {
+            let late = [Fault::SlowReply, Fault::SlowPush, Fault::DoublePush];
+            weather.retain(|fault, _| late.contains(fault));
+            let late = [Fault::ClockSetBack, Fault::Stopped, Fault::CommandsCut];
+            faults.retain(|fault| late.contains(fault));
+        }
         let mut longest_peace = Duration::from_millis(1500);
         let mut calls = rng.usize(1..=5);
         // Some have one fault alone, now and then: what costs only time is seen while nothing else holds anybody up.

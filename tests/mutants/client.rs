@@ -3,6 +3,7 @@
 use super::{Edit, edit};
 
 const ACQUIRE: &str = "src/acquire.rs";
+const ANCHORS: &str = "src/anchors.rs";
 const AGENDA: &str = "src/agenda.rs";
 const CLIENT: &str = "src/client.rs";
 const HELD: &str = "src/held.rs";
@@ -17,6 +18,7 @@ const SCRIPT: &str = "src/script.rs";
 /// The promises, in memory and with time paused.
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
 const ROOM_TESTS: &str = "--lib room::";
+const ANCHOR_TESTS: &[&str] = &["--lib anchors"];
 const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
@@ -106,10 +108,14 @@ pub(super) const EDITS: &[Edit] = &[
         "self.sent.after(span.saturating_sub(drift(span) + MARGIN))", "self.received.after(span.saturating_sub(drift(span) + MARGIN))", UNITS),
     edit("drift is taken off", LEASE, "span.saturating_sub(drift(span) + MARGIN)", "span.saturating_sub(MARGIN)", UNITS),
     edit("a margin is taken off", LEASE, "span.saturating_sub(drift(span) + MARGIN)", "span.saturating_sub(drift(span))", UNITS),
-    edit("anchors of before a clock was set are void", LEASE,
-        "anchor.is_some_and(|a| a.offset_at_least() > at_most)", "anchor.is_some_and(|a| a.offset_at_least() > i128::MAX - at_most.abs())", UNITS),
-    edit("the tightest anchor counts", LEASE,
-        "self.anchors().map(|anchor| anchor.local(deadline)).max()", "self.anchors().map(|anchor| anchor.local(deadline)).min()", UNITS),
+    edit("anchors of before a clock was set are void", ANCHORS,
+        "anchor.is_some_and(|a| a.offset_at_least() > at_most)", "anchor.is_some_and(|a| a.offset_at_least() > i128::MAX - at_most.abs())", ANCHOR_TESTS),
+    edit("the tightest anchor counts", ANCHORS,
+        "self.anchors().map(|anchor| anchor.local(deadline)).max()", "self.anchors().map(|anchor| anchor.local(deadline)).min()", ANCHOR_TESTS),
+    edit("a push that may be by the clock of before is only a reason to ask", ANCHORS,
+        "if self.set_back_until.is_some_and(|until| now < until.after(span)) {", "if false {", ANCHOR_TESTS),
+    edit("a clock that was set back is noticed over a reconnect", ANCHORS,
+        "(self.recent, self.older) = (None, None);", "*self = Anchors::default();", ANCHOR_TESTS),
     edit("a fixed lease is never extended", LEASE, "let longest = if self.fixed {", "let longest = if false {", UNITS),
     edit("a lease is no longer than the maximum hold", LEASE,
         "self.max_hold.map_or(self.length, |max| max.min(self.length))", "self.length", UNITS),
@@ -138,7 +144,7 @@ pub(super) const EDITS: &[Edit] = &[
         "if let Some(grant) = contended.sibling {", "if let Some(grant) = contended.sibling.filter(|_| false) {",
         &[PROMISES, "--test faults network::", "--test faults replies::"]),
     edit("a push of a later version makes all ask", ROOM, "None => self.ask_all(),", "None => {}", &["--test security"]),
-    edit("a pushed grant is believed for a claim window", ROOM, "deadline.map(|deadline| deadline.min(latest))", "deadline.or(Some(latest))",
+    edit("a pushed grant is believed for a claim window", ROOM, "deadline.filter(|deadline| *deadline <= latest)", "deadline",
         &["--test security"]),
     edit("a record that is gone is opened anew", ROOM,
         "        self.forget_record();\n        self.ask_all();", "        self.ask_all();", &[ROOM_TESTS]),
