@@ -23,9 +23,10 @@ pub enum Error {
         /// The bound, as configured.
         max_waiters: usize,
     },
-    /// Fewer replicas than wanted confirmed the grant, which was given back.
+    /// Fewer servers than wanted confirmed the grant, which was given back: see
+    /// [`replicas`](crate::LockManagerBuilder::replicas) and [`fsynced`](crate::LockManagerBuilder::fsynced).
     NotReplicated {
-        /// How many replicas were to confirm.
+        /// How many were to confirm: the replicas, and the primary too if the grant was to be on disks.
         wanted: u32,
         /// How many did in time.
         got: u32,
@@ -81,7 +82,7 @@ impl fmt::Display for Error {
             Error::NotReplicated { wanted, got } => {
                 write!(
                     f,
-                    "{got} of {wanted} replicas confirmed the grant; it was given back"
+                    "{got} of {wanted} servers confirmed the grant; it was given back"
                 )
             }
             Error::Unavailable(e) => write!(f, "server unavailable: {e}"),

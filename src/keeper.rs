@@ -287,13 +287,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Renews a hold once, and returns how many replicas have that: as many as are wanted, or those that do `within`
-    /// this time.
+    /// Renews a hold once, and returns how many servers have that: as many as are wanted, or those that do `within` this
+    /// time.
     pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
         let answer = self.client.store.confirm(hold.renewal(), within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
         self.renewed(hold, &at, reply.renewed);
-        Ok(reply.replicas)
+        Ok(reply.got)
     }
 
     fn renewed(&self, hold: &Hold, at: &Exchange, renewed: Renewed) {

@@ -60,7 +60,7 @@
 //   manager lock spin guard   what a user sees; answer: what calls answer
 //   service                   one client at work, from its first call to its end
 //   acquire                   one acquire call, from its first poll to a hold
-//   replication               whether replicas have a grant, before it counts
+//   replication               whether replicas and disks have a grant, before it counts
 //   attendant                 the task of a waiting room
 //   rooms room agenda         how one client waits, lock by lock
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease

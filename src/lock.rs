@@ -117,8 +117,8 @@ impl Lock {
     /// # Errors
     /// [`Error::Unavailable`] when no server has answered for the `server_timeout` (10 s by default): a wait without a
     /// bound ends too. [`Error::NotReplicated`] if the grant is to be confirmed by
-    /// [`replicas`](crate::LockManagerBuilder::replicas) and is not. [`Error::Refused`], [`Error::Invalid`],
-    /// [`Error::QueueFull`], [`Error::Closed`].
+    /// [`replicas`](crate::LockManagerBuilder::replicas) or [`disks`](crate::LockManagerBuilder::fsynced) and is not.
+    /// [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`], [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Dropped at any point it leaves no holder and no queue entry, and a grant that was on its way goes to the

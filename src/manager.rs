@@ -12,7 +12,7 @@ use crate::error::{Invalid, Result};
 use crate::key::ClientId;
 use crate::lease::Fence;
 use crate::lock::Lock;
-use crate::options::ManagerOptions;
+use crate::options::{Durability, ManagerOptions};
 use crate::rooms::Relay;
 use crate::service::Service;
 use crate::store::Store;
@@ -24,7 +24,7 @@ use crate::tls::Tls;
 /// process needs one.
 ///
 /// It has two connections (one for commands, one for subscriptions; a third to wait for
-/// [replicas](LockManagerBuilder::replicas), if it does; in a cluster, to each master that it has to do with) and a
+/// [replicas](LockManagerBuilder::replicas) or [disks](LockManagerBuilder::fsynced), if it does; in a cluster, to each master that it has to do with) and a
 /// background task, the keeper, which
 /// renews leases and releases what dropped guards leave. The keeper lives on the runtime that connected; when that is
 /// gone, every call answers [`Error::Closed`](crate::Error::Closed).
@@ -260,7 +260,29 @@ impl LockManagerBuilder {
     ///
     /// Renewals and releases are not waited for. The server's user needs the right to `WAIT`. In memory there are no replicas.
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.options.replicas = replicas;
+        self.options.durability.replicas = replicas;
+        self
+    }
+
+    /// Counts a grant only once the primary has it on disk, and as many [`replicas`](Self::replicas) as are set have it on
+    /// theirs (default `false`: memory will do). So a server that comes back from its append-only file after a loss of
+    /// power knows the holder and its fence.
+    ///
+    /// It is what [`replicas`](Self::replicas) is, with `WAITAOF` in place of `WAIT`: the same connection and the same bounds of
+    /// time. [`Error::NotReplicated`](crate::Error::NotReplicated) counts the primary too, so `replicas(1).fsynced(true)` wants 2.
+    /// Like there, renewals and releases are not waited for, and a failover to a replica that was not among those may
+    /// forget the grant.
+    ///
+    /// The pace is that of the disks. With `appendfsync everysec` an acquire takes up to a second, while the lock is held.
+    /// With `always` it takes as long as a sync; a single server then does the same unasked, and only replicas add to it.
+    /// With `no` nothing is ever confirmed.
+    ///
+    /// It takes Redis 7.2 or Valkey, `appendonly yes` on the primary and on the replicas, and the user's right to `WAITAOF`. A
+    /// primary that lacks one of these is [`Error::Refused`](crate::Error::Refused) in words that say what to change: by
+    /// `connect`, or in a cluster by the first acquire, of which nothing is left. A replica without a file never confirms. In
+    /// memory there is no disk.
+    pub fn fsynced(mut self, fsynced: bool) -> Self {
+        self.options.durability.fsynced = fsynced;
         self
     }
 
@@ -314,7 +336,7 @@ impl LockManagerBuilder {
             server_timeout: self.options.server_timeout,
             heartbeat: self.options.heartbeat,
             connections: self.options.connections,
-            replicas: self.options.replicas,
+            durability: self.options.durability,
         };
         let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
         let first = store.time().await.map_err(as_error)?;
@@ -326,15 +348,19 @@ impl LockManagerBuilder {
     /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, and for [`replicas`](Self::replicas).
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, for [`replicas`](Self::replicas) and for
+    /// [`fsynced`](Self::fsynced).
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
         self.options.check()?;
-        if self.options.replicas > 0 {
-            let wanted = self.options.replicas;
+        let Durability { replicas, fsynced } = self.options.durability;
+        if replicas > 0 {
             return Err(Invalid::new(format!(
-                "replicas {wanted}: must be 0, since locks in memory have none"
+                "replicas {replicas}: must be 0, since locks in memory have none"
             ))
             .into());
+        }
+        if fsynced {
+            return Err(Invalid::new("fsynced: must be false, since locks in memory are on no disk").into());
         }
         Ok(self.build(store))
     }

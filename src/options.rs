@@ -26,6 +26,21 @@ pub(crate) const MAX_ROOMS_KEPT: usize = 1000;
 /// Waiters that are told the same time of expiry ask within this span rather than at once.
 pub(crate) const JITTER: Duration = Duration::from_millis(20);
 
+/// Who must have a grant before it counts; nobody: it counts at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durability {
+    pub(crate) replicas: u32,
+    /// On their disks, and on the primary's.
+    pub(crate) fsynced: bool,
+}
+
+impl Durability {
+    /// How many servers must confirm.
+    pub(crate) fn wanted(self) -> u32 {
+        self.replicas.saturating_add(u32::from(self.fsynced))
+    }
+}
+
 /// The settings of a manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ManagerOptions {
@@ -39,8 +54,7 @@ pub(crate) struct ManagerOptions {
     pub(crate) slow_acquire: Option<Duration>,
     /// Over how many connections the locks are spread.
     pub(crate) connections: usize,
-    /// How many replicas must have a grant before it counts; 0: it counts at once.
-    pub(crate) replicas: u32,
+    pub(crate) durability: Durability,
 }
 
 impl Default for ManagerOptions {
@@ -54,7 +68,7 @@ impl Default for ManagerOptions {
             max_waiters: DEFAULT_MAX_WAITERS,
             slow_acquire: None,
             connections: 1,
-            replicas: 0,
+            durability: Durability::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A grant that counts only once replicas have it.
+//! A grant that counts only once replicas have it, or the disks of the primary and of replicas.
 //!
 //! The write that they must have is the hold's first renewal, on the connection that then waits for them: the grant
 //! itself may have been somebody else's call. It comes after the grant in the order of replication, so whoever has
@@ -12,10 +12,10 @@ use crate::held::Held;
 use crate::retry::Backoff;
 use crate::store::Failure;
 
-/// Returns the hold once as many replicas have it as the client's settings want. If they don't in time, or nobody
+/// Returns the hold once as many servers have it as the client's settings want. If they don't in time, or nobody
 /// can say, it is given back.
 pub(crate) async fn confirmed(client: &Client, held: Held) -> Result<Held> {
-    match client.options.replicas {
+    match client.options.durability.wanted() {
         0 => Ok(held),
         // On the heap, so that waiters who sleep don't carry it along.
         wanted => Box::pin(confirm_or_give_back(client, held, wanted)).await,
@@ -42,7 +42,7 @@ async fn confirm(client: &Client, held: &Held, wanted: u32) -> Result<()> {
             Ok(Ok(got)) if got >= wanted => return Ok(()),
             Ok(Ok(got)) => return Err(Error::NotReplicated { wanted, got }),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure::Unknown(ServerError::new("no word of the replicas in time")),
+            Err(_) => Failure::Unknown(ServerError::new("no word in time of who has the grant")),
         };
         let pause = backoff.step();
         let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
@@ -53,7 +53,7 @@ async fn confirm(client: &Client, held: &Held, wanted: u32) -> Result<()> {
     }
 }
 
-/// How long replicas may take: no longer than any other call, and so that most of the time the hold is still there to be
+/// How long they may take: no longer than any other call, and so that most of the time the hold is still there to be
 /// given back, and was there all along.
 fn patience(client: &Client, held: &Held) -> Duration {
     let left = held.hold().lease().remaining();

@@ -35,14 +35,14 @@ pub(crate) struct Answer<T> {
 }
 
 impl Answer<Renewed> {
-    /// The same, now that so many replicas are known to have it.
-    fn confirmed(self, replicas: u32) -> Answer<Confirmed> {
+    /// The same, now that so many servers are known to have it.
+    fn confirmed(self, got: u32) -> Answer<Confirmed> {
         Answer {
             from: self.from,
             at: self.at,
             reply: Confirmed {
                 renewed: self.reply,
-                replicas,
+                got,
             },
         }
     }
@@ -72,8 +72,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn release(&self, call: Release) -> Call<Released>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
 
-    /// Renews, and waits until as many replicas as the store was made for have that, but for no longer than `within`.
-    /// Where there are no replicas, none has it.
+    /// Renews, and waits until those have that whom the store was made for, but for no longer than `within`. Where there are
+    /// no servers, none has it.
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let _ = within;
         unreplicated(self.renew(call))
@@ -100,7 +100,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn close(&self);
 }
 
-/// A renewal that no replica has.
+/// A renewal that nobody was asked to confirm.
 fn unreplicated(renewal: Call<Renewed>) -> Call<Confirmed> {
     Box::pin(async move { Ok(renewal.await?.confirmed(0)) })
 }
@@ -247,8 +247,8 @@ pub(crate) enum Renewed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Confirmed {
     pub(crate) renewed: Renewed,
-    /// How many replicas have the renewal, and so the grant before it.
-    pub(crate) replicas: u32,
+    /// How many of those that are wanted have the renewal, and so the grant before it.
+    pub(crate) got: u32,
 }
 
 #[derive(Clone, Debug)]

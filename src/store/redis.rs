@@ -1,5 +1,5 @@
-//! Locks on a Redis or Valkey server, over one pair of connections or several; and one more to wait for replicas on, if
-//! they are waited for.
+//! Locks on a Redis or Valkey server, over one pair of connections or several; and one more to wait for replicas and disks
+//! on, if they are waited for.
 //!
 //! Nothing but the files under this one knows fred.
 
@@ -40,6 +40,7 @@ use self::replication::Replication;
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
+use crate::options::Durability;
 use crate::script::{self, Operation, Publishing, ReplyError, Script, Value};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
@@ -58,8 +59,8 @@ pub(crate) struct Options {
     pub(crate) heartbeat: Duration,
     /// Over how many pairs of connections the locks are spread.
     pub(crate) connections: usize,
-    /// How many replicas must have a hold to confirm it; 0: holds are never to be confirmed.
-    pub(crate) replicas: u32,
+    /// Who must have a hold to confirm it; nobody: holds are never to be confirmed.
+    pub(crate) durability: Durability,
 }
 
 /// Connects to what the URL names (see [`Address`](address::Address)), and stays connected until it is closed or dropped,
@@ -84,7 +85,7 @@ pub(crate) struct RedisStore {
     publishing: Publishing,
     server: String,
     lines: Vec<Line>,
-    /// Only for those who wait for replicas.
+    /// Only for those who wait for replicas, or for disks.
     replication: Option<Replication>,
     /// Listens to the sentinels, if there are any.
     listening: Option<AbortHandle>,
@@ -106,9 +107,9 @@ impl RedisStore {
         }
         commands.warn_of_eviction().await;
         let mut replication = None;
-        if options.replicas > 0 {
+        if options.durability.wanted() > 0 {
             let connection = first_connection(&connector, Purpose::Replication, deadline).await?;
-            Replication::check_rights(&connection).await?;
+            Replication::check(&connection, options.durability).await?;
             replication = Some(connection);
         }
         let place = (ServerId::default(), Publishing::Plain);
@@ -164,7 +165,7 @@ impl RedisStore {
             publishing,
             server: connector.server().to_owned(),
             lines,
-            replication: (options.replicas > 0)
+            replication: (options.durability.wanted() > 0)
                 .then(|| Replication::start(id, &connector, options, replication)),
             listening,
         })

@@ -166,5 +166,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a reply to another request is not accepted", SCRIPT, "if fields.text()? != request {", "if fields.text()?.is_empty() {", READERS),
     edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),
     edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
+    edit("replicas do not stand in for the disk of the primary", "src/store/redis/commands.rs", ".min(durability.replicas)", "", &["--lib commands"]),
     edit("a request id is cut where its parts are", "src/key.rs", "text.is_ascii()\n            && ", "", READERS),
 ];

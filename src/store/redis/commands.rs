@@ -1,5 +1,5 @@
 //! What is sent to the server, as fred takes it: the scripts by their hashes, the question for the time, and the wait for
-//! replicas.
+//! replicas and disks.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use futures_util::future::try_join_all;
 
 use super::failure;
 use crate::lease::millis;
+use crate::options::Durability;
 use crate::script::{Invocation, Script};
 use crate::store::Failure;
 
@@ -45,19 +46,39 @@ impl Command {
         Command { asking, ..self }
     }
 
-    /// Waits until so many replicas have what was written on the same connection before, but no longer than `within` (cut to
-    /// whole ms; less than one is none, so it lasts at least that). The reply is how many have it.
-    pub(super) fn wait(replicas: u32, within: Duration) -> Command {
+    /// Waits until these have what was written on the same connection before, but no longer than `within` (cut to whole ms;
+    /// less than one is none, so it lasts at least that). The reply is how many have it: [`Command::waited`].
+    pub(super) fn wait(durability: Durability, within: Duration) -> Command {
         // 0 would be for ever.
-        let within_ms = millis(within).max(1);
+        let within_ms = millis(within).max(1).to_string();
+        let replicas = durability.replicas.to_string();
+        let (name, args) = match durability.fsynced {
+            false => ("WAIT", vec![replicas, within_ms]),
+            true => ("WAITAOF", vec!["1".to_owned(), replicas, within_ms]),
+        };
         Command {
-            name: "WAIT",
-            args: vec![
-                Value::from(replicas.to_string()),
-                Value::from(within_ms.to_string()),
-            ],
+            name,
+            args: args.into_iter().map(Value::from).collect(),
             asking: false,
         }
+    }
+
+    /// How many of those that were waited for have it: replicas, or disks, of which the primary's is told apart. `None` for a
+    /// reply to something else.
+    pub(super) fn waited(durability: Durability, reply: &Value) -> Option<u32> {
+        let number = |value: &Value| match value {
+            Value::Integer(number) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        if !durability.fsynced {
+            return number(reply);
+        }
+        let Value::Array(counts) = reply else { return None };
+        let [primary, replicas] = &counts[..] else {
+            return None;
+        };
+        // More replicas than are wanted don't stand in for the primary.
+        Some(number(primary)?.min(1) + number(replicas)?.min(durability.replicas))
     }
 
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
@@ -108,6 +129,30 @@ impl Scripts {
         match try_join_all(loads).await {
             Ok(_) => Ok(()),
             Err(error) => Err(failure::of_unsent(failure::of(&error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_do_not_stand_in_for_the_disk_of_the_primary() {
+        let durability = |replicas, fsynced| Durability { replicas, fsynced };
+        let pair = |primary, replicas| Value::Array(vec![Value::Integer(primary), Value::Integer(replicas)]);
+        for (wanted, reply, got) in [
+            (durability(2, false), Value::Integer(1), Some(1)),
+            (durability(1, false), Value::Integer(2), Some(2)),
+            (durability(0, true), pair(0, 2), Some(0)),
+            (durability(1, true), pair(0, 2), Some(1)),
+            (durability(1, true), pair(1, 0), Some(1)),
+            (durability(1, true), pair(1, 2), Some(2)),
+            (durability(1, true), Value::Integer(2), None),
+            (durability(1, false), pair(1, 2), None),
+            (durability(1, false), Value::Integer(-1), None),
+        ] {
+            assert_eq!(Command::waited(wanted, &reply), got, "{wanted:?} {reply:?}");
         }
     }
 }

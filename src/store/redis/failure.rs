@@ -34,10 +34,12 @@ pub(super) fn of(error: &Error) -> Failure {
     }
 }
 
-/// Errors without a code of their own that another time does not bring: the server is full; or a key that a script reads
-/// without declaring it has gone ahead of the others to another server of the cluster.
+/// Errors without a code of their own that another time does not bring: the server is full; a key that a script reads
+/// without declaring it has gone ahead of the others to another server of the cluster; or who is to wait for replicas is one.
 fn passes(text: &str) -> bool {
-    text.contains("max number of clients") || text.contains("non local key")
+    ["max number of clients", "non local key", "with replica instances"]
+        .iter()
+        .any(|words| text.contains(words))
 }
 
 /// The same for an attempt to connect. Waiting does not mend a certificate that one of the two does not accept.
@@ -140,6 +142,7 @@ mod tests {
             "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -READONLY You can't write",
             "BUSY Redis is busy running a script.",
             "ERR max number of clients reached",
+            "ERR WAITAOF cannot be used with replica instances. Please also note that since Redis 4.0 writes are not",
             "ERR Script attempted to access a non local key in a cluster node script: ff96, on @user_script:1.",
         ] {
             assert!(matches!(sorted(text), Failure::NotExecuted(_)), "{text}");

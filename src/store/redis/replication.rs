@@ -1,5 +1,5 @@
-//! Waits until replicas have what was written, on a connection of its own: `WAIT` holds up everything behind it on its
-//! connection.
+//! Waits until replicas have what was written, or it is on the disks of the primary and of replicas, on a connection of its
+//! own: `WAIT`, or `WAITAOF`, holds up everything behind it on its connection.
 //!
 //! - Each hold is renewed on this connection, and whoever has that answer joins the next round: one `WAIT` for all who
 //!   are there by then, however many.
@@ -7,13 +7,14 @@
 //!   until his time is over. Those who come meanwhile are held up by it, but lose nothing: a replica that lacks the
 //!   earlier write lacks the later one. A round of constant length would not do, since the server counts from its last
 //!   command on a connection: a replica that is further away than two rounds would never be there in time.
+//! - With disks a round lasts a quarter of all the time that somebody has, from the first one on: where a disk is synced
+//!   once a second, a round that ends meanwhile has missed it.
 //! - A `WAIT` speaks of the writes of its own connection alone. On another one than the renewal's it would say yes to
 //!   nothing, so there the renewal must be repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::types::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -26,6 +27,7 @@ use super::lane::{Heard, Lane};
 use super::link::Link;
 use super::{Options, execute};
 use crate::error::{Error, ServerError};
+use crate::options::Durability;
 use crate::script::{self, Publishing};
 use crate::store::{Call, Confirmed, Failure, Renew, Renewed, ServerId};
 
@@ -39,22 +41,25 @@ pub(super) struct Replication {
     tasks: [AbortHandle; 2],
 }
 
-/// Somebody whose hold was renewed, and who waits for replicas to have that.
+/// Somebody whose hold was renewed, and who waits for others to have that.
 struct Entrant {
     /// The connection that it was renewed on.
     generation: u64,
     since: Instant,
     until: Instant,
-    replicas: oneshot::Sender<Result<u32, Failure>>,
+    got: oneshot::Sender<Result<u32, Failure>>,
 }
 
 impl Replication {
-    /// Refuses a connection whose user may not wait on it.
-    pub(super) async fn check_rights(connection: &Connection) -> Result<(), Error> {
-        match Command::wait(0, SHORTEST_ROUND).run(connection.client()).await {
-            Err(error) if failure::code(&error) == Some("NOPERM") => {
-                Err(Error::Refused(failure::words(&error)))
-            }
+    /// Refuses a connection on which one can't wait: its user may not, or its server has nothing to wait for.
+    pub(super) async fn check(connection: &Connection, durability: Durability) -> Result<(), Error> {
+        let at_once = Durability {
+            replicas: 0,
+            ..durability
+        };
+        let asked = Command::wait(at_once, SHORTEST_ROUND).run(connection.client());
+        match asked.await.map_err(|error| advised(failure::of(&error))) {
+            Err(Failure::Refused(error)) => Err(Error::Refused(error)),
             _ => Ok(()),
         }
     }
@@ -83,7 +88,7 @@ impl Replication {
         let (entrants, inbox) = mpsc::unbounded_channel();
         let rounds = Rounds {
             lane: Arc::clone(&lane),
-            wanted: options.replicas,
+            durability: options.durability,
             inbox,
         };
         let tasks = [
@@ -110,16 +115,16 @@ impl Replication {
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }
-            let (replicas, told) = oneshot::channel();
+            let (got, told) = oneshot::channel();
             let entrant = Entrant {
                 generation,
                 since,
                 until: since + within,
-                replicas,
+                got,
             };
             entrants.send(entrant).map_err(|_| Failure::Closed)?;
-            let replicas = told.await.unwrap_or(Err(Failure::Closed))?;
-            Ok(answer.confirmed(replicas))
+            let got = told.await.unwrap_or(Err(Failure::Closed))?;
+            Ok(answer.confirmed(got))
         })
     }
 
@@ -134,7 +139,7 @@ impl Replication {
 /// The task that waits for all.
 struct Rounds {
     lane: Arc<Lane>,
-    wanted: u32,
+    durability: Durability,
     inbox: mpsc::UnboundedReceiver<Entrant>,
 }
 
@@ -151,43 +156,68 @@ impl Rounds {
             while let Ok(next) = self.inbox.try_recv() {
                 waiting.push(next);
             }
-            waiting.retain(|entrant| !entrant.replicas.is_closed());
-            let Some(first) = waiting.iter().map(|entrant| entrant.since).min() else {
+            waiting.retain(|entrant| !entrant.got.is_closed());
+            let Some(first) = waiting.iter().min_by_key(|entrant| entrant.since) else {
                 continue;
             };
-            let outcome = self.round(SHORTEST_ROUND.max(first.elapsed() / 4)).await;
+            let span = match self.durability.fsynced {
+                false => first.since.elapsed(),
+                true => first.until - first.since,
+            };
+            let outcome = self.round(SHORTEST_ROUND.max(span / 4)).await;
             let now = Instant::now();
             for entrant in std::mem::take(&mut waiting) {
                 let told = match &outcome {
                     Err(failure) => Err(failure.clone()),
                     Ok((generation, _)) if *generation != entrant.generation => Err(Failure::Unknown(
-                        ServerError::new("the connection was lost before replicas confirmed"),
+                        ServerError::new("the connection was lost before the grant was confirmed"),
                     )),
-                    Ok((_, got)) if *got >= self.wanted || now >= entrant.until => Ok(*got),
+                    Ok((_, got)) if *got >= self.durability.wanted() || now >= entrant.until => Ok(*got),
                     Ok(_) => {
                         waiting.push(entrant);
                         continue;
                     }
                 };
                 // Who is not there any more need not hear.
-                let _ = entrant.replicas.send(told);
+                let _ = entrant.got.send(told);
             }
         }
     }
 
-    /// Waits once, and returns on which connection, and how many replicas have everything that was written on it before.
+    /// Waits once, and returns on which connection, and how many of those that are wanted have everything that was written on
+    /// it before.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
-        let wait = || Command::wait(self.wanted, within);
+        let wait = || Command::wait(self.durability, within);
+        let heard = Arc::clone(&self.lane).call(wait).await.map_err(advised)?;
         let Heard {
             value, generation, ..
-        } = Arc::clone(&self.lane).call(wait).await?;
-        match value {
-            Value::Integer(got) => Ok((generation, u32::try_from(got).unwrap_or_default())),
-            reply => Err(self
-                .lane
-                .out_of_step(generation, format!("{reply:?} as the reply to WAIT"))),
+        } = heard;
+        match Command::waited(self.durability, &value) {
+            Some(got) => Ok((generation, got)),
+            None => Err(self.lane.out_of_step(
+                generation,
+                format!("{value:?} as the reply to a wait for replicas"),
+            )),
         }
     }
+}
+
+/// The failure, with what to change about a server that has nothing to wait for.
+fn advised(failure: Failure) -> Failure {
+    let Failure::Refused(error) = failure else {
+        return failure;
+    };
+    let words = error.to_string();
+    let advice = match () {
+        () if words.contains("appendonly is disabled") => {
+            "set `appendonly yes`, or connect without `fsynced`"
+        }
+        () if words.contains("unknown command") => {
+            "`fsynced` needs Redis 7.2 or Valkey, and `replicas` a server that knows WAIT"
+        }
+        () => return Failure::Refused(error),
+    };
+    Failure::Refused(ServerError::new(format!("{words} ({advice})")))
 }
 
 #[cfg(test)]
@@ -203,19 +233,22 @@ mod tests {
             server_timeout: Duration::from_secs(1),
             heartbeat: Duration::from_secs(3),
             connections: 1,
-            replicas: 1,
+            durability: Durability {
+                replicas: 1,
+                fsynced: false,
+            },
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
         let connection = connector.open(Purpose::Replication).await.unwrap();
         let replication = Replication::start(ServerId::default(), &connector, options, Some(connection));
         let enter = async |generation| {
-            let (replicas, told) = oneshot::channel();
+            let (got, told) = oneshot::channel();
             let since = Instant::now();
             let entrant = Entrant {
                 generation,
                 since,
                 until: since,
-                replicas,
+                got,
             };
             replication.entrants.send(entrant).ok().unwrap();
             told.await.unwrap()

@@ -22,7 +22,10 @@ const OPTIONS: Options = Options {
     server_timeout: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(900),
     connections: 1,
-    replicas: 0,
+    durability: Durability {
+        replicas: 0,
+        fsynced: false,
+    },
 };
 /// In which all that these options bound must have happened, on a busy machine too.
 const BOUND: Duration = Duration::from_secs(5);
