@@ -2,9 +2,9 @@
 --
 -- Called by a lock's `status`. It declares the lock alone, like `renew`.
 --
--- Returns {status, request, now, deadline, fence, owner, holds, waiting}, times in ms of the server's clock:
+-- Returns `status request now deadline fence owner holds waiting`, times in ms of the server's clock:
 --   1 held until `deadline`, the latest of the holds'
---   2 free; fence, owner and holds are 0, '' and 0
+--   2 free; fence, owner and holds are 0, - and 0
 --   0 newer format
 --
 -- Writes nothing but what every script does: holds that are over are dropped.
@@ -15,13 +15,15 @@ local lock_key = KEYS[1]
 -- ARGV[2]  string: the key of the queue
 local request, queue_key = ARGV[1], ARGV[2]
 
-local _, now_ms = server_clock()
-local lock = read_lock(lock_key, nil, now_ms)
+local now_us, now = server_clock()
+local lock = read_lock(lock_key, now_us)
 if not lock then
-  return {0, request, now_ms, 0}
+  return '0 ' .. request .. ' ' .. now .. ' 0'
 end
+settle(lock_key, nil, lock, now, request)
 local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
-  return {2, request, now_ms, 0, 0, '', 0, waiting}
+  return '2 ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
 end
-return {1, request, now_ms, lock.deadline, tonumber(lock.fence), lock.owner, lock.count, waiting}
+return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. lock.fence .. ' ' .. lock.owner .. ' ' .. lock.count
+  .. ' ' .. waiting

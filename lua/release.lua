@@ -3,7 +3,7 @@
 -- Called by a guard's release, by the keeper for guards that were dropped and for requests that are never used again
 -- (cancelled, timed out, granted too late), and by a forced release. A repeated call finds what the first one did.
 --
--- Returns {status, request, now, deadline, denied, more}, times in ms of the server's clock:
+-- Returns `status request now deadline denied more`, times in ms of the server's clock:
 --   1 released     the last hold is gone
 --   2 one fewer    the owner has other holds; `deadline` is the latest of theirs
 --   3 expired      not held any more: the lease ran out, and nobody has had the lock since
@@ -26,48 +26,52 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[5]  'publish', 'spublish' or 'unproven': how to publish, and what a count of 0 says (lib/hand_over.lua)
 local request, what, fence, channel, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
--- Leaves the lock with nobody, having been held for `left_ms` more. An empty owner tells a release from a lease that
--- ran out. The hash is kept for `left_ms` and KEPT_MS as it is: only a long rest is worth a command.
-local function free(lock, left_ms)
-  if lock.holds then
-    drop_fields(lock_key, lock)
-  end
-  redis.call('HSET', lock_key, 'owner', '', 'request', '', 'until', '0', 'lease', '0', 'pushed', '0', 'holds', '0')
-  if left_ms > KEPT_MS then
-    redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
-  end
-end
-
-local now_us, now_ms = server_clock()
-local lock = read_lock(lock_key, clients_key, now_ms, client_of(request))
+local now_us, now = server_clock()
+local lock = read_lock(lock_key, now_us)
 if not lock then
-  return {0, request, now_ms, 0}
+  return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
-local status
-local was_until = lock.deadline
-if what == 'force' then
-  if was_until > 0 and lock.fence == fence then
-    lock.count, status = 0, 1
+local fits, was_until = what == 'out' or lock.fence == fence, lock.deadline
+local status, holds
+if lock.count == 1 and lock.request == request and fits and was_until > now then
+  -- The only hold there is, so that all the rest of the hash is over.
+  lock.count, status = 0, '1'
+else
+  local held_until = settle(lock_key, clients_key, lock, now, request)
+  was_until = lock.deadline
+  if what == 'force' then
+    if lock.count > 0 and fits then
+      lock.count, status = 0, '1'
+    end
+  elseif fits and held_until then
+    holds = define_holds(lock_key, lock, now)
+    holds.drop(request)
+    status = lock.count > 0 and '2' or '1'
   end
-elseif deadline_of(lock, request) and (what == 'out' or lock.fence == fence) then
-  drop_hold(lock, request)
-  status = lock.count > 0 and 2 or 1
 end
 if what == 'out' then
   redis.call('ZREM', queue_key, request)
-  status = status or 1
+  status = status or '1'
 end
-status = status or (ran_out(lock, fence) and 3 or 4)
+status = status or (define_holds(lock_key, lock, now).ran_out(fence) and '3' or '4')
 
-local outcome, denied = NOBODY, 0
-if status == 2 then
-  write_holds(lock_key, lock, now_ms)
+local outcome, denied = 'nobody', '0'
+if status == '2' then
+  holds.write()
 elseif lock.count == 0 then
-  lock.deadline = 0
-  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, way, lock, now_us, now_ms)
-  if outcome ~= HANDED and was_until > 0 then
-    free(lock, was_until - now_ms)
+  lock.deadline = FREE
+  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, way, lock, now)
+  if outcome ~= 'handed' and was_until ~= FREE then
+    -- Nobody has it. What else the hash says stays, and tells of the last hold; it is kept for as long as that was to be
+    -- held, and KEPT_MS: only a long rest is worth a command.
+    if lock.holds then
+      lock.erase()
+    end
+    redis.call('HSET', lock_key, 'until', FREE)
+    if was_until - now > KEPT_MS then
+      redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
+    end
   end
 end
-return {status, request, now_ms, lock.deadline, denied, outcome == MORE and 1 or 0}
+return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. denied .. ' ' .. (outcome == 'more' and '1' or '0')

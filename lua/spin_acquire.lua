@@ -2,7 +2,7 @@
 --
 -- Called by the spin lock's `try_lock`, again and again while it waits.
 --
--- Returns {status, owner, now, deadline, count}, times in ms of the server's clock:
+-- Returns `status owner now deadline count`, times in ms of the server's clock:
 --   1 held by this owner, `count` times, until `deadline`
 --   2 busy: somebody else's until `deadline`
 --
@@ -14,10 +14,10 @@ local spin_key = KEYS[1]
 -- ARGV[2]  ms: the lease
 local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
 
-local _, now_ms = server_clock()
+local _, now = server_clock()
 if redis.call('EXISTS', spin_key) == 1 and redis.call('HEXISTS', spin_key, owner) == 0 then
-  return {2, owner, now_ms, now_ms + math.max(redis.call('PTTL', spin_key), 0), 0}
+  return '2 ' .. owner .. ' ' .. now .. ' ' .. now + math.max(redis.call('PTTL', spin_key), 0) .. ' 0'
 end
 local count = redis.call('HINCRBY', spin_key, owner, 1)
 redis.call('PEXPIRE', spin_key, math.max(lease_ms, redis.call('PTTL', spin_key)))
-return {1, owner, now_ms, now_ms + lease_ms, count}
+return '1 ' .. owner .. ' ' .. now .. ' ' .. now + lease_ms .. ' ' .. count

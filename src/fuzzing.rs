@@ -14,7 +14,7 @@ use crate::anchors::Anchors;
 use crate::clock::Tick;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Exchange, Fence, ServerTime, Ticket};
-use crate::script::{Operation, Value};
+use crate::script::Operation;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
     ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
@@ -50,13 +50,11 @@ pub fn request(text: &str) {
     assert!(text.ends_with(request.owner()));
 }
 
-/// A reply, an element a line after the name of the script: `:` and an integer, `+` and a text, or `=` for the request
-/// that was sent. One that is accepted answers that request, is the same when it is written and read again, and gives
+/// A reply, in the line after the name of the script, with `=` for the request that was sent. One that is accepted answers that request, is the same when it is written and read again, and gives
 /// no deadline later than by its own clock.
 pub fn reply(text: &str) {
-    let mut lines = text.split('\n');
-    let script = lines.next().unwrap_or_default();
-    let elements: Vec<Value> = lines.filter_map(element).collect();
+    let (script, line) = text.split_once('\n').unwrap_or_default();
+    let line = &whole(line);
     let keys = Arc::new(Keys::new("fairlock", "a").expect("a good name"));
     let request = Request::from_wire(OWN).expect("a request");
     let owner = Owner::from_wire(OWN);
@@ -71,7 +69,7 @@ pub fn reply(text: &str) {
                 ticket: None,
                 heartbeat: SPAN,
             },
-            &elements,
+            line,
             acquired,
         ),
         "release" => read_again(
@@ -80,7 +78,7 @@ pub fn reply(text: &str) {
                 request,
                 what: ReleaseWhat::Out,
             },
-            &elements,
+            line,
             released,
         ),
         "renew" => read_again(
@@ -91,59 +89,47 @@ pub fn reply(text: &str) {
                 lease: SPAN,
                 cap: ServerTime::MAX,
             },
-            &elements,
+            line,
             renewed,
         ),
-        "inspect" => read_again(&Inspect { keys, request }, &elements, inspected),
+        "inspect" => read_again(&Inspect { keys, request }, line, inspected),
         "spin_acquire" => read_again(
             &SpinAcquire {
                 keys,
                 owner,
                 lease: SPAN,
             },
-            &elements,
+            line,
             spin_acquired,
         ),
-        "spin_release" => read_again(&SpinRelease { keys, owner }, &elements, spin_released),
+        "spin_release" => read_again(&SpinRelease { keys, owner }, line, spin_released),
         _ => {}
     }
 }
 
-fn element(line: &str) -> Option<Value> {
-    match line.split_at_checked(1)? {
-        (":", number) => Some(Value::Int(number.parse().ok()?)),
-        ("+", text) => Some(Value::Text(text.to_owned())),
-        ("=", "") => Some(Value::Text(OWN.to_owned())),
-        _ => None,
-    }
+/// The line that stands for the request by `=`.
+fn whole(line: &str) -> String {
+    let word = |word| if word == "=" { OWN } else { word };
+    line.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// What a script answers after the request and the time: status, deadline, and the rest.
-type Written = (i64, u64, Vec<Value>);
+type Written = (u64, u64, Vec<String>);
 
-fn read_again<O: Operation>(
-    operation: &O,
-    elements: &[Value],
-    write: impl Fn(&O::Reply, ServerTime) -> Written,
-) where
+fn read_again<O: Operation>(operation: &O, line: &str, write: impl Fn(&O::Reply, ServerTime) -> Written)
+where
     O::Reply: PartialEq + Debug,
 {
-    let Ok((now, reply)) = operation.read(elements) else {
+    let Ok((now, reply)) = operation.read(line) else {
         return;
     };
-    assert_eq!(
-        elements[1],
-        Value::Text(OWN.to_owned()),
-        "a reply to another request"
-    );
+    assert_eq!(line.split(' ').nth(1), Some(OWN), "a reply to another request");
     let (status, deadline, rest) = write(&reply, now);
-    let mut again = vec![
-        Value::Int(status),
-        Value::Text(OWN.to_owned()),
-        int(now.ms()),
-        int(deadline),
-    ];
-    again.extend(rest);
+    let mut again = format!("{status} {OWN} {} {deadline}", now.ms());
+    for word in rest {
+        again.push(' ');
+        again.push_str(&word);
+    }
     assert_eq!(operation.read(&again), Ok((now, reply)));
     bounded(now, ServerTime::from_ms(deadline));
 }
@@ -163,22 +149,18 @@ fn bounded(now: ServerTime, deadline: ServerTime) {
     assert!(anchors.server_time(local) <= Some(ServerTime::MAX.max(now)));
 }
 
-fn int(number: u64) -> Value {
-    Value::Int(i64::try_from(number).expect("it was read from one"))
+fn flag(flag: bool) -> String {
+    u8::from(flag).to_string()
 }
 
-fn flag(flag: bool) -> Value {
-    Value::Int(flag.into())
-}
-
-fn acquired(reply: &Acquired, _: ServerTime) -> Written {
+fn acquired(reply: &Acquired, now: ServerTime) -> Written {
     match reply {
         Acquired::Granted(grant) => {
             assert_eq!(grant.request.as_str(), OWN);
             (
                 1,
                 grant.deadline.ms(),
-                vec![int(grant.fence.get()), flag(grant.pushed)],
+                vec![grant.fence.get().to_string(), flag(grant.pushed)],
             )
         }
         Acquired::Contended(contended) => {
@@ -193,19 +175,14 @@ fn acquired(reply: &Acquired, _: ServerTime) -> Written {
             } = contended;
             let ttl = u64::try_from(ttl.as_millis()).expect("it was read from one");
             let mut rest = vec![
-                int(ttl),
-                int(ticket.unwrap_or(Ticket(0)).0),
-                int(*ahead),
+                ticket.unwrap_or(Ticket(0)).0.to_string(),
+                ahead.to_string(),
                 flag(*enqueued),
                 flag(*seen),
                 flag(*denied),
             ];
-            rest.extend(
-                sibling
-                    .as_ref()
-                    .map_or_else(|| vec![Value::Text(String::new())], grant),
-            );
-            (if ticket.is_some() { 2 } else { 3 }, 0, rest)
+            rest.extend(sibling.as_ref().map_or_else(|| vec!["-".to_owned()], grant));
+            (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)
         }
         Acquired::Late => (4, 0, vec![]),
         Acquired::Gone => (5, 0, vec![]),
@@ -213,12 +190,12 @@ fn acquired(reply: &Acquired, _: ServerTime) -> Written {
     }
 }
 
-fn grant(grant: &Grant) -> Vec<Value> {
+fn grant(grant: &Grant) -> Vec<String> {
     request(grant.request.as_str());
     vec![
-        Value::Text(grant.request.to_string()),
-        int(grant.fence.get()),
-        int(grant.deadline.ms()),
+        grant.request.to_string(),
+        grant.fence.get().to_string(),
+        grant.deadline.ms().to_string(),
         flag(grant.pushed),
     ]
 }
@@ -249,12 +226,22 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             holds,
             deadline,
         }) => {
-            let owner = Value::Text(owner.to_string());
-            let rest = vec![int(fence.get()), owner, int(*holds), int(reply.waiting)];
+            let owner = owner.to_string();
+            let rest = vec![
+                fence.get().to_string(),
+                owner,
+                holds.to_string(),
+                reply.waiting.to_string(),
+            ];
             (1, deadline.ms(), rest)
         }
         None => {
-            let nobody = vec![int(0), Value::Text(String::new()), int(0), int(reply.waiting)];
+            let nobody = vec![
+                "0".to_owned(),
+                "-".to_owned(),
+                "0".to_owned(),
+                reply.waiting.to_string(),
+            ];
             (2, 0, nobody)
         }
     }
@@ -262,7 +249,7 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
 
 fn spin_acquired(reply: &SpinAcquired, now: ServerTime) -> Written {
     match reply {
-        SpinAcquired::Held(count) => (1, 0, vec![int(*count)]),
+        SpinAcquired::Held(count) => (1, 0, vec![count.to_string()]),
         SpinAcquired::Busy(left) => {
             let left = u64::try_from(left.as_millis()).expect("it was read from one");
             (2, now.ms() + left, vec![])
@@ -272,7 +259,7 @@ fn spin_acquired(reply: &SpinAcquired, now: ServerTime) -> Written {
 
 fn spin_released(reply: &SpinReleased, _: ServerTime) -> Written {
     match reply {
-        SpinReleased::Left(count) => (1, 0, vec![int(*count)]),
+        SpinReleased::Left(count) => (1, 0, vec![count.to_string()]),
         SpinReleased::NotHeld => (2, 0, vec![]),
     }
 }

@@ -9,7 +9,6 @@ use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
     ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
 };
-use std::time::Duration;
 
 /// One operation: its own file, after the parts of `lua/lib/` that it shares with others.
 #[derive(Debug)]
@@ -29,10 +28,12 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: Script = script!("acquire": "lib/lock.lua", "lib/hand_over.lua", "acquire.lua");
-pub(crate) static RELEASE: Script = script!("release": "lib/lock.lua", "lib/hand_over.lua", "release.lua");
-pub(crate) static RENEW: Script = script!("renew": "lib/lock.lua", "renew.lua");
-pub(crate) static INSPECT: Script = script!("inspect": "lib/lock.lua", "inspect.lua");
+pub(crate) static ACQUIRE: Script =
+    script!("acquire": "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "acquire.lua");
+pub(crate) static RELEASE: Script =
+    script!("release": "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "release.lua");
+pub(crate) static RENEW: Script = script!("renew": "lib/lock.lua", "lib/holds.lua", "renew.lua");
+pub(crate) static INSPECT: Script = script!("inspect": "lib/lock.lua", "lib/holds.lua", "inspect.lua");
 pub(crate) static SPIN_ACQUIRE: Script = script!("spin_acquire": "spin_acquire.lua");
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release": "spin_release.lua");
 
@@ -84,13 +85,6 @@ pub(crate) struct Invocation {
     pub(crate) args: Vec<String>,
 }
 
-/// One element of a reply, which is always a flat array.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
-    Int(i64),
-    Text(String),
-}
-
 /// Why a reply can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyError {
@@ -109,8 +103,8 @@ pub(crate) trait Operation: Send + 'static {
 
     fn invocation(&self, way: Publishing) -> Invocation;
 
-    /// Returns the server's time and what it answered.
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Self::Reply), ReplyError>;
+    /// Reads a reply, one line of words. Returns the server's time and what it answered.
+    fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
 }
 
 impl Operation for Acquire {
@@ -136,50 +130,50 @@ impl Operation for Acquire {
             heartbeat,
             ..
         } = self;
+        let mut args = vec![
+            request.to_string(),
+            mode.to_owned(),
+            millis(*lease).to_string(),
+            format!("{:013}", not_after.ms()),
+            millis(*heartbeat).to_string(),
+            keys.channel.clone(),
+            way.as_str().to_owned(),
+        ];
+        args.extend(ticket.map(|ticket| ticket.0.to_string()));
         Invocation {
             script: &ACQUIRE,
             keys: vec![keys.lock.clone(), keys.queue.clone(), keys.clients.clone()],
-            args: vec![
-                request.to_string(),
-                mode.to_owned(),
-                millis(*lease).to_string(),
-                not_after.ms().to_string(),
-                ticket.map_or(String::new(), |ticket| ticket.0.to_string()),
-                millis(*heartbeat).to_string(),
-                keys.channel.clone(),
-                way.as_str().to_owned(),
-            ],
+            args,
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Acquired), ReplyError> {
-        let mut fields = Fields::of(reply, self.request.as_str())?;
-        let acquired = match fields.status {
+    fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let acquired = match words.status {
             1 => Acquired::Granted(Grant {
                 request: self.request.clone(),
-                deadline: fields.deadline,
-                fence: fields.fence()?,
-                pushed: fields.flag()?,
+                deadline: words.deadline,
+                fence: words.fence()?,
+                pushed: words.flag()?,
             }),
             2 | 3 => {
-                let ttl = Duration::from_millis(fields.number()?);
-                let ticket = fields.number()?;
+                let ticket = words.number()?;
                 Acquired::Contended(Contended {
-                    ttl,
-                    ticket: (fields.status == 2).then_some(Ticket(ticket)),
-                    ahead: fields.number()?,
-                    enqueued: fields.flag()?,
-                    seen: fields.flag()?,
-                    denied: fields.flag()?,
-                    sibling: fields.sibling()?,
+                    ttl: words.deadline.since(words.now),
+                    ticket: (words.status == 2).then_some(Ticket(ticket)),
+                    ahead: words.number()?,
+                    enqueued: words.flag()?,
+                    seen: words.flag()?,
+                    denied: words.flag()?,
+                    sibling: words.sibling()?,
                 })
             }
             4 => Acquired::Late,
             5 => Acquired::Gone,
             6 => Acquired::More,
-            _ => return Err(fields.malformed()),
+            _ => return Err(words.malformed()),
         };
-        Ok((fields.now, acquired))
+        Ok((words.now, acquired))
     }
 }
 
@@ -210,21 +204,21 @@ impl Operation for Release {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Released), ReplyError> {
-        let mut fields = Fields::of(reply, self.request.as_str())?;
-        let outcome = match fields.status {
+    fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let outcome = match words.status {
             1 => ReleaseOutcome::Released,
             2 => ReleaseOutcome::OneFewer,
             3 => ReleaseOutcome::Expired,
             4 => ReleaseOutcome::Taken,
-            _ => return Err(fields.malformed()),
+            _ => return Err(words.malformed()),
         };
         Ok((
-            fields.now,
+            words.now,
             Released {
                 outcome,
-                denied: fields.flag()?,
-                more: fields.flag()?,
+                denied: words.flag()?,
+                more: words.flag()?,
             },
         ))
     }
@@ -250,15 +244,15 @@ impl Operation for Renew {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Renewed), ReplyError> {
-        let fields = Fields::of(reply, self.request.as_str())?;
-        let renewed = match fields.status {
-            1 => Renewed::Until(fields.deadline),
+    fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
+        let words = Words::of(reply, self.request.as_str())?;
+        let renewed = match words.status {
+            1 => Renewed::Until(words.deadline),
             2 => Renewed::Expired,
             3 => Renewed::Taken,
-            _ => return Err(fields.malformed()),
+            _ => return Err(words.malformed()),
         };
-        Ok((fields.now, renewed))
+        Ok((words.now, renewed))
     }
 }
 
@@ -277,26 +271,26 @@ impl Operation for Inspect {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, Inspected), ReplyError> {
-        let mut fields = Fields::of(reply, self.request.as_str())?;
-        let holder = match fields.status {
+    fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let holder = match words.status {
             1 => Some(Holding {
-                deadline: fields.deadline,
-                fence: fields.fence()?,
-                owner: Owner::from_wire(fields.text()?),
-                holds: fields.number()?,
+                deadline: words.deadline,
+                fence: words.fence()?,
+                owner: Owner::from_wire(words.text()?),
+                holds: words.number()?,
             }),
             2 => {
-                fields.skip(3);
+                words.skip(3);
                 None
             }
-            _ => return Err(fields.malformed()),
+            _ => return Err(words.malformed()),
         };
         Ok((
-            fields.now,
+            words.now,
             Inspected {
                 holder,
-                waiting: fields.number()?,
+                waiting: words.number()?,
             },
         ))
     }
@@ -317,14 +311,14 @@ impl Operation for SpinAcquire {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, SpinAcquired), ReplyError> {
-        let mut fields = Fields::of(reply, self.owner.as_str())?;
-        let acquired = match fields.status {
-            1 => SpinAcquired::Held(fields.number()?),
-            2 => SpinAcquired::Busy(fields.deadline.since(fields.now)),
-            _ => return Err(fields.malformed()),
+    fn read(&self, reply: &str) -> Result<(ServerTime, SpinAcquired), ReplyError> {
+        let mut words = Words::of(reply, self.owner.as_str())?;
+        let acquired = match words.status {
+            1 => SpinAcquired::Held(words.number()?),
+            2 => SpinAcquired::Busy(words.deadline.since(words.now)),
+            _ => return Err(words.malformed()),
         };
-        Ok((fields.now, acquired))
+        Ok((words.now, acquired))
     }
 }
 
@@ -343,56 +337,57 @@ impl Operation for SpinRelease {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, SpinReleased), ReplyError> {
-        let mut fields = Fields::of(reply, self.owner.as_str())?;
-        let released = match fields.status {
-            1 => SpinReleased::Left(fields.number()?),
+    fn read(&self, reply: &str) -> Result<(ServerTime, SpinReleased), ReplyError> {
+        let mut words = Words::of(reply, self.owner.as_str())?;
+        let released = match words.status {
+            1 => SpinReleased::Left(words.number()?),
             2 => SpinReleased::NotHeld,
-            _ => return Err(fields.malformed()),
+            _ => return Err(words.malformed()),
         };
-        Ok((fields.now, released))
+        Ok((words.now, released))
     }
 }
 
-/// The fields of a reply, in order, after those that every reply begins with. What comes after the last that is
-/// read is from a newer script, and ignored.
-struct Fields<'a> {
-    reply: &'a [Value],
-    rest: std::slice::Iter<'a, Value>,
-    status: i64,
+/// The words of a reply, in order, after those that every reply begins with. What comes after the last that is read is
+/// from a newer script, and ignored.
+struct Words<'a> {
+    reply: &'a str,
+    rest: std::str::Split<'a, char>,
+    status: u64,
     now: ServerTime,
     deadline: ServerTime,
 }
 
-impl<'a> Fields<'a> {
-    fn of(reply: &'a [Value], request: &str) -> Result<Fields<'a>, ReplyError> {
-        let mut fields = Fields {
+impl<'a> Words<'a> {
+    fn of(reply: &'a str, request: &str) -> Result<Words<'a>, ReplyError> {
+        let mut words = Words {
             reply,
-            rest: reply.iter(),
+            rest: reply.split(' '),
             status: 0,
             now: ServerTime::default(),
             deadline: ServerTime::default(),
         };
-        fields.status = match fields.rest.next() {
-            Some(Value::Int(status)) => *status,
-            _ => return Err(fields.malformed()),
-        };
-        if fields.text()? != request {
-            return Err(fields.malformed());
+        words.status = words.number()?;
+        if words.text()? != request {
+            return Err(words.malformed());
         }
-        if fields.status == 0 {
+        if words.status == 0 {
             return Err(ReplyError::NewerFormat);
         }
-        fields.now = ServerTime::from_ms(fields.number()?);
-        fields.deadline = ServerTime::from_ms(fields.number()?);
-        Ok(fields)
+        words.now = ServerTime::from_ms(words.number()?);
+        words.deadline = ServerTime::from_ms(words.number()?);
+        Ok(words)
     }
 
+    fn text(&mut self) -> Result<&'a str, ReplyError> {
+        self.rest.next().ok_or_else(|| self.malformed())
+    }
+
+    /// A whole number, as scripts have them.
     fn number(&mut self) -> Result<u64, ReplyError> {
-        match self.rest.next() {
-            Some(Value::Int(number)) => u64::try_from(*number).map_err(|_| self.malformed()),
-            _ => Err(self.malformed()),
-        }
+        let number = self.text()?.parse::<i64>().ok();
+        let number = number.and_then(|number| u64::try_from(number).ok());
+        number.ok_or_else(|| self.malformed())
     }
 
     fn flag(&mut self) -> Result<bool, ReplyError> {
@@ -403,20 +398,13 @@ impl<'a> Fields<'a> {
         Fence::new(self.number()?).ok_or_else(|| self.malformed())
     }
 
-    fn text(&mut self) -> Result<&'a str, ReplyError> {
-        match self.rest.next() {
-            Some(Value::Text(text)) => Ok(text),
-            _ => Err(self.malformed()),
-        }
-    }
-
     fn skip(&mut self, count: usize) {
         self.rest.by_ref().take(count).for_each(drop);
     }
 
     fn sibling(&mut self) -> Result<Option<Grant>, ReplyError> {
         let request = self.text()?;
-        if request.is_empty() {
+        if request == "-" {
             return Ok(None);
         }
         let request = Request::from_wire(request).ok_or_else(|| self.malformed())?;

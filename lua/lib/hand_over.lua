@@ -9,43 +9,31 @@
 --   'spublish'  SPUBLISH, in a cluster from 7.0 on; likewise
 --   'unproven'  PUBLISH, in an older cluster: receivers at its other nodes are not counted, so that the record alone decides
 
-local PUSH_VERSION = '1'
--- How many a script removes at most before it answers `more`.
-local BOUND = 10000
-
-local NOBODY, HANDED, MORE = 0, 1, 2
-
--- Takes the clients whose holds ran out for dead.
-local function forget_ended(clients_key, lock)
-  for _, client in ipairs(lock.ended) do
-    redis.pcall('ZREM', clients_key, client)
-  end
-end
-
 -- `mine` (or nil) is the caller's own request, queued too, which gets `mine_ms` instead of a claim window.
--- Returns NOBODY, HANDED or MORE, and whether the server's ACL refused a push.
-local function hand_over(lock_key, queue_key, clients_key, channel, way, lock, now_us, now_ms, mine, mine_ms)
-  local unreachable, denied = nil, 0
+-- Returns 'nobody', 'handed' or 'more', and '1' if the server's ACL refused a push, else '0'.
+local function hand_over(lock_key, queue_key, clients_key, channel, way, lock, now, mine, mine_ms)
+  -- How many it removes at most before it answers `more`.
+  local BOUND = 10000
+  local unreachable, denied = nil, '0'
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
-    if lock.ended then
-      forget_ended(clients_key, lock)
-      lock.ended = nil
+    if lock.forget then
+      lock.forget()
     end
     if not request then
-      return NOBODY, denied
+      return 'nobody', denied
     end
-    local fence = next_fence(lock, now_us)
     if request == mine then
-      grant(lock_key, lock, request, fence, now_ms, mine_ms, '0')
-      return HANDED, denied
+      grant(lock_key, lock, request, (now + mine_ms) .. '', mine_ms, '0')
+      return 'handed', denied
     end
     local client = client_of(request)
     if not (unreachable and unreachable[client]) then
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
-      if type(alive_until) == 'string' and tonumber(alive_until) > now_ms then
-        local grant_ms = tonumber(string.sub(request, 34, 41))
-        local push = PUSH_VERSION .. ' ' .. fence .. ' ' .. (now_ms + grant_ms) .. ' ' .. request
+      if type(alive_until) == 'string' and alive_until > now then
+        local grant_ms = string.sub(request, 34, 41) + 0
+        local deadline = (now + grant_ms) .. ''
+        local push = '1 ' .. lock.next_fence .. ' ' .. deadline .. ' ' .. request
         local heard
         if way == 'spublish' then
           heard = redis.pcall('SPUBLISH', channel .. client, push)
@@ -53,10 +41,10 @@ local function hand_over(lock_key, queue_key, clients_key, channel, way, lock, n
           heard = redis.pcall('PUBLISH', channel .. client, push)
         end
         if type(heard) == 'table' then
-          denied = 1
+          denied = '1'
         elseif heard > 0 or way == 'unproven' then
-          grant(lock_key, lock, request, fence, now_ms, grant_ms, '1')
-          return HANDED, denied
+          grant(lock_key, lock, request, deadline, grant_ms .. '', '1')
+          return 'handed', denied
         end
       end
       unreachable = unreachable or {}
@@ -64,5 +52,5 @@ local function hand_over(lock_key, queue_key, clients_key, channel, way, lock, n
       redis.pcall('ZREM', clients_key, client)
     end
   end
-  return MORE, denied
+  return 'more', denied
 end

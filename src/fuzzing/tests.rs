@@ -22,12 +22,12 @@ fn seeds(target: &str) -> Vec<String> {
 fn changed(target: &str, separators: &'static [char]) -> impl Strategy<Value = String> + use<> {
     let part = prop_oneof![
         3 => Just(None),
-        1 => any::<i64>().prop_map(|number| Some(format!(":{number}"))),
+        1 => any::<i64>().prop_map(|number| Some(format!("{number} "))),
         1 => any::<u64>().prop_map(|number| Some(number.to_string())),
         1 => any::<String>().prop_map(Some),
         1 => Just(Some(String::new())),
-        1 => Just(Some("+".to_owned())),
-        1 => Just(Some("=".to_owned())),
+        1 => Just(Some("- ".to_owned())),
+        1 => Just(Some("= ".to_owned())),
     ];
     let changes = prop::collection::vec((any::<prop::sample::Index>(), part), 0..4);
     (prop::sample::select(seeds(target)), changes).prop_map(move |(seed, changes)| {
@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
     #[test]
-    fn no_reply_is_misread(text in changed("reply", &['\n'])) {
+    fn no_reply_is_misread(text in changed("reply", &['\n', ' '])) {
         reply(&text);
     }
 
@@ -70,8 +70,7 @@ proptest! {
 #[test]
 fn what_scripts_answer_is_understood() {
     for seed in seeds("reply") {
-        let elements: Vec<Value> = seed.lines().filter_map(element).collect();
-        assert!(elements.contains(&Value::Text(OWN.to_owned())), "{seed}");
+        assert!(seed.split(' ').any(|word| word == "="), "{seed}");
         reply(&seed);
     }
     assert_eq!(
@@ -102,10 +101,10 @@ fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
             unreachable!("nothing is sent")
         }
 
-        fn read(&self, _: &[Value]) -> Result<(ServerTime, ()), crate::script::ReplyError> {
+        fn read(&self, _: &str) -> Result<(ServerTime, ()), crate::script::ReplyError> {
             Ok((ServerTime::default(), ()))
         }
     }
-    let another = [Value::Int(1), Value::Text(OWN.replace(":7:", ":8:"))];
+    let another = format!("1 {}", OWN.replace(":7:", ":8:"));
     read_again(&Credulous, &another, |(), _| (1, 0, vec![]));
 }

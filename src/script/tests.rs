@@ -3,6 +3,7 @@
 use super::*;
 use crate::key::{ClientId, Keys};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn invocations() -> Vec<Invocation> {
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
@@ -17,7 +18,7 @@ fn invocations() -> Vec<Invocation> {
             mode: Mode::Wait,
             lease,
             not_after: ServerTime::MAX,
-            ticket: None,
+            ticket: Some(Ticket(1)),
             heartbeat: lease,
         }
         .invocation(Publishing::Plain),

@@ -41,7 +41,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
 use crate::options::Durability;
-use crate::script::{self, Operation, Publishing, ReplyError, Script, Value};
+use crate::script::{self, Operation, Publishing, ReplyError, Script};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
     Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, unreplicated,
@@ -313,8 +313,11 @@ async fn execute<O: Operation>(
     let heard = Arc::clone(lane)
         .call(|| lane.scripts().command(operation.invocation(way)).asking(asking))
         .await?;
-    let reply = elements(&heard.value).ok_or_else(|| ReplyError::OutOfStep(format!("{:?}", heard.value)));
-    match reply.and_then(|reply| operation.read(&reply)) {
+    let line = match &heard.value {
+        Wire::String(line) => operation.read(line),
+        other => Err(ReplyError::OutOfStep(format!("{other:?}"))),
+    };
+    match line {
         Ok((now, reply)) => {
             let at = exchange(&heard, now);
             Ok((Answer { from, at, reply }, heard.generation))
@@ -341,17 +344,6 @@ fn exchange(heard: &Heard, now: ServerTime) -> Exchange {
         received: heard.received,
         now,
     }
-}
-
-/// The elements of a flat array; `None` for anything else.
-fn elements(reply: &Wire) -> Option<Vec<Value>> {
-    let Wire::Array(elements) = reply else { return None };
-    let element = |element: &Wire| match element {
-        Wire::Integer(number) => Some(Value::Int(*number)),
-        Wire::String(text) => Some(Value::Text(text.to_string())),
-        _ => None,
-    };
-    elements.iter().map(element).collect()
 }
 
 /// `TIME` answers seconds and microseconds, as strings.

@@ -23,8 +23,8 @@ return {longest, ''}";
 
 const LEASE: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(12);
-/// How long keys outlive what they tell of.
-const KEPT: Duration = Duration::from_secs(60);
+/// How long keys outlive what they tell of, and how much longer than that they may.
+const KEPT: Duration = Duration::from_secs(70);
 
 /// No key is without a TTL now, nor has a longer one than it needs.
 async fn check(server: &Server) {
@@ -115,7 +115,7 @@ async fn what_killed_processes_leave_ends_by_itself() {
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     // The part has a heartbeat of 15 s, which is longer than its lease.
     let left = reply.array()[0].int();
-    assert!((1..=75_000).contains(&left), "{left} ms");
+    assert!((1..=85_000).contains(&left), "{left} ms");
     assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);
 }
 

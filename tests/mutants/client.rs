@@ -163,7 +163,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("all who wait ask again after a reconnect", ROOMS, "            room.return_all();\n", "            let _ = room;\n", &[ROOM_TESTS, "--test faults connections::"]),
     edit("no answer to a call of before a reconnect tells of the record", ROOMS, "        self.client.note_loss();\n", "", &[ROOM_TESTS]),
 
-    edit("a reply to another request is not accepted", SCRIPT, "if fields.text()? != request {", "if fields.text()?.is_empty() {", READERS),
+    edit("a reply to another request is not accepted", SCRIPT, "if words.text()? != request {", "if words.text()?.is_empty() {", READERS),
     edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),
     edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
     edit("replicas do not stand in for the disk of the primary", "src/store/redis/commands.rs", ".min(durability.replicas)", "", &["--lib commands"]),

@@ -32,7 +32,7 @@ const BOUND: Duration = Duration::from_secs(5);
 
 static APPEND: Script = Script {
     name: "append",
-    text: "redis.call('RPUSH', KEYS[1], ARGV[1]) return {1, ARGV[1]}",
+    text: "redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
 };
 
 /// Appends a text to a list.
@@ -53,9 +53,9 @@ impl Operation for Append {
         }
     }
 
-    fn read(&self, reply: &[Value]) -> Result<(ServerTime, ()), ReplyError> {
-        if self.0 == "misread" || reply.get(1) != Some(&Value::Text(self.0.clone())) {
-            return Err(ReplyError::OutOfStep(format!("{reply:?}")));
+    fn read(&self, reply: &str) -> Result<(ServerTime, ()), ReplyError> {
+        if self.0 == "misread" || reply != self.0 {
+            return Err(ReplyError::OutOfStep(reply.to_owned()));
         }
         Ok((ServerTime::from_ms(0), ()))
     }

@@ -44,6 +44,9 @@ fn hash(lock: &Lock, format: &str) -> String {
     let Some(holder) = &lock.written else {
         return String::new();
     };
+    if holder.holds.is_empty() {
+        return format!("fence={}, until=0, v={format}", holder.fence);
+    }
     let request = holder.request.as_ref();
     let first = request.and_then(|request| holder.holds.get(request));
     let mut fields = BTreeSet::from([
@@ -63,9 +66,15 @@ fn hash(lock: &Lock, format: &str) -> String {
     fields.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The fields of a hash as [`DUMP`] tells them, in order.
+/// What the fields of a free lock say beside these is left from its last hold.
+const LEFT: [&str; 5] = ["owner=", "request=", "lease=", "pushed=", "holds="];
+
+/// The fields of a hash as [`DUMP`] tells them, in order, without those that don't count.
 pub(super) fn ordered(fields: &str) -> String {
-    let ordered: BTreeSet<_> = fields.split(", ").collect();
+    let mut ordered: BTreeSet<_> = fields.split(", ").collect();
+    if ordered.contains("until=0") {
+        ordered.retain(|field| !LEFT.iter().any(|left| field.starts_with(left)));
+    }
     ordered.into_iter().collect::<Vec<_>>().join(", ")
 }
 

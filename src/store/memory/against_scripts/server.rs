@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
 use crate::key::{ClientId, Keys};
-use crate::script::{self, Invocation, Value};
+use crate::script::{self, Invocation};
 use crate::store::redis::tests::server::Server;
 
-/// A clock that shows the last argument of the call: µs, of 16 digits.
+/// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
 const CLOCK: &str = "
 local function server_clock()
-  local us = ARGV[#ARGV]
-  return us, tonumber(string.sub(us, 1, 13))
+  local us = KEYS[#KEYS]
+  return us, string.sub(us, 1, 13)
 end
 ";
 
@@ -48,13 +48,6 @@ impl Resp {
         match self {
             Resp::Array(elements) => elements,
             other => panic!("{other:?}"),
-        }
-    }
-
-    fn value(self) -> Value {
-        match self {
-            Resp::Int(number) => Value::Int(number),
-            other => Value::Text(other.text()),
         }
     }
 }
@@ -148,8 +141,8 @@ enum Awaited {
     Look,
 }
 
-/// The elements of a script's reply, or the error.
-pub(super) type Reply = Result<Vec<Value>, String>;
+/// A script's reply, or the error.
+pub(super) type Reply = Result<String, String>;
 
 /// What a look at a lock shows.
 pub(super) struct Seen {
@@ -267,7 +260,7 @@ impl Scripts {
         for awaited in std::mem::take(&mut self.awaited) {
             let reply = self.commands.reply();
             match awaited {
-                Awaited::Call => call = Some(values(reply)),
+                Awaited::Call => call = Some(line(reply)),
                 Awaited::Command => assert!(!matches!(reply, Resp::Error(_)), "{reply:?}"),
                 Awaited::Look => all.push(self.seen(call.take(), reply)),
             }
@@ -280,7 +273,7 @@ impl Scripts {
         let parts = self.parts(invocation, now_us);
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let setting = match trouble {
-            Trouble::Muffled => return values(self.muffled.ask(&parts)),
+            Trouble::Muffled => return line(self.muffled.ask(&parts)),
             Trouble::Full => "maxmemory",
             Trouble::ReadOnly => "min-replicas-to-write",
         };
@@ -288,7 +281,7 @@ impl Scripts {
         assert_eq!(commands.ask(&["CONFIG", "SET", setting, "1"]).text(), "OK");
         let reply = commands.ask(&parts);
         assert_eq!(commands.ask(&["CONFIG", "SET", setting, "0"]).text(), "OK");
-        values(reply)
+        line(reply)
     }
 
     fn parts(&self, invocation: &Invocation, now_us: u64) -> Vec<String> {
@@ -296,11 +289,11 @@ impl Scripts {
         let mut parts = vec![
             "EVALSHA".to_owned(),
             self.shas[script.name].clone(),
-            keys.len().to_string(),
+            (keys.len() + 1).to_string(),
         ];
         parts.extend_from_slice(keys);
-        parts.extend_from_slice(args);
         parts.push(now_us.to_string());
+        parts.extend_from_slice(args);
         parts
     }
 
@@ -319,9 +312,9 @@ impl Scripts {
     }
 }
 
-fn values(reply: Resp) -> Reply {
+fn line(reply: Resp) -> Reply {
     match reply {
         Resp::Error(error) => Err(error),
-        reply => Ok(reply.array().into_iter().map(Resp::value).collect()),
+        reply => Ok(reply.text()),
     }
 }
