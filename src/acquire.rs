@@ -81,8 +81,11 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
 /// Takes the lock if it is free and nobody who can be reached waits for it.
 pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Attempt> {
     let client = Arc::clone(rooms.client());
-    client.check_open()?;
     let keeper = rooms.keeper();
+    // A client that is closed meanwhile stays until it is known what became of this. Declared before what is left to the
+    // keeper when this is dropped midway.
+    let _stay = keeper.stay();
+    client.check_open()?;
     let trail = Arc::new(Trail::default());
     let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
     let mut cancelled = Cancelled {

@@ -143,7 +143,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const SPAN: Duration = Duration::from_secs(5);
     /// The server's clock is ahead of the local one by as much.
-    const AHEAD_MS: u64 = 1_000_000;
+    const AHEAD_MS: u64 = 100_000_000;
 
     fn tick(ms: u32) -> Tick {
         Tick::ZERO.after(ms * MS)

@@ -3,6 +3,9 @@
 //! A hold is over when anything says so first: its release, the server, or the local clock at its deadline. It
 //! never comes back.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

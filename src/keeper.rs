@@ -2,6 +2,12 @@
 //!
 //! Each hold is looked at by its own deadline, so one lock's error never delays another's renewal. A hold that is
 //! over leaves the schedule at once: nothing is renewed after its release.
+//!
+//! Renewals that are due at one time, as all are after the process stood still, go out in batches: so they hold up no
+//! acquire by more than a batch, and the server is not asked for all at once.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -22,6 +28,12 @@ use crate::key::{Keys, Request};
 use crate::lease::{Exchange, ServerTime};
 use crate::retry::Backoff;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
+
+/// How many renewals begin at a time.
+const BATCH: usize = 128;
+/// After so long the next ones begin though not all of those before are answered: a server, or one of several, that
+/// does not answer holds up none for longer.
+const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -198,8 +210,12 @@ impl Keeper {
             return;
         };
         let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
+        let (mut looks, mut batch_over) = (0, Tick::ZERO);
         loop {
-            let next = self.sleep_until_next();
+            let mut next = self.sleep_until_next();
+            if looks >= BATCH {
+                next = next.map(|next| next.max(batch_over));
+            }
             if next.is_none() && self.client.is_closed() && self.pending() == 0 {
                 return;
             }
@@ -208,14 +224,19 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
+                    batch_over = self.client.now().after(BATCH_PAUSE);
                     for hold in self.due() {
                         if let Some(job) = self.look(hold) {
+                            looks += 1;
                             jobs.push(job);
                         }
                     }
                 }
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    Done::Look(hold) => self.watch(&hold),
+                    Done::Look(hold) => {
+                        looks -= 1;
+                        self.watch(&hold);
+                    }
                     Done::Errand => self.done(),
                 },
                 Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
@@ -235,11 +256,13 @@ impl Keeper {
         schedule.sleeping_until
     }
 
+    /// The first of those that are due.
     fn due(&self) -> Vec<Arc<Hold>> {
         let now = self.client.now();
         locked(&self.schedule)
             .looks
             .iter()
+            .take(BATCH)
             .take_while(|((due, _), _)| *due <= now)
             .map(|(_, hold)| Arc::clone(hold))
             .collect()

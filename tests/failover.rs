@@ -136,14 +136,11 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     eventually("new locks are the new primary's", FOLLOW, async || {
         number += 1;
         let name = format!("b{number}");
-        locks
-            .lock(&name)
-            .acquire()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        let guard = locks.lock(&name).acquire().await.unwrap();
+        if guard.release().await.is_err() {
+            // The clients went there between the two, and there nobody knows of it.
+            return false;
+        }
         let key = format!("fairlock:{{{name}}}");
         group.servers[now].command(&["EXISTS", &key]).await.int() == 1
     })

@@ -333,6 +333,28 @@ mod on_a_real_server {
     }
 
     #[tokio::test]
+    async fn renewals_that_are_due_at_once_let_an_acquire_through() {
+        const LOCKS: u64 = 5_000;
+
+        let server = Server::start().await;
+        let lease = Duration::from_secs(12);
+        let builder = fairlock::LockManager::builder().lease(lease);
+        let locks = builder.connect(&server.url()).await.unwrap();
+        let each = (0..LOCKS).map(|n| locks.lock(format!("{n}")).acquire());
+        let guards = futures_util::future::try_join_all(each).await.unwrap();
+        let before = server.calls().await["evalsha"];
+        // This is the only thread, so that nothing is renewed meanwhile.
+        std::thread::sleep(lease / 3 + Duration::from_secs(1));
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        locks.lock("another").acquire().await.unwrap();
+        let sent = server.calls().await["evalsha"] - before;
+        assert!((1..LOCKS / 2).contains(&sent), "{sent} calls");
+        assert!(guards.iter().all(|guard| guard.check().is_ok()));
+    }
+
+    #[tokio::test]
     async fn a_holder_is_told_when_its_key_was_deleted_and_the_waiter_holds() {
         let server = Server::start().await;
         let here = fairlock::LockManager::connect(&server.url()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
+use super::history::{Belief, Deed, End, Event, Op, Way};
 use super::pace::Pace;
 use super::plan::Plan;
 use crate::key::{ClientId, Request};
@@ -21,8 +21,7 @@ use crate::store::{Acquired, Mode, ReleaseWhat};
 /// room has due: at the TTL that it was last told, or the interval between two questions after that.
 ///
 /// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a guard,
-/// for no longer than that either. It hears of what it is granted, and gives back what nobody waits for. (Unless it is
-/// closed: a try that is under way then may be left to its lease.)
+/// for no longer than that either. It hears of what it is granted, and gives back what nobody waits for.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -42,7 +41,6 @@ struct Watch<'a> {
     /// Per client, when it will be at rest.
     rest_from: Vec<Duration>,
     died: BTreeSet<usize>,
-    closed: BTreeSet<usize>,
     waiting: BTreeMap<Op, Waiting>,
     /// A guard's request, as long as there is the guard.
     guards: BTreeMap<Op, Request>,
@@ -113,7 +111,6 @@ impl<'a> Watch<'a> {
             // One comes at the end.
             rest_from: vec![Duration::ZERO; plan.clients + 1],
             died: BTreeSet::new(),
-            closed: BTreeSet::new(),
             waiting: BTreeMap::new(),
             guards: BTreeMap::new(),
             used: BTreeSet::new(),
@@ -161,7 +158,7 @@ impl<'a> Watch<'a> {
             let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
                 continue;
             };
-            if self.closed.contains(&client) || !request.is_owner() || self.used.contains(*request) {
+            if !request.is_owner() || self.used.contains(*request) {
                 continue;
             }
             let ended = self.used_until.get(*request).copied().unwrap_or_default();
@@ -219,9 +216,8 @@ impl<'a> Watch<'a> {
             Event::Died { client } => {
                 self.died.insert(*client);
             }
-            Event::Fault { fault, client, until } => {
+            Event::Fault { client, until, .. } => {
                 self.rests_from(*client, *until);
-                self.closed.extend(client.filter(|_| *fault == Fault::Closed));
             }
             Event::Holds { key, holds } => self.note_holds(at, key, holds),
             Event::Executed { client, deed } => self.note_deed(at, *client, deed),

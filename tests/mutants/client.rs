@@ -19,6 +19,8 @@ const SCRIPT: &str = "src/script.rs";
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
 const ROOM_TESTS: &str = "--lib room::";
 const ANCHOR_TESTS: &[&str] = &["--lib anchors"];
+const HOLD_TESTS: &[&str] = &["--lib hold::"];
+const KEEPER_TESTS: &[&str] = &["--lib keeper::"];
 const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
@@ -64,14 +66,14 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a guard looks at the clock", HOLD, "None if self.clock.now() >= state.deadline =>", "None if false =>", IN_MEMORY),
     edit("lost resolves at the deadline by itself", HOLD,
-        "() = self.clock.sleep_until(self.deadline()) => {}", "() = std::future::pending() => {}", IN_MEMORY),
+        "() = self.clock.sleep_until(self.deadline()) => {}", "() = std::future::pending() => {}", HOLD_TESTS),
     edit("a lease is over when it says so", HOLD, "state.over.is_some() || remaining.is_zero()", "state.over.is_some()", IN_MEMORY),
-    edit("a renewal never shortens the local deadline", HOLD, "state.deadline.max(deadline)", "deadline", IN_MEMORY),
-    edit("a hold at its cap is not renewed", HOLD, "if state.server_deadline >= self.cap {", "if false {", IN_MEMORY),
+    edit("a renewal never shortens the local deadline", HOLD, "state.deadline.max(deadline)", "deadline", HOLD_TESTS),
+    edit("a hold at its cap is not renewed", HOLD, "if state.server_deadline >= self.cap {", "if false {", HOLD_TESTS),
     edit("a cap counts from the grant", HOLD, "terms.cap(grant.deadline.before(granted_for))", "terms.cap(grant.deadline)", IN_MEMORY),
     edit("a pushed grant was given for a claim window", HOLD, "let granted_for = if grant.pushed {", "let granted_for = if false {", IN_MEMORY),
     edit("a renewal that fails leaves doubt until one succeeds", HOLD, "        state.in_doubt = false;\n", "", NETWORK),
-    edit("a hold that was ended stays ended as it was", HOLD, "before.or(Some(reason))", "Some(reason)", IN_MEMORY),
+    edit("a hold that was ended stays ended as it was", HOLD, "before.or(Some(reason))", "Some(reason)", HOLD_TESTS),
 
     edit("no word is sent for a request that all was answered of", KEEPER,
         "if at_once || trail.unanswered().is_some() {", "if at_once {", REPLIES),
@@ -81,8 +83,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a renewal that finds the lock taken says lost", KEEPER,
         "Renewed::Taken => self.lose(hold, LostReason::Taken),", "Renewed::Taken => {}", IN_MEMORY),
     edit("a renewal that finds the lease over says lost", KEEPER,
-        "Renewed::Expired => self.lose(hold, hold.reason_gone()),", "Renewed::Expired => {}",
-        &[PROMISES, "--test lease on_a_server", "--test faults forgetful::"]),
+        "Renewed::Expired => self.lose(hold, hold.reason_gone()),", "Renewed::Expired => {}", KEEPER_TESTS),
     edit("a renewal that fails leaves doubt", KEEPER, "                hold.set_in_doubt();\n", "", NETWORK),
     edit("a lease lost costs the client its record", KEEPER, "            self.client.note_loss();\n", "", &[PROMISES, "--test faults holders::", "--test faults waiters::"]),
     edit("an out after an unanswered call comes after its time", KEEPER, "Some(at) if at <= not_after => now = at,", "Some(at) if false => now = at,", REPLIES)

@@ -1,0 +1,76 @@
+//! What the client executes without a server, again and again: for `scripts/bench`, which counts its instructions.
+//!
+//! Called as `instructions <scenario> <rounds>`.
+
+use std::process::ExitCode;
+
+use fairlock::{LockGuard, LockManager, MemoryStore, Result, TryAcquire};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let (Some(scenario), Some(rounds)) = (arguments.next(), arguments.next()) else {
+        // `cargo test --all-targets` calls it so.
+        println!("instructions: run it as `scripts/bench`, see benches/README.md");
+        return ExitCode::SUCCESS;
+    };
+    let Ok(rounds) = rounds.parse() else {
+        eprintln!("instructions: {rounds:?} is no number of rounds");
+        return ExitCode::FAILURE;
+    };
+    let done = match &*scenario {
+        "pair" => pairs(rounds).await,
+        "busy" => busy(rounds).await,
+        "hand-over" => hand_overs(rounds).await,
+        _ => {
+            eprintln!("instructions: no scenario is called {scenario:?}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Acquires and releases a lock that nobody else wants.
+async fn pairs(rounds: u32) -> Result<()> {
+    let lock = LockManager::in_memory().lock("a");
+    for _ in 0..rounds {
+        lock.acquire().await?.release().await?;
+    }
+    Ok(())
+}
+
+/// Tries to acquire a lock that is held.
+async fn busy(rounds: u32) -> Result<()> {
+    let lock = LockManager::in_memory().lock("a");
+    let guard = lock.acquire().await?;
+    for _ in 0..rounds {
+        if let TryAcquire::Acquired(_) = lock.try_acquire().await? {
+            unreachable!("it is held");
+        }
+    }
+    guard.release().await
+}
+
+/// Hands a lock from one client to another that waits, through its waiting room.
+async fn hand_overs(rounds: u32) -> Result<()> {
+    let store = MemoryStore::new();
+    let client = || LockManager::builder().in_memory(&store);
+    let locks = [client()?.lock("a"), client()?.lock("a")];
+    let mut guard = locks[0].acquire().await?;
+    for round in 1..=rounds {
+        let mut waiting = std::pin::pin!(locks[round as usize % 2].acquire());
+        while futures_util::poll!(&mut waiting).is_ready() {
+            unreachable!("it is held");
+        }
+        guard.release().await?;
+        let next: LockGuard = waiting.await?;
+        guard = next;
+    }
+    guard.release().await
+}

@@ -1,0 +1,78 @@
+//! A hold by itself: nobody renews it, and nobody looks.
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::key::ClientId;
+
+const LEASE: Duration = Duration::from_secs(6);
+
+/// Granted just now.
+fn hold(max_hold: Option<Duration>) -> Hold {
+    let terms = Terms {
+        length: LEASE,
+        fixed: false,
+        max_hold,
+        claim_window: LEASE,
+    };
+    let client = ClientId::from_number(1);
+    let grant = Grant {
+        request: Request::new(&client, terms.grant(), 1, None),
+        deadline: server(LEASE),
+        fence: Fence::new(1).unwrap(),
+        pushed: false,
+    };
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let clock = Clock::tokio();
+    Hold::new(
+        keys,
+        &grant,
+        terms,
+        Arc::default(),
+        clock,
+        Tick::ZERO.after(LEASE),
+    )
+}
+
+/// The server's time so long after the grant.
+fn server(span: Duration) -> ServerTime {
+    ServerTime::from_ms(1_000_000).after(span)
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_lost_at_its_deadline_though_nobody_looks() {
+    let hold = hold(None);
+    sleep(LEASE / 2).await;
+    assert!(hold.check().is_ok());
+    let lost = tokio::time::timeout(LEASE, hold.lost()).await.unwrap();
+    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(hold.clock.now(), hold.deadline());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_moves_its_deadline_on_and_never_back() {
+    let hold = hold(None);
+    let later = Tick::ZERO.after(2 * LEASE);
+    hold.renewed(server(2 * LEASE), later);
+    assert_eq!(hold.deadline(), later);
+    // The same deadline, by an exchange that took longer.
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(LEASE));
+    assert_eq!(hold.deadline(), later);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_looked_at_when_a_third_is_used_up_and_at_its_cap_not_before_its_end() {
+    let hold = hold(Some(2 * LEASE));
+    assert_eq!(hold.next_look(), Tick::ZERO.after(LEASE / 3));
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    assert_eq!(hold.next_look(), hold.deadline());
+    assert_eq!(hold.lost().await.reason(), LostReason::MaxHold);
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_it_ended_first_counts() {
+    let hold = hold(None);
+    assert_eq!(hold.end(LostReason::Released), None);
+    assert_eq!(hold.end(LostReason::Taken), Some(LostReason::Released));
+    assert_eq!(hold.lost().await.reason(), LostReason::Released);
+}
