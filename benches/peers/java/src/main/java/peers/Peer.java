@@ -1,0 +1,48 @@
+package peers;
+
+/** A library with its settings. */
+interface Peer {
+    /** The name and version of the library, as it was built with. */
+    String version();
+
+    /** Connects this process. */
+    Locks connect(String url) throws Exception;
+
+    /** A process that is connected. */
+    interface Locks {
+        /** The lock of that name as one more waiter takes it. */
+        Lock lock(String name) throws Exception;
+    }
+
+    interface Lock {
+        /** Returns when the lock is this waiter's. After an exception it is called again. */
+        void acquire() throws Exception;
+
+        void release() throws Exception;
+    }
+
+    static Lock of(java.util.concurrent.locks.Lock lock) {
+        return new Lock() {
+            @Override
+            public void acquire() {
+                lock.lock();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+        };
+    }
+
+    /** The names of the files that these classes come from, which Maven gives a version. */
+    static String jars(Class<?>... classes) {
+        var names = new StringBuilder();
+        for (var each : classes) {
+            var path = each.getProtectionDomain().getCodeSource().getLocation().getPath();
+            var file = path.substring(path.lastIndexOf('/') + 1).replaceAll("(\\.RELEASE)?\\.jar$", "");
+            names.append(names.isEmpty() ? "" : ", ").append(file.replaceFirst("-(?=\\d)", " "));
+        }
+        return names.toString();
+    }
+}

@@ -1,0 +1,28 @@
+package peers;
+
+import java.time.Duration;
+import org.redisson.api.LockOptions.ExponentialBackOff;
+import org.springframework.integration.redis.util.RedisLockRegistry.RedisLockType;
+
+/** The libraries that this program knows, by their names. */
+final class Peers {
+    private Peers() {}
+
+    static Peer named(String name) {
+        return switch (name) {
+            case "redisson" -> new RedissonPeer((redisson, lock) -> redisson.getLock(lock));
+            case "redisson-fair" -> new RedissonPeer((redisson, lock) -> redisson.getFairLock(lock));
+            case "redisson-spin" -> new RedissonPeer((redisson, lock) -> redisson.getSpinLock(lock));
+            case "redisson-spin-tuned" -> {
+                var backOff = new ExponentialBackOff().maxDelay(16);
+                yield new RedissonPeer((redisson, lock) -> redisson.getSpinLock(lock, backOff));
+            }
+            // How it is unless somebody asks for more.
+            case "spring" -> new SpringPeer(registry -> {});
+            case "spring-tuned" -> new SpringPeer(registry -> registry.setIdleBetweenTries(Duration.ofMillis(10)));
+            case "spring-pubsub" -> new SpringPeer(registry -> registry.setRedisLockType(RedisLockType.PUB_SUB_LOCK));
+            case "curator" -> new CuratorPeer();
+            default -> throw new IllegalArgumentException("no such peer: " + name);
+        };
+    }
+}

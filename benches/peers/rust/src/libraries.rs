@@ -1,0 +1,104 @@
+//! The crates and their settings, behind one pair of calls.
+
+use std::time::Duration;
+
+use rdlock::RdLockConnectionManager;
+use rdlock::lock::BasicLock;
+
+use crate::Outcome;
+
+/// The lease of those that want one.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Whoever waits goes on until the lock is his.
+const UNTIL_HELD: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Peer {
+    /// Its own pauses: at random up to 200 ms
+    Rslock,
+    /// At random up to 10 ms
+    RslockTuned,
+    /// Asks again when the server tells that the key is gone; there is nothing to tune
+    Rdlock,
+}
+
+impl Peer {
+    /// Name and version of the crate.
+    pub(crate) fn version(self) -> String {
+        let name = match self {
+            Peer::Rslock | Peer::RslockTuned => "rslock",
+            Peer::Rdlock => "rdlock",
+        };
+        let entry = format!("name = \"{name}\"\nversion = \"");
+        let version = include_str!("../Cargo.lock")
+            .split_once(&entry)
+            .and_then(|(_, rest)| rest.split('"').next());
+        format!("{name} {}", version.unwrap_or("of unknown version"))
+    }
+
+    /// Connects this process.
+    pub(crate) async fn connect(self, url: &str) -> Outcome<Library> {
+        Ok(match self {
+            Peer::Rslock => Library::Rslock(rslock_manager(url, Duration::from_millis(200))),
+            Peer::RslockTuned => Library::Rslock(rslock_manager(url, Duration::from_millis(10))),
+            Peer::Rdlock => Library::Rdlock(
+                RdLockConnectionManager::new(url)
+                    .await
+                    .map_err(|e| format!("rdlock does not connect: {e:?}"))?,
+            ),
+        })
+    }
+}
+
+fn rslock_manager(url: &str, pause: Duration) -> rslock::LockManager {
+    let mut manager = rslock::LockManager::new(vec![url]);
+    manager.set_retry(UNTIL_HELD, pause);
+    manager
+}
+
+/// A library that is connected.
+pub(crate) enum Library {
+    Rslock(rslock::LockManager),
+    Rdlock(RdLockConnectionManager),
+}
+
+impl Library {
+    /// The lock as one more waiter takes it.
+    pub(crate) fn lock(&self, name: &str) -> Lock {
+        match self {
+            Library::Rslock(manager) => Lock::Rslock(manager.clone(), name.to_owned(), None),
+            Library::Rdlock(manager) => Lock::Rdlock(manager.new_basic_lock(name, LEASE.as_secs())),
+        }
+    }
+}
+
+pub(crate) enum Lock {
+    Rslock(rslock::LockManager, String, Option<rslock::Lock>),
+    Rdlock(BasicLock),
+}
+
+impl Lock {
+    /// Waits until the lock is this waiter's. After an error it is called again.
+    pub(crate) async fn acquire(&mut self) -> Outcome<()> {
+        match self {
+            Lock::Rslock(manager, name, held) => {
+                *held = Some(manager.acquire_no_guard(name.as_bytes(), LEASE).await?);
+            }
+            Lock::Rdlock(lock) => lock.lock().await.map_err(|e| format!("{e:?}"))?,
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn release(&mut self) -> Outcome<()> {
+        match self {
+            Lock::Rslock(_, _, held) => {
+                if let Some(lock) = held.take() {
+                    lock.release().await;
+                }
+            }
+            Lock::Rdlock(lock) => lock.release().await.map_err(|e| format!("{e:?}"))?,
+        }
+        Ok(())
+    }
+}
