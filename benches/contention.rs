@@ -18,10 +18,20 @@ mod compare;
 mod delay;
 #[path = "contention/info.rs"]
 mod info;
+#[path = "contention/machine.rs"]
+mod machine;
+#[path = "contention/others.rs"]
+mod others;
+#[path = "contention/peer.rs"]
+mod peer;
 #[path = "contention/picture.rs"]
 mod picture;
+#[path = "contention/process.rs"]
+mod process;
 #[path = "contention/publish.rs"]
 mod publish;
+#[path = "contention/record.rs"]
+mod record;
 #[path = "contention/report.rs"]
 mod report;
 #[path = "contention/round.rs"]
@@ -76,21 +86,28 @@ async fn main() -> ExitCode {
 }
 
 async fn compare(args: CompareArgs) -> Outcome<()> {
-    let args = &args.fitting()?;
-    for path in [&args.csv, &args.svg].into_iter().flatten() {
+    let mut args = args.fitting()?;
+    for path in [&args.csv, &args.svg, &args.record].into_iter().flatten() {
         // Better now than after minutes.
         std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
     }
     match args.locks {
-        None => contended(args).await,
-        Some(locks) => spread(args, locks).await,
+        None => contended(&mut args).await,
+        Some(locks) => spread(&args, locks).await,
     }
 }
 
-async fn contended(args: &CompareArgs) -> Outcome<()> {
-    let rounds = compare::run(args).await?;
+async fn contended(args: &mut CompareArgs) -> Outcome<()> {
+    let field = record::Field::prepare(args).await?;
+    let rounds = compare::run(args, &field.places).await?;
     let lines = report::pooled(args, &rounds);
-    print(&report::table(args, &lines))?;
+    let table = report::table(args, &lines);
+    let printed = [table, field.describe(), report::complaints(&rounds)].join("\n");
+    print(&printed)?;
+    if let Some(path) = &args.record {
+        std::fs::write(path, record::markdown(args, &lines, &printed))?;
+        print(&format!("record:      {}", path.display()))?;
+    }
     if let Some(path) = &args.csv {
         std::fs::write(path, report::csv(args, &rounds))?;
         print(&format!("every round: {}", path.display()))?;
@@ -99,7 +116,6 @@ async fn contended(args: &CompareArgs) -> Outcome<()> {
         picture::draw(path, &lines)?;
         print(&format!("picture:     {}", path.display()))?;
     }
-    print_errors(rounds.iter().flat_map(|round| &round.errors))?;
     report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
 }
 

@@ -12,7 +12,7 @@ use crate::topology::Topology;
 ///
 /// The servers are started on free loopback ports and ended afterwards, unless --url names a running one.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "contention")]
+#[command(name = "contention", args_override_self = true)]
 pub(crate) struct CompareArgs {
     /// Client processes that the waiters are spread over
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
@@ -32,8 +32,8 @@ pub(crate) struct CompareArgs {
     /// Unmeasured time at the start of a round, in seconds
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub(crate) warmup: f64,
-    /// Strategies, in the order of the first round
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Strategy::Spin, Strategy::Publish, Strategy::Fairlock])]
+    /// Strategies, in the order of the first round: spin, publish, fairlock, and the peers of benches/README.md
+    #[arg(long, value_parser = Strategy::parse, value_delimiter = ',', default_value = "spin,publish,fairlock")]
     pub(crate) strategies: Vec<Strategy>,
     /// Servers that are started
     #[arg(long, value_enum, default_value_t = Topology::Standalone, conflicts_with = "url")]
@@ -53,6 +53,12 @@ pub(crate) struct CompareArgs {
     /// Where to draw throughput and waits over the number of waiters
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+    /// Where to write, as Markdown, what is printed, with a summary before it
+    #[arg(long, value_name = "FILE", conflicts_with = "locks")]
+    pub(crate) record: Option<PathBuf>,
+    /// Folder of the peers' programs
+    #[arg(long, value_name = "FOLDER", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers"))]
+    pub(crate) programs: PathBuf,
     /// Folder to keep the rows of every wait in, one file per client process
     #[arg(long, value_name = "FOLDER")]
     pub(crate) rows: Option<PathBuf>,

@@ -29,15 +29,13 @@ pub(crate) struct Round {
     pub(crate) errors: Vec<String>,
 }
 
-/// Runs all rounds, on servers of its own unless the arguments name one.
-pub(crate) async fn run(args: &CompareArgs) -> Outcome<Vec<Round>> {
-    let place = Place::of(args).await?;
-    let times = args.rounds as usize * args.strategies.len();
-    let sizes = args
-        .waiters
-        .iter()
-        .flat_map(|&waiters| std::iter::repeat_n(waiters, times));
-    let stage = Stage::new(args, sizes)?;
+/// Runs all rounds, each where its strategy keeps its locks.
+pub(crate) async fn run(args: &CompareArgs, places: &[Place]) -> Outcome<Vec<Round>> {
+    let kinds = args.waiters.iter().flat_map(|&waiters| {
+        let all = args.strategies.iter().map(move |&strategy| (strategy, waiters));
+        all.flat_map(|kind| std::iter::repeat_n(kind, args.rounds as usize))
+    });
+    let stage = Stage::new(args, kinds)?;
     let mut rounds = Vec::new();
     for &waiters in &args.waiters {
         for round in 0..args.rounds {
@@ -45,7 +43,9 @@ pub(crate) async fn run(args: &CompareArgs) -> Outcome<Vec<Round>> {
             let first = round as usize % args.strategies.len();
             for &strategy in args.strategies[first..].iter().chain(&args.strategies[..first]) {
                 stage.announce(format!("{} with {waiters} waiters", strategy.name()));
-                rounds.push(play(&stage, &place, strategy, waiters, round).await?);
+                let place = places.iter().find(|place| place.kind == strategy.kind());
+                let place = place.ok_or("a strategy has no server")?;
+                rounds.push(play(&stage, place, strategy, waiters, round).await?);
             }
         }
     }
@@ -59,8 +59,7 @@ async fn play(
     waiters: u32,
     round: u32,
 ) -> Outcome<Round> {
-    let mut ping = place.ping(PINGS)?;
-    ping.sort_unstable();
+    let ping = place.ping(PINGS)?;
     let task = Task {
         place,
         strategy,
@@ -77,7 +76,7 @@ async fn play(
         findings: analyse(&played.history, played.begin_ns, played.end_ns, waiters as usize),
         commands: spent.commands,
         server: spent.cpu,
-        ping: ping[PINGS / 2],
+        ping,
         errors: played.errors,
     })
 }

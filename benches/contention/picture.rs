@@ -1,4 +1,4 @@
-//! The picture: throughput, and the waits of the unluckiest hundredth, over the number of waiters.
+//! The picture: throughput, and the longest wait, over the number of waiters.
 
 use std::path::Path;
 
@@ -12,8 +12,12 @@ use crate::report::Line;
 use crate::strategy::Strategy;
 
 const WIDTH: u32 = 1100;
-const HEIGHT: u32 = 500;
-const LEGEND_HEIGHT: u32 = 36;
+const PANELS_HEIGHT: u32 = 464;
+const LEGEND_ROW: u32 = 26;
+const LEGEND_COLUMNS: usize = 6;
+
+/// More curves than this, and a second one for each would only confuse.
+const FEW: usize = 4;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
@@ -29,15 +33,15 @@ struct Panel {
 
 const PANELS: [Panel; 2] = [
     Panel {
-        title: "Hand-offs to another waiter (dashed: all acquisitions)",
+        title: "Hand-offs to another waiter",
         unit: "per second",
         solid: |line| Some(line.findings.handoffs_per_s()),
         dashed: Some(|line| Some(line.findings.acquisitions_per_s())),
     },
     Panel {
-        title: "Wait of the unluckiest 1 % (p99)",
+        title: "Longest wait",
         unit: "milliseconds",
-        solid: |line| quantile(&line.findings.waits_ns, 990).map(|ns| ns as f64 / 1e6),
+        solid: |line| quantile(&line.findings.waits_ns, 1000).map(|ns| ns as f64 / 1e6),
         dashed: None,
     },
 ];
@@ -50,39 +54,48 @@ pub(crate) fn draw(path: &Path, lines: &[Line]) -> Outcome<()> {
             strategies.push(line.strategy);
         }
     }
-    let root = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
-    all(&root, &strategies, lines).map_err(|e| format!("the picture could not be drawn: {e}").into())
+    let curves: Vec<Curve> = strategies
+        .iter()
+        .map(|strategy| Curve::of(*strategy, &strategies))
+        .collect();
+    let legend = LEGEND_ROW * u32::try_from(curves.chunks(LEGEND_COLUMNS).len())? + 10;
+    let root = SVGBackend::new(path, (WIDTH, legend + PANELS_HEIGHT)).into_drawing_area();
+    all(&root, legend, &curves, lines).map_err(|e| format!("the picture could not be drawn: {e}").into())
 }
 
-fn all<'a>(root: &Area<'a>, strategies: &[Strategy], lines: &[Line]) -> Drawn<'a> {
+fn all<'a>(root: &Area<'a>, legend: u32, curves: &[Curve], lines: &[Line]) -> Drawn<'a> {
     root.fill(&WHITE)?;
-    let (top, rest) = root.split_vertically(LEGEND_HEIGHT);
-    for (strategy, x) in strategies.iter().zip((80..).step_by(130)) {
-        let y = 22;
-        top.draw(&PathElement::new(
-            [(x, y), (x + 26, y)],
-            color(*strategy).stroke_width(3),
-        ))?;
-        top.draw(&Text::new(strategy.name(), (x + 34, y - 8), ("sans-serif", 16)))?;
+    let (top, rest) = root.split_vertically(legend);
+    let places = top.split_evenly(((legend / LEGEND_ROW) as usize, LEGEND_COLUMNS));
+    for (place, curve) in places.iter().zip(curves) {
+        let y = 16;
+        curve.draw(place, &[(20, y), (54, y)])?;
+        place.draw(&Circle::new((37, y), curve.dot, curve.color.filled()))?;
+        place.draw(&Text::new(curve.strategy.name(), (62, y - 7), ("sans-serif", 14)))?;
     }
     let (left, right) = rest.split_horizontally(WIDTH / 2);
     for (area, panel) in [left, right].iter().zip(&PANELS) {
-        panel.draw(area, strategies, lines)?;
+        panel.draw(area, curves, lines)?;
     }
     root.present()
 }
 
 impl Panel {
-    fn draw<'a>(&self, area: &Area<'a>, strategies: &[Strategy], lines: &[Line]) -> Drawn<'a> {
-        let values = [Some(self.solid), self.dashed];
-        let seen = lines
-            .iter()
-            .flat_map(|line| values.iter().flatten().filter_map(|value| value(line)));
+    fn draw<'a>(&self, area: &Area<'a>, curves: &[Curve], lines: &[Line]) -> Drawn<'a> {
+        let dashed = self.dashed.filter(|_| curves.len() <= FEW);
+        let values = [Some(self.solid), dashed];
+        let seen = contended(lines).flat_map(|line| values.iter().flatten().filter_map(|value| value(line)));
         let (min_y, max_y) = range(seen.filter(|y| *y > 0.0));
-        let (min_x, max_x) = range(lines.iter().map(|line| f64::from(line.waiters)));
+        let (min_x, max_x) = range(contended(lines).map(|line| f64::from(line.waiters)));
 
         let mut chart = ChartBuilder::on(area)
-            .caption(self.title, ("sans-serif", 17))
+            .caption(
+                match dashed {
+                    Some(_) => format!("{} (dashed: all acquisitions)", self.title),
+                    None => self.title.to_owned(),
+                },
+                ("sans-serif", 17),
+            )
             .margin(12)
             .margin_right(24)
             .x_label_area_size(42)
@@ -102,32 +115,42 @@ impl Panel {
             .bold_line_style(BLACK.mix(0.12))
             .label_style(("sans-serif", 13))
             .draw()?;
-        for &strategy in strategies {
-            let color = color(strategy);
-            if let Some(dashed) = self.dashed {
-                let points = points(lines, strategy, dashed);
+        // The first ones last: they lie above the others.
+        for curve in curves.iter().rev() {
+            if let Some(dashed) = dashed {
+                let points = points(lines, curve.strategy, dashed);
                 chart.draw_series(DashedLineSeries::new(
                     points,
                     5,
                     4,
-                    color.mix(0.7).stroke_width(1),
+                    curve.color.mix(0.7).stroke_width(1),
                 ))?;
             }
-            let points = points(lines, strategy, self.solid);
-            chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?;
+            let points = points(lines, curve.strategy, self.solid);
+            match curve.dashes {
+                None => chart.draw_series(LineSeries::new(points.clone(), curve.style()))?,
+                Some((dash, gap)) => {
+                    chart.draw_series(DashedLineSeries::new(points.clone(), dash, gap, curve.style()))?
+                }
+            };
             chart.draw_series(
                 points
                     .into_iter()
-                    .map(|point| Circle::new(point, 4, color.filled())),
+                    .map(|point| Circle::new(point, curve.dot, curve.color.filled())),
             )?;
         }
         Ok(())
     }
 }
 
+/// Whoever is alone hands over to nobody and waits for nobody.
+fn contended(lines: &[Line]) -> impl Iterator<Item = &Line> {
+    lines.iter().filter(|line| line.waiters > 1)
+}
+
 /// The curve of one strategy, from left to right. A scale of powers has no place for a zero.
 fn points(lines: &[Line], strategy: Strategy, value: Value) -> Vec<(f64, f64)> {
-    let of_it = lines.iter().filter(|line| line.strategy == strategy);
+    let of_it = contended(lines).filter(|line| line.strategy == strategy);
     let mut points: Vec<(f64, f64)> = of_it
         .filter_map(|line| Some((f64::from(line.waiters), value(line)?)))
         .filter(|p| p.1 > 0.0)
@@ -136,14 +159,76 @@ fn points(lines: &[Line], strategy: Strategy, value: Value) -> Vec<(f64, f64)> {
     points
 }
 
-/// Colours that stay apart for the colour-blind too.
-fn color(strategy: Strategy) -> RGBColor {
-    match strategy {
-        Strategy::Fairlock => RGBColor(0, 114, 178),
-        Strategy::Publish => RGBColor(230, 159, 0),
-        Strategy::Spin => RGBColor(204, 121, 167),
+/// How a strategy is drawn: each library has a colour, and each of its settings a kind of line.
+struct Curve {
+    strategy: Strategy,
+    color: RGBColor,
+    width: u32,
+    dot: i32,
+    dashes: Option<(i32, i32)>,
+}
+
+impl Curve {
+    fn of(strategy: Strategy, all: &[Strategy]) -> Curve {
+        let library = |strategy: &Strategy| strategy.name().split('-').next().unwrap_or_default();
+        let mut libraries: Vec<&str> = Vec::new();
+        for other in all.iter().map(library) {
+            if !libraries.contains(&other) {
+                libraries.push(other);
+            }
+        }
+        let same = all.iter().filter(|other| library(other) == library(&strategy));
+        let setting = same.take_while(|other| **other != strategy).count();
+        let place = libraries
+            .iter()
+            .position(|other| *other == library(&strategy))
+            .unwrap_or(0);
+        let ours = strategy == Strategy::Fairlock;
+        Curve {
+            strategy,
+            color: match strategy {
+                Strategy::Fairlock => RGBColor(0, 0, 0),
+                _ => COLORS[place % COLORS.len()],
+            },
+            width: if ours { 4 } else { 2 },
+            dot: if ours { 5 } else { 3 },
+            dashes: [None, Some((8, 5)), Some((2, 4)), Some((14, 5))][setting % 4],
+        }
+    }
+
+    fn style(&self) -> ShapeStyle {
+        self.color.stroke_width(self.width)
+    }
+
+    /// The sample in the legend.
+    fn draw<'a>(&self, area: &Area<'a>, [from, to]: &[(i32, i32); 2]) -> Drawn<'a> {
+        let (dash, gap) = self.dashes.unwrap_or((40, 0));
+        let mut x = from.0;
+        while x < to.0 {
+            let end = (x + dash).min(to.0);
+            area.draw(&PathElement::new([(x, from.1), (end, to.1)], self.style()))?;
+            x = end + gap.max(1);
+        }
+        Ok(())
     }
 }
+
+/// Colours that stay apart as well as so many can.
+const COLORS: [RGBColor; 13] = [
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(0, 114, 178),
+    RGBColor(86, 180, 233),
+    RGBColor(120, 94, 240),
+    RGBColor(154, 99, 36),
+    RGBColor(128, 128, 0),
+    RGBColor(128, 0, 0),
+    RGBColor(0, 128, 128),
+    RGBColor(160, 160, 160),
+    RGBColor(240, 50, 230),
+];
 
 /// The smallest and the largest, or something that can be drawn if there is nothing.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {

@@ -84,7 +84,11 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
             us => format!(", network {us} µs longer each way"),
         }
     );
-    row(&mut out, &HEAD.map(str::to_owned));
+    let width = lines
+        .iter()
+        .map(|line| line.strategy.name().len())
+        .fold(9, usize::max);
+    row(&mut out, width, &HEAD.map(str::to_owned));
     let mut waiters = None;
     for line in lines {
         if waiters
@@ -93,7 +97,7 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
         {
             out.push('\n');
         }
-        row(&mut out, &line.cells());
+        row(&mut out, width, &line.cells());
     }
     out.push_str(
         "
@@ -113,15 +117,17 @@ impl Line {
     fn cells(&self) -> [String; 15] {
         let found = &self.findings;
         let count = found.acquisitions as f64;
-        let per_acquisition = |total: f64, digits: usize| match found.acquisitions {
-            0 => "-".to_owned(),
-            _ => format!("{:.digits$}", total / count),
+        // Zero is what nobody told.
+        let per_acquisition = |total: f64, digits: usize| match total > 0.0 && count > 0.0 {
+            true => format!("{:.digits$}", total / count),
+            false => "-".to_owned(),
         };
         let value = |ns: Option<f64>, unit_ns: f64, digits: usize| match ns {
             Some(ns) => format!("{:.digits$}", ns / unit_ns),
             None => "-".to_owned(),
         };
         let quantile = |values: &[i64], per_mille| quantile(values, per_mille).map(|ns| ns as f64);
+        let ping = self.ping.as_nanos() as f64;
         let gap = quantile(&found.gaps_ns, 500);
         [
             self.strategy.name().to_owned(),
@@ -131,20 +137,20 @@ impl Line {
             per_acquisition(self.commands as f64, 2),
             value(gap, 1e3, 0),
             value(quantile(&found.gaps_ns, 990), 1e3, 0),
-            value(gap, (self.ping.as_nanos() as f64).max(1.0), 2),
+            value(gap.filter(|_| ping > 0.0), ping, 2),
             value(quantile(&found.waits_ns, 500), 1e6, 2),
             value(quantile(&found.waits_ns, 990), 1e6, 2),
             value(quantile(&found.waits_ns, 1000), 1e6, 1),
             format!("{:.3}", found.jain_mean()),
             found.starved.to_string(),
             per_acquisition(self.server.as_secs_f64() * 1e6, 0),
-            format!("{:.0}", self.ping.as_secs_f64() * 1e6),
+            value(Some(ping).filter(|ping| *ping > 0.0), 1e3, 0),
         ]
     }
 }
 
-fn row(out: &mut String, cells: &[String; 15]) {
-    let _ = write!(out, "{:<9}", cells[0]);
+fn row(out: &mut String, width: usize, cells: &[String; 15]) {
+    let _ = write!(out, "{:<width$}", cells[0]);
     for cell in &cells[1..] {
         let _ = write!(out, " {cell:>9}");
     }
@@ -190,6 +196,22 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
         ];
         out.push_str(&cells.join(","));
         out.push('\n');
+    }
+    out
+}
+
+/// What client processes complained of: how often, and the first time.
+pub(crate) fn complaints(rounds: &[Round]) -> String {
+    let mut out = String::new();
+    for round in rounds {
+        if let Some(first) = round.errors.first() {
+            let (name, waiters) = (round.strategy.name(), round.waiters);
+            let count = round.errors.len();
+            let _ = writeln!(
+                out,
+                "{name} with {waiters} waiters: {count} complaints, the first: {first}"
+            );
+        }
     }
     out
 }

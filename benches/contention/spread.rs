@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &CompareArgs, locks: u32) -> Outcome<Vec<Round>> {
         places.push((masters, Place::of_masters(masters).await?));
     }
     let count = args.rounds as usize * places.len();
-    let stage = Stage::new(args, std::iter::repeat_n(locks, count))?;
+    let stage = Stage::new(args, std::iter::repeat_n((Strategy::Fairlock, locks), count))?;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         for (masters, place) in &places {

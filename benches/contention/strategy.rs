@@ -1,4 +1,4 @@
-//! The three ways to take a lock that are compared, behind one pair of calls.
+//! The ways to take a lock that are compared: three of this program, behind one pair of calls, and those of peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use fairlock::spin::SpinLock;
 use fairlock::{Lock, LockGuard, LockManager};
 
 use crate::Outcome;
+use crate::peer::{Kind, PEERS, Peer};
 use crate::publish::{Publish, Token};
 use crate::topology::Topology;
 
@@ -16,7 +17,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// How long one call of the spin lock tries, before the waiter calls it again.
 const SPIN_WAIT: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Strategy {
     /// Waiters queue in the server, and the lock is handed to the next.
     Fairlock,
@@ -24,7 +25,12 @@ pub(crate) enum Strategy {
     Publish,
     /// Every waiter tries again, after 1, 2, 4 … 128 ms.
     Spin,
+    /// What a program of its own does.
+    Peer(&'static Peer),
 }
+
+/// Those of this program.
+const OURS: [Strategy; 3] = [Strategy::Fairlock, Strategy::Publish, Strategy::Spin];
 
 impl Strategy {
     pub(crate) const fn name(self) -> &'static str {
@@ -32,18 +38,40 @@ impl Strategy {
             Strategy::Fairlock => "fairlock",
             Strategy::Publish => "publish",
             Strategy::Spin => "spin",
+            Strategy::Peer(peer) => peer.name,
         }
     }
 
-    /// Publish-then-compete is written for one server, as its idea is.
+    /// Reads a name on the command line.
+    pub(crate) fn parse(name: &str) -> Result<Strategy, String> {
+        let peers = PEERS.iter().map(Strategy::Peer);
+        let all: Vec<Strategy> = OURS.into_iter().chain(peers).collect();
+        let found = all.iter().find(|strategy| strategy.name() == name);
+        found.copied().ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|strategy| strategy.name()).collect();
+            format!("there are {}", names.join(", "))
+        })
+    }
+
+    /// What keeps its locks.
+    pub(crate) const fn kind(self) -> Kind {
+        match self {
+            Strategy::Fairlock | Strategy::Publish | Strategy::Spin => Kind::Redis,
+            Strategy::Peer(peer) => peer.kind,
+        }
+    }
+
+    /// Publish-then-compete is written for one server, as its idea is; the peers are set up for one.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
-        self != Strategy::Publish || topology == Topology::Standalone
+        match self {
+            Strategy::Fairlock | Strategy::Spin => true,
+            Strategy::Publish | Strategy::Peer(_) => topology == Topology::Standalone,
+        }
     }
 
     /// The strategy of that name. Harnesses may call this program what they like: any other name is fairlock.
     pub(crate) fn named(name: &str) -> Strategy {
-        [Strategy::Publish, Strategy::Spin]
-            .into_iter()
+        OURS.into_iter()
             .find(|strategy| strategy.name() == name)
             .unwrap_or(Strategy::Fairlock)
     }
@@ -54,6 +82,7 @@ impl Strategy {
             Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),
+            Strategy::Peer(peer) => return Err(format!("{} is another program", peer.name).into()),
         })
     }
 }

@@ -1,12 +1,17 @@
-//! Where the locks of a comparison live: servers of one's own, arranged in one of three ways, or one that runs already.
+//! Where the locks of a comparison live: servers of one's own, arranged in one of three ways, or one that runs already,
+//! or for some peers a server of another kind.
 
 use std::time::Duration;
 
 use crate::Outcome;
 use crate::args::CompareArgs;
 use crate::delay;
+use crate::info::field;
+use crate::others::Other;
+use crate::peer::Kind;
+use crate::round::Cost;
 use crate::support::{Cluster, Sentinels, Server};
-use crate::wire::{self, Wire};
+use crate::wire::Wire;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {
@@ -31,8 +36,10 @@ impl Topology {
 /// The servers at hand. Those that were started for it end with this value.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Kept for their ends.
-    _own: Own,
+    pub(crate) kind: Kind,
+    /// Product and version.
+    pub(crate) version: String,
+    own: Own,
     /// What clients connect to, perhaps through a delay.
     url: String,
     /// What the lock's server is reached by, likewise.
@@ -43,32 +50,61 @@ pub(crate) struct Place {
 
 /// What was started.
 #[derive(Debug)]
-#[expect(dead_code, reason = "ended, not asked")]
+#[expect(dead_code, reason = "most are ended, not asked")]
 enum Own {
     Nothing,
     Server(Server),
     Sentinels(Sentinels),
     Cluster(Cluster),
+    Other(Other),
 }
 
 impl Place {
-    /// What the arguments ask for.
-    pub(crate) async fn of(args: &CompareArgs) -> Outcome<Place> {
-        let mut place = match &args.url {
-            Some(url) => Place::new(Own::Nothing, url.clone(), vec![url.clone()]),
-            None => Place::start(args.topology).await?,
+    /// What the arguments ask for; their topology and URL are about Redis.
+    pub(crate) async fn of(kind: Kind, args: &CompareArgs) -> Outcome<Place> {
+        let mut place = match (kind, &args.url, Other::start(kind, &args.programs)?) {
+            (_, _, Some(other)) => Place::of_other(kind, other),
+            (Kind::Redis, Some(url), None) => Place::new(Own::Nothing, url.clone(), vec![url.clone()]),
+            (Kind::Redis, None, None) => Place::start(args.topology).await?,
+            (_, _, None) => Place::start(Topology::Standalone).await?,
         };
-        let direct = &place.servers[0];
-        Wire::connect(direct)
-            .and_then(|mut wire| wire.ping(1))
-            .map_err(|e| format!("no server to measure at {direct}: {e}"))?;
+        place.kind = kind;
+        place.look()?;
         if args.delay_us > 0 {
-            let address = wire::address(direct)?;
+            let direct = &place.servers[0];
+            let address = address(direct);
             let proxy = delay::start(address, Duration::from_micros(args.delay_us))?;
             place.url = direct.replacen(address, &proxy.to_string(), 1);
             place.ping.clone_from(&place.url);
         }
         Ok(place)
+    }
+
+    /// Sees whether a Redis server is there, which one, and has it publish events if it is for that.
+    fn look(&mut self) -> Outcome<()> {
+        let direct = &self.servers[0];
+        if !self.kind.is_redis() {
+            return Ok(());
+        }
+        let info = Wire::connect(direct)
+            .and_then(|mut wire| wire.command(&["INFO", "server"]))
+            .map_err(|e| format!("no server to measure at {direct}: {e}"))?;
+        let redis = || format!("Redis {}", field(&info, "redis_version").unwrap_or("?"));
+        let valkey = field(&info, "valkey_version").map(|version| format!("Valkey {version}"));
+        self.version = valkey.unwrap_or_else(redis);
+        if self.kind == Kind::RedisEvents {
+            Wire::connect(direct)?.command(&["CONFIG", "SET", "notify-keyspace-events", "KA"])?;
+        }
+        Ok(())
+    }
+
+    fn of_other(kind: Kind, other: Other) -> Place {
+        let (url, version) = (other.url.clone(), other.version.clone());
+        Place {
+            kind,
+            version,
+            ..Place::new(Own::Other(other), url.clone(), vec![url])
+        }
     }
 
     async fn start(topology: Topology) -> Outcome<Place> {
@@ -101,7 +137,9 @@ impl Place {
 
     fn new(own: Own, url: String, servers: Vec<String>) -> Place {
         Place {
-            _own: own,
+            kind: Kind::Redis,
+            version: String::new(),
+            own,
             url,
             ping: servers[0].clone(),
             servers,
@@ -112,13 +150,33 @@ impl Place {
         &self.url
     }
 
-    pub(crate) fn ping(&self, tries: usize) -> std::io::Result<Vec<Duration>> {
-        Wire::connect(&self.ping)?.ping(tries)
+    /// The median round trip of a PING; zero if the server knows no such command.
+    pub(crate) fn ping(&self, tries: usize) -> std::io::Result<Duration> {
+        if !self.kind.is_redis() {
+            return Ok(Duration::ZERO);
+        }
+        let mut took = Wire::connect(&self.ping)?.ping(tries)?;
+        took.sort_unstable();
+        Ok(took.get(tries / 2).copied().unwrap_or_default())
     }
 
-    pub(crate) fn servers(&self) -> &[String] {
-        &self.servers
+    /// What each server has spent so far.
+    pub(crate) fn costs(&self) -> Outcome<Vec<Cost>> {
+        match &self.own {
+            Own::Other(other) => Ok(vec![Cost {
+                commands: 0,
+                cpu: other.cpu(),
+            }]),
+            _ => self.servers.iter().map(|url| Cost::of(url)).collect(),
+        }
     }
+}
+
+/// `host:port` of a URL, or what is only that.
+fn address(url: &str) -> &str {
+    let place = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let place = place.split(['/', '?']).next().unwrap_or(place);
+    place.rsplit_once('@').map_or(place, |(_, address)| address)
 }
 
 fn urls(servers: &[Server]) -> Vec<String> {

@@ -83,11 +83,6 @@ fn parts(url: &str) -> io::Result<(Option<(&str, &str)>, &str)> {
     })
 }
 
-/// The address of a URL, `host:port`.
-pub(crate) fn address(url: &str) -> io::Result<&str> {
-    parts(url).map(|(_, address)| address)
-}
-
 fn malformed(what: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,

@@ -1,0 +1,288 @@
+//! Servers that are not Redis: started for the peers that need them.
+
+use std::io;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::peer::{Kind, java};
+use crate::process::Process;
+use crate::support::free_port;
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct Other {
+    pub(crate) url: String,
+    /// Product and version.
+    pub(crate) version: String,
+    process: Process,
+}
+
+impl Other {
+    /// Nothing if the kind is one of Redis.
+    pub(crate) fn start(kind: Kind, programs: &Path) -> Outcome<Option<Other>> {
+        match kind {
+            Kind::Redis | Kind::RedisEvents => Ok(None),
+            Kind::Postgres => postgres().map(Some),
+            Kind::Etcd => etcd().map(Some),
+            Kind::ZooKeeper => zookeeper(programs).map(Some),
+        }
+    }
+
+    /// What it and its children have spent, or zero where the system does not tell.
+    pub(crate) fn cpu(&self) -> Duration {
+        Duration::from_secs_f64(cpu_of_family(self.process.id()).unwrap_or_default())
+    }
+}
+
+/// In memory: none of the locks here is on a disk. A cluster of one, as the documentation starts it.
+fn etcd() -> Outcome<Other> {
+    let (port, peers) = (free_port(), free_port());
+    let (client, peer) = (
+        format!("http://127.0.0.1:{port}"),
+        format!("http://127.0.0.1:{peers}"),
+    );
+    let mut command = Command::new("etcd");
+    command
+        .args([
+            "--data-dir",
+            "data",
+            "--initial-cluster",
+            &format!("default={peer}"),
+        ])
+        .args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ]);
+    let mut process = Process::start(&mut command, in_memory(port), "KILL").map_err(missing("etcd"))?;
+    wait_until(&mut process, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    let version = first_line(Command::new("etcd").arg("--version"))?.replace("etcd Version: ", "etcd ");
+    let url = format!("127.0.0.1:{port}");
+    Ok(Other {
+        url,
+        version,
+        process,
+    })
+}
+
+/// In memory, as etcd. Its program is among the libraries of the Java peers.
+fn zookeeper(programs: &Path) -> Outcome<Other> {
+    let version = std::fs::read_dir(programs.join("java/lib"))?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .find_map(|file| {
+            let version = file.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
+            version
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then(|| format!("ZooKeeper {version}"))
+        })
+        .ok_or("no ZooKeeper among the Java libraries")?;
+    let port = free_port();
+    let folder = in_memory(port);
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(
+        folder.join("zoo.cfg"),
+        format!(
+            "tickTime=2000\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
+             admin.enableServer=false\n",
+            folder.display()
+        ),
+    )?;
+    let mut command = java(&std::path::absolute(programs)?, None);
+    command.args(["org.apache.zookeeper.server.ZooKeeperServerMain", "zoo.cfg"]);
+    let mut process = Process::start(&mut command, folder, "KILL").map_err(missing("java"))?;
+    wait_until(&mut process, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    let url = format!("127.0.0.1:{port}");
+    Ok(Other {
+        url,
+        version,
+        process,
+    })
+}
+
+fn postgres() -> Outcome<Other> {
+    let programs = postgres_programs().ok_or("no initdb and postgres: install PostgreSQL")?;
+    let port = free_port();
+    let folder = std::env::temp_dir().join(format!("fairlock-bench-{}-{port}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let account = Account::of_postgres(&folder)?;
+    let made = account
+        .run(programs.join("initdb"))
+        .args([
+            "--pgdata",
+            "data",
+            "--auth",
+            "trust",
+            "--username",
+            "postgres",
+            "--no-sync",
+        ])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .output()?;
+    if !made.status.success() {
+        std::fs::remove_dir_all(&folder)?;
+        return Err(format!("initdb: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
+    }
+    let mut command = account.run(programs.join("postgres"));
+    command
+        .args([
+            "-D",
+            "data",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &port.to_string(),
+            "-N",
+            "2000",
+        ])
+        .arg("-k")
+        .arg(&folder);
+    let mut process = Process::start(&mut command, folder, "QUIT")?;
+    let port = port.to_string();
+    wait_until(&mut process, || {
+        Command::new(programs.join("pg_isready"))
+            .args(["--quiet", "-h", "127.0.0.1", "-p", &port])
+            .status()
+            .is_ok_and(|status| status.success())
+    })?;
+    let version = first_line(Command::new(programs.join("postgres")).arg("--version"))?;
+    let version = version.replace("postgres (PostgreSQL)", "PostgreSQL");
+    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    Ok(Other {
+        url,
+        version,
+        process,
+    })
+}
+
+/// Where they are: distributions keep them off the PATH.
+fn postgres_programs() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).collect::<Vec<_>>();
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let mut packaged: Vec<PathBuf> = versions
+        .flatten()
+        .map(|version| version.path().join("bin"))
+        .collect();
+    packaged.sort();
+    let complete = |folder: &PathBuf| {
+        ["initdb", "postgres", "pg_isready"]
+            .iter()
+            .all(|program| folder.join(program).exists())
+    };
+    packaged.into_iter().rev().chain(on_path).find(complete)
+}
+
+/// Whom Postgres runs as: it refuses to be root.
+#[derive(Debug)]
+struct Account {
+    #[cfg(unix)]
+    ids: Option<(u32, u32)>,
+}
+
+impl Account {
+    #[cfg(unix)]
+    fn of_postgres(folder: &Path) -> io::Result<Account> {
+        use std::os::unix::fs::{MetadataExt, chown};
+        if std::fs::metadata(folder)?.uid() != 0 {
+            return Ok(Account { ids: None });
+        }
+        // The package makes the user, and this folder is the user's home.
+        let home = std::fs::metadata("/var/lib/postgresql")?;
+        chown(folder, Some(home.uid()), Some(home.gid()))?;
+        Ok(Account {
+            ids: Some((home.uid(), home.gid())),
+        })
+    }
+
+    #[cfg(not(unix))]
+    fn of_postgres(_: &Path) -> io::Result<Account> {
+        Ok(Account {})
+    }
+
+    fn run(&self, program: PathBuf) -> Command {
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "there are no ids"))]
+        let mut command = Command::new(program);
+        #[cfg(unix)]
+        if let Some((user, group)) = self.ids {
+            use std::os::unix::process::CommandExt;
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+/// A folder that costs no disk, where the system has such.
+fn in_memory(port: u16) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
+    parent.join(format!("fairlock-bench-{}-{port}", std::process::id()))
+}
+
+fn missing(program: &'static str) -> impl Fn(io::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    move |e| format!("{program}: {e}").into()
+}
+
+fn wait_until(process: &mut Process, ready: impl Fn() -> bool) -> Outcome<()> {
+    let started = Instant::now();
+    while !ready() {
+        process.check()?;
+        if started.elapsed() > START_TIMEOUT {
+            return Err("the server is not ready in time".into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn first_line(command: &mut Command) -> io::Result<String> {
+    let output = command.output()?;
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .next()
+        .unwrap_or("?")
+        .to_owned())
+}
+
+/// The CPU time of a process and of its children that are alive, where there is /proc to tell.
+fn cpu_of_family(id: u32) -> Option<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let id = id.to_string();
+    let mut ticks = 0.0;
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        // The name, in parentheses, may have anything in it.
+        let Some((own_id, rest)) = stat.split_once(' ') else {
+            continue;
+        };
+        let fields: Vec<&str> = rest
+            .rsplit_once(')')
+            .map_or(rest, |(_, rest)| rest)
+            .split_whitespace()
+            .collect();
+        if own_id == id || fields.get(1) == Some(&id.as_str()) {
+            let value = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
+            ticks += value(11)? + value(12)?;
+        }
+    }
+    (ticks > 0.0).then(|| ticks / TICKS_PER_SECOND)
+}

@@ -1,0 +1,180 @@
+//! What others use, in programs of their own language (`benches/peers/`), which take the arguments of a client process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A library with its settings.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    program: Program,
+    pub(crate) kind: Kind,
+    /// For the reader of the figures.
+    pub(crate) settings: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Program {
+    Go,
+    Java,
+    Rust,
+}
+
+/// What a peer keeps its locks on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Redis,
+    /// Redis that publishes what becomes of its keys, which costs all who use it.
+    RedisEvents,
+    Postgres,
+    Etcd,
+    ZooKeeper,
+}
+
+impl Kind {
+    /// Whether it answers INFO and PING.
+    pub(crate) const fn is_redis(self) -> bool {
+        matches!(self, Kind::Redis | Kind::RedisEvents)
+    }
+}
+
+use Kind::{Etcd, Postgres, Redis, RedisEvents, ZooKeeper};
+use Program::{Go, Java, Rust};
+
+const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'static str) -> Peer {
+    Peer {
+        name,
+        program,
+        kind,
+        settings,
+    }
+}
+
+/// All peers, each beside what else can be made of it.
+pub(crate) const PEERS: &[Peer] = &[
+    peer("redisson", Java, Redis, "getLock, defaults"),
+    peer("redisson-fair", Java, Redis, "getFairLock, defaults"),
+    peer(
+        "redisson-spin",
+        Java,
+        Redis,
+        "getSpinLock, defaults: 1, 2, 4 … 128 ms",
+    ),
+    peer("redisson-spin-tuned", Java, Redis, "1, 2, 4 … 16 ms"),
+    peer(
+        "spring",
+        Java,
+        Redis,
+        "RedisLockRegistry, defaults: spins, 100 ms",
+    ),
+    peer("spring-tuned", Java, Redis, "spins, 10 ms"),
+    peer("spring-pubsub", Java, Redis, "PUB_SUB_LOCK"),
+    peer(
+        "rueidislock",
+        Go,
+        Redis,
+        "KeyMajority 1, as for one server; else defaults",
+    ),
+    peer("rueidislock-tuned", Go, Redis, "NoLoopTracking besides"),
+    peer(
+        "redislock",
+        Go,
+        Redis,
+        "LinearBackoff 100 ms, as in its documentation; it has no default",
+    ),
+    peer("redislock-tuned", Go, Redis, "ExponentialBackoff 1 … 16 ms"),
+    peer(
+        "redsync",
+        Go,
+        Redis,
+        "one pool, defaults: 50 … 250 ms; as many tries as it takes",
+    ),
+    peer("redsync-tuned", Go, Redis, "10 ms"),
+    peer(
+        "rslock",
+        Rust,
+        Redis,
+        "one server, defaults: up to 200 ms; as many tries as it takes",
+    ),
+    peer("rslock-tuned", Rust, Redis, "up to 10 ms"),
+    peer(
+        "rdlock",
+        Rust,
+        RedisEvents,
+        "nothing to set; notify-keyspace-events KA on the server",
+    ),
+    peer(
+        "postgres",
+        Go,
+        Postgres,
+        "pg_advisory_lock, a connection per waiter",
+    ),
+    peer("etcd", Go, Etcd, "concurrency.Mutex, a session per waiter"),
+    peer(
+        "curator",
+        Java,
+        ZooKeeper,
+        "InterProcessMutex, one client per process",
+    ),
+];
+
+impl Peer {
+    /// The program, of those that `scripts/build-peers` built there. Nothing if it did not build this one.
+    pub(crate) fn command(&self, programs: &Path) -> Option<Command> {
+        let file = |name: &str| Some(programs.join(name)).filter(|path| path.exists());
+        match self.program {
+            Go => file("go").map(Command::new),
+            Rust => file("rust").map(Command::new),
+            Java => file("java/peers.jar").map(|jar| {
+                let mut java = java(programs, Some(jar));
+                java.arg("peers.Main");
+                java
+            }),
+        }
+    }
+
+    /// What the library calls itself and its version, or why there is none.
+    pub(crate) fn version(&self, programs: &Path) -> Result<String, String> {
+        let mut command = self.command(programs).ok_or_else(|| {
+            format!(
+                "its program is not in {}: scripts/build-peers",
+                programs.display()
+            )
+        })?;
+        let output = command
+            .args(["--peer", self.name, "--version"])
+            .output()
+            .map_err(|e| e.to_string())?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            false => Err(format!(
+                "its program fails: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+
+    /// The time for a process of so many waiters to start and connect.
+    pub(crate) fn ready(&self, waiters: u32) -> Duration {
+        let start = match self.program {
+            Java => Duration::from_secs(4),
+            Go | Rust => Duration::from_secs(1),
+        };
+        // Some have a connection or a session for each.
+        start + Duration::from_millis(4) * waiters
+    }
+}
+
+/// A Java machine with the libraries, and perhaps another archive before them.
+pub(crate) fn java(programs: &Path, archive: Option<PathBuf>) -> Command {
+    let path: Vec<String> = archive
+        .into_iter()
+        .chain([programs.join("java/lib/*")])
+        .map(|entry| entry.display().to_string())
+        .collect();
+    let mut java = Command::new("java");
+    // Several of them share the cores: one thread that collects garbage is enough for each.
+    java.args(["-XX:+UseSerialGC", "-cp", &path.join(":")]);
+    java
+}

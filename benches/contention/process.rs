@@ -1,0 +1,72 @@
+//! A server's process: on loopback, in a temporary folder. It is ended by its process id when the value goes, or when
+//! this process does, however that comes about.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Waits until the other end of its stdin is closed, which the system does for a process that dies; not even Ctrl-C
+/// ends it before that. $1 is the server's process id, $2 its folder, $3 the signal.
+const UNDERTAKER: &str = r#"trap '' INT TERM HUP; read _; kill -s "$3" "$1"; rm -rf "$2""#;
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    undertaker: Child,
+    folder: PathBuf,
+}
+
+impl Process {
+    /// Starts the command in its folder, which is made unless it is there and goes with the process. Which signal ends
+    /// it depends on what it leaves behind by that one: children, shared memory.
+    pub(crate) fn start(command: &mut Command, folder: PathBuf, signal: &str) -> io::Result<Process> {
+        std::fs::create_dir_all(&folder)?;
+        let mut child = command
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
+        let undertaker = Command::new("sh")
+            .args(["-c", UNDERTAKER, "sh", &child.id().to_string()])
+            .arg(&folder)
+            .arg(signal)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .inspect_err(|_| drop(child.kill()))?;
+        Ok(Process {
+            child,
+            undertaker,
+            folder,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fails if the process has ended.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("the server ended as soon as it started ({status})"),
+            )),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The undertaker first: a process id that was waited for may be somebody else's. What the server still wrote
+        // while it ended goes last.
+        drop(self.undertaker.stdin.take());
+        let _ = self.undertaker.wait();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,177 @@
+//! What was measured, with what and on what; and a summary of it for a page that readers see.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::analysis::quantile;
+use crate::args::CompareArgs;
+use crate::machine::machine;
+use crate::report::Line;
+use crate::strategy::Strategy;
+use crate::topology::Place;
+
+/// The servers and versions of one run.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) places: Vec<Place>,
+    /// What each strategy says it is, in the order of the arguments.
+    versions: Vec<(Strategy, String)>,
+    /// Who is not in it, and why.
+    left_out: Vec<String>,
+}
+
+impl Field {
+    /// Starts the servers. A peer that this machine can't have is taken out of the arguments; the strategies of this
+    /// program must be there.
+    pub(crate) async fn prepare(args: &mut CompareArgs) -> Outcome<Field> {
+        let mut field = Field {
+            places: Vec::new(),
+            versions: Vec::new(),
+            left_out: Vec::new(),
+        };
+        for strategy in std::mem::take(&mut args.strategies) {
+            match (field.add(args, strategy).await, strategy) {
+                (Ok(()), _) => args.strategies.push(strategy),
+                (Err(e), Strategy::Peer(peer)) => field.left_out.push(format!("{}: {e}", peer.name)),
+                (Err(e), _) => return Err(e),
+            }
+        }
+        Ok(field)
+    }
+
+    async fn add(&mut self, args: &CompareArgs, strategy: Strategy) -> Outcome<()> {
+        let version = match strategy {
+            Strategy::Peer(peer) => peer.version(&args.programs)?,
+            Strategy::Fairlock | Strategy::Publish | Strategy::Spin => {
+                concat!("fairlock ", env!("CARGO_PKG_VERSION")).to_owned()
+            }
+        };
+        let kind = strategy.kind();
+        if !self.places.iter().any(|place| place.kind == kind) {
+            self.places.push(Place::of(kind, args).await?);
+        }
+        self.versions.push((strategy, version));
+        Ok(())
+    }
+
+    /// Machine, servers, libraries, settings.
+    pub(crate) fn describe(&self) -> String {
+        let mut out = format!("machine: {}\n\n", machine());
+        let rows: Vec<[&str; 4]> = self
+            .versions
+            .iter()
+            .map(|(strategy, version)| self.row(*strategy, version))
+            .collect();
+        let width = |column: usize| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let (a, b, c) = (width(0), width(1), width(2));
+        for [name, version, server, settings] in rows {
+            let _ = writeln!(out, "{name:<a$}  {version:<b$}  {server:<c$}  {settings}");
+        }
+        for reason in &self.left_out {
+            let _ = writeln!(out, "left out: {reason}");
+        }
+        out
+    }
+
+    fn row<'a>(&'a self, strategy: Strategy, version: &'a str) -> [&'a str; 4] {
+        let place = self.places.iter().find(|place| place.kind == strategy.kind());
+        let settings = match strategy {
+            Strategy::Fairlock => "defaults",
+            Strategy::Publish => "benches/contention/publish.rs",
+            Strategy::Spin => "1, 2, 4 … 128 ms",
+            Strategy::Peer(peer) => peer.settings,
+        };
+        let server = place.map_or("", |place| place.version.as_str());
+        [strategy.name(), version, server, settings]
+    }
+}
+
+/// A page: the figures that matter most, and all that was printed.
+pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> String {
+    let mut out = format!(
+        "# One contended lock\n\nWritten by `{}`, on {}.\n\n",
+        std::env::args()
+            .skip(1)
+            .filter(|arg| arg != "--bench")
+            .fold("cargo bench --bench contention --".to_owned(), |line, arg| line
+                + " "
+                + &arg),
+        machine()
+    );
+    out.push_str(&summary(args, lines));
+    let _ = write!(out, "\n```text\n{}\n```\n", printed.trim());
+    out
+}
+
+/// Hand-offs and longest waits over the number of waiters, the best first; and how often one that is alone gets it.
+fn summary(args: &CompareArgs, lines: &[Line]) -> String {
+    let mut waiters = args.waiters.clone();
+    waiters.sort_unstable();
+    let most = waiters.last().copied().unwrap_or_default();
+    let contended: Vec<u32> = waiters.into_iter().filter(|count| *count > 1).collect();
+
+    let find = |strategy, waiters| {
+        let mut all = lines.iter();
+        all.find(|line| line.strategy == strategy && line.waiters == waiters)
+    };
+    let rate = |strategy| find(strategy, most).map_or(0.0, |line| line.findings.handoffs_per_s());
+    let mut strategies = args.strategies.clone();
+    strategies.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+
+    let mut head = vec![String::new()];
+    head.extend(args.waiters.contains(&1).then(|| "alone: times/s".to_owned()));
+    head.extend(
+        contended
+            .iter()
+            .map(|count| format!("hand-offs/s, {count} waiters")),
+    );
+    head.extend(contended.iter().map(|count| format!("longest wait, {count}")));
+    head.push(format!("Jain, {most}"));
+    let mut out = format!(
+        "| {} |\n|---{}|\n",
+        head.join(" | "),
+        "|---:".repeat(head.len() - 1)
+    );
+    for strategy in strategies {
+        let mut cells = vec![strategy.name().to_owned()];
+        cells.extend(find(strategy, 1).map(|line| grouped(line.findings.acquisitions_per_s())));
+        for &count in &contended {
+            cells.extend(find(strategy, count).map(|line| grouped(line.findings.handoffs_per_s())));
+        }
+        for &count in &contended {
+            let longest =
+                |line: &Line| quantile(&line.findings.waits_ns, 1000).map_or("-".to_owned(), readable);
+            cells.extend(find(strategy, count).map(longest));
+        }
+        cells.extend(find(strategy, most).map(|line| format!("{:.3}", line.findings.jain_mean())));
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    out
+}
+
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn readable(ns: i64) -> String {
+    let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
+    match time.as_millis() {
+        0..10 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        10..1_000 => format!("{} ms", time.as_millis()),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
