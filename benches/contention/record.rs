@@ -95,18 +95,28 @@ impl Field {
 /// A page: the figures that matter most, and all that was printed.
 pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> String {
     let mut out = format!(
-        "# One contended lock\n\nWritten by `{}`, on {}.\n\n",
-        std::env::args()
-            .skip(1)
-            .filter(|arg| arg != "--bench")
-            .fold("cargo bench --bench contention --".to_owned(), |line, arg| line
-                + " "
-                + &arg),
+        "# One contended lock\n\nBy `{}`, on {}.\n\n",
+        command_line(),
         machine()
     );
     out.push_str(&summary(args, lines));
     let _ = write!(out, "\n```text\n{}\n```\n", printed.trim());
     out
+}
+
+/// What this was called with, but for files and folders: those are of this machine.
+fn command_line() -> String {
+    const PLACES: [&str; 5] = ["--record", "--csv", "--svg", "--rows", "--programs"];
+    let mut line = "cargo bench --bench contention --".to_owned();
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    while let Some(argument) = arguments.next() {
+        if PLACES.contains(&argument.as_str()) {
+            arguments.next();
+        } else {
+            line = line + " " + &argument;
+        }
+    }
+    line
 }
 
 /// Hand-offs and longest waits over the number of waiters, the best first; and how often one that is alone gets it.
