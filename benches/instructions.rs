@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use fairlock::{LockGuard, LockManager, MemoryStore, Result, TryAcquire};
+use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -65,7 +66,7 @@ async fn hand_overs(rounds: u32) -> Result<()> {
     let mut guard = locks[0].acquire().await?;
     for round in 1..=rounds {
         let mut waiting = std::pin::pin!(locks[round as usize % 2].acquire());
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "it is held");
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
         guard.release().await?;
         let next: LockGuard = waiting.await?;
         guard = next;

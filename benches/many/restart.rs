@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fairlock::{Fence, LockManager};
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 
 use crate::Outcome;
@@ -50,7 +51,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         let lock = clients[number / 100 % clients.len()].lock(NAME);
         let served = served.clone();
         let mut waiting = Box::pin(lock.acquire());
-        let _ = futures_util::poll!(&mut waiting);
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
         if number % 100 == 99 {
             queued(&server, number + 1).await;
         }
