@@ -145,13 +145,14 @@ impl LockManager {
         let keeper = self.service.keeper();
         let bound = self.service.client().options.server_timeout;
         // What is left at the bound is in the answer.
-        let _ = tokio::time::timeout(bound, keeper.drained()).await;
+        let drained = tokio::time::timeout(bound, keeper.drained()).await;
         let held: Vec<_> = keeper
             .held()
             .iter()
             .map(|hold| (Arc::clone(&hold.keys.name), hold.fence))
             .collect();
-        let unconfirmed = keeper.pending();
+        // Once all was confirmed, the keeper ends, and what is pending for a moment is that.
+        let unconfirmed = if drained.is_ok() { 0 } else { keeper.pending() };
         keeper.wake_if_closing();
         if held.is_empty() && unconfirmed == 0 {
             Ok(())
