@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use fairlock::{LockGuard, LockManager, MemoryStore, Result, TryAcquire};
+use fairlock::{LockManager, MemoryStore, Result, TryAcquire};
 use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
@@ -68,8 +68,7 @@ async fn hand_overs(rounds: u32) -> Result<()> {
         let mut waiting = std::pin::pin!(locks[round as usize % 2].acquire());
         assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
         guard.release().await?;
-        let next: LockGuard = waiting.await?;
-        guard = next;
+        guard = waiting.await?;
     }
     guard.release().await
 }
