@@ -59,15 +59,11 @@ impl Line {
             listener.clone(),
             ping_every,
         );
-        let commands = first.commands.map(|commands| {
-            let generation = lane.open(commands.client());
-            (commands, generation)
-        });
         Line {
             lane,
             requests,
             tasks: [
-                tokio::spawn(link.run(commands)).abort_handle(),
+                link.start(first.commands),
                 tokio::spawn(subscriber.run(first.messages)).abort_handle(),
             ],
             patience: options.attempt_timeout,

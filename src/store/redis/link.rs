@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use super::connection::{Backoff, Connection, Purpose};
 use super::connector::Connector;
@@ -28,9 +29,18 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Begins with that connection, which the lane is open to from now on, or opens one.
+    pub(super) fn start(self, first: Option<Connection>) -> AbortHandle {
+        let first = first.map(|connection| {
+            let generation = self.lane.open(connection.client());
+            (connection, generation)
+        });
+        tokio::spawn(self.run(first)).abort_handle()
+    }
+
     /// Runs until it is aborted or its runtime ends; either closes the lane. `first` is the connection that the lane
     /// is open to, and its number; without one, it is opened here.
-    pub(super) async fn run(mut self, first: Option<(Connection, u64)>) {
+    async fn run(mut self, first: Option<(Connection, u64)>) {
         let _closing = Closing(Arc::clone(&self.lane));
         let mut backoff = Backoff::default();
         let (mut connection, mut generation) = match first {

@@ -72,10 +72,6 @@ impl Replication {
         first: Option<Connection>,
     ) -> Replication {
         let (lane, condemned) = Lane::new(&[&script::RENEW], options.attempt_timeout);
-        let first = first.map(|connection| {
-            let generation = lane.open(connection.client());
-            (connection, generation)
-        });
         let link = Link {
             server,
             connector: Arc::clone(connector),
@@ -91,10 +87,7 @@ impl Replication {
             durability: options.durability,
             inbox,
         };
-        let tasks = [
-            tokio::spawn(link.run(first)).abort_handle(),
-            tokio::spawn(rounds.run()).abort_handle(),
-        ];
+        let tasks = [link.start(first), tokio::spawn(rounds.run()).abort_handle()];
         Replication {
             server,
             lane,
