@@ -120,7 +120,7 @@ impl LockGuard {
     /// # Errors
     /// [`Error::Lost`] when the lease was over before: somebody else may have held the lock meanwhile.
     /// [`Error::Unavailable`] when no server answered for the `server_timeout`; the release is then repeated in the
-    /// background until the lease ends.
+    /// background for as long as the lease can last.
     ///
     /// # Cancel safety
     /// Dropped midway, it goes on in the background.

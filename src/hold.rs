@@ -161,8 +161,7 @@ impl Hold {
     }
 
     fn reason_at_deadline(&self, state: &State) -> LostReason {
-        let capped = state.server_deadline >= self.cap;
-        if capped && self.terms.ends_by_max_hold() {
+        if !self.is_short_of_cap(state) && self.terms.ends_by_max_hold() {
             LostReason::MaxHold
         } else {
             LostReason::Expired
@@ -187,11 +186,20 @@ impl Hold {
         renewal_retry(now, deadline).since(now)
     }
 
+    /// Whether a renewal can make it last longer than is known.
+    pub(crate) fn may_be_prolonged(&self) -> bool {
+        self.is_short_of_cap(&locked(&self.state))
+    }
+
+    fn is_short_of_cap(&self, state: &State) -> bool {
+        state.server_deadline < self.cap
+    }
+
     /// When the keeper must look at it next: to renew it, or at its end.
     pub(crate) fn next_look(&self) -> Tick {
         let state = locked(&self.state);
         let now = self.clock.now();
-        if state.server_deadline >= self.cap {
+        if !self.is_short_of_cap(&state) {
             return state.deadline;
         }
         let due = if state.in_doubt {

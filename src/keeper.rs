@@ -273,6 +273,10 @@ impl Keeper {
         let deadline = hold.deadline();
         if self.client.now() >= deadline {
             self.lose(&hold, hold.reason_gone());
+            if hold.may_be_prolonged() {
+                // A renewal may run late, and keep the lock for nobody.
+                self.release_later(hold);
+            }
             return None;
         }
         let mut schedule = locked(&self.schedule);
@@ -340,9 +344,14 @@ impl Keeper {
     async fn errand(self: Arc<Self>, errand: Errand) -> Done {
         match errand {
             Errand::Release(hold) => {
-                if let Err(error) = self.release(&hold, hold.deadline()).await {
-                    tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
-                        "release not confirmed; the lease ends by itself");
+                // As long as the lease can last by a renewal that ran at its end.
+                let give_up = hold.deadline().after(hold.terms.lease());
+                match self.release(&hold, give_up).await {
+                    Ok(()) | Err(Error::Lost(_)) => {}
+                    Err(error) => {
+                        tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
+                            "release not confirmed; the lease ends by itself");
+                    }
                 }
             }
             Errand::Out {

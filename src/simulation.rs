@@ -3,8 +3,8 @@
 //! Each seed is one small world: clients whose tasks ask for locks in all ways and give them back in all ways, on the
 //! in-memory store, whose rules are those of the scripts. Between them lies a network that delays, loses and repeats,
 //! connections that break and come back, processes that stand still or die, a server that refuses, stalls or forgets,
-//! whose clock goes faster than those of the clients or is set back. Then all is calm, and nothing may be left. Time is tokio's paused clock, and everything is drawn from the seed: the
-//! same seed gives the same history.
+//! whose clock goes faster than those of the clients or is set back. Then all is calm, and nothing may be left. Time is
+//! tokio's paused clock, and everything is drawn from the seed: the same seed gives the same history.
 //!
 //! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody waits, in
 //! `idleness`; what must be true at the end, in `World::quiet_end`.

@@ -1,6 +1,7 @@
 //! What the keeper finds out when it renews.
 
-use tokio::time::sleep;
+use futures_util::FutureExt;
+use tokio::time::{advance, sleep};
 
 use super::*;
 use crate::{LockManager, MemoryStore};
@@ -31,4 +32,31 @@ async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
     }
     sleep(2 * LEASE).await;
     assert!(guards.iter().all(|guard| guard.check().is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
+    let store = MemoryStore::new();
+    let client = || LockManager::builder().lease(LEASE).in_memory(&store).unwrap();
+    let (locks, others) = (client(), client());
+    let guard = locks.lock("a").acquire().await.unwrap();
+
+    // The process stands still until its lease is over, but for a renewal that it had sent: nobody hears its answer.
+    let service = locks.service();
+    let hold = &service.keeper().held()[0];
+    let sleep_on = |time| assert!(advance(time).now_or_never().is_none());
+    sleep_on(LEASE - Duration::from_millis(1));
+    let renewed = service.client().store.renew(hold.renewal()).now_or_never();
+    assert!(matches!(
+        renewed,
+        Some(Ok(Answer {
+            reply: Renewed::Until(_),
+            ..
+        }))
+    ));
+    sleep_on(Duration::from_millis(2));
+
+    assert_eq!(guard.lost().await.reason(), LostReason::Expired);
+    let next = others.lock("a").acquire_timeout(LEASE / 10).await;
+    assert!(next.is_ok(), "{next:?}");
 }

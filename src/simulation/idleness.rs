@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Deed, End, Event, Op, Way};
+use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
 use super::pace::Pace;
 use super::plan::Plan;
 use crate::key::{ClientId, Request};
@@ -21,7 +21,8 @@ use crate::store::{Acquired, Mode, ReleaseWhat};
 /// room has due: at the TTL that it was last told, or the interval between two questions after that.
 ///
 /// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a guard,
-/// for no longer than that either. It hears of what it is granted, and gives back what nobody waits for.
+/// for no longer than that either. It hears of what it is granted, and has withdrawn what nobody waits for: but for a
+/// call that was stuck until the server's clock was set back, and then runs after its time as if before.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -47,6 +48,9 @@ struct Watch<'a> {
     /// Those of leaked guards are used for ever.
     used: BTreeSet<Request>,
     used_until: BTreeMap<Request, Duration>,
+    withdrawn: BTreeSet<&'a Request>,
+    /// Withdrawn, and perhaps queued once more since the server's clock was set back.
+    may_return: BTreeSet<&'a Request>,
     found: Vec<String>,
 }
 
@@ -115,6 +119,8 @@ impl<'a> Watch<'a> {
             guards: BTreeMap::new(),
             used: BTreeSet::new(),
             used_until: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            may_return: BTreeSet::new(),
             found: Vec::new(),
         }
     }
@@ -158,7 +164,8 @@ impl<'a> Watch<'a> {
             let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
                 continue;
             };
-            if !request.is_owner() || self.used.contains(*request) {
+            let accounted_for = self.used.contains(*request) || self.may_return.contains(request);
+            if !request.is_owner() || accounted_for {
                 continue;
             }
             let ended = self.used_until.get(*request).copied().unwrap_or_default();
@@ -216,8 +223,11 @@ impl<'a> Watch<'a> {
             Event::Died { client } => {
                 self.died.insert(*client);
             }
-            Event::Fault { client, until, .. } => {
+            Event::Fault { client, until, fault } => {
                 self.rests_from(*client, *until);
+                if *fault == Fault::ClockSetBack {
+                    self.may_return.append(&mut self.withdrawn);
+                }
             }
             Event::Holds { key, holds } => self.note_holds(at, key, holds),
             Event::Executed { client, deed } => self.note_deed(at, *client, deed),
@@ -267,7 +277,10 @@ impl<'a> Watch<'a> {
                     lock.told.insert(client, told);
                 }
             }
-            Deed::Release(call, _) if call.what == ReleaseWhat::Out => self.left(&call.request),
+            Deed::Release(call, _) if call.what == ReleaseWhat::Out => {
+                self.withdrawn.insert(&call.request);
+                self.left(&call.request);
+            }
             _ => {}
         }
     }

@@ -51,16 +51,19 @@ impl Pace {
             Fault::MessagesCut | Fault::MessagesHalfOpen => self.prompt(),
             // Nobody tells: the next question finds out.
             Fault::LostPush | Fault::SlowPush => self.question(),
-            // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated.
+            // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated. The client
+            // takes the server's time for later by as much as the call was slow that told it.
             Fault::SlowCall
             | Fault::SlowReply
             | Fault::LostReply
             | Fault::CommandsCut
             | Fault::CommandsSilent
             | Fault::Refusing
-            | Fault::Stalled => NOT_AFTER + LONGEST_PAUSE + self.prompt(),
+            | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
             // Both; a `not_after` is later by as much as the clock was set back.
-            Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_PAUSE + self.question(),
+            Fault::Stopped | Fault::ClockSetBack => {
+                NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.question()
+            }
             // A room that believes in its record opens it again, or asks whether it is there.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.question(),
             // It shows to the first question for a waiter, and nobody need wait for long.
