@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
-use super::pace::Pace;
+use super::pace::{Pace, ROUNDING};
 use super::plan::Plan;
 use crate::key::{ClientId, Request};
 use crate::store::{Acquired, Mode, ReleaseWhat};
@@ -242,7 +242,7 @@ impl<'a> Watch<'a> {
         };
         let before = std::mem::take(&mut self.locks[number].holds);
         for (request, (_, until)) in &before {
-            if *until <= at {
+            if *until <= at + ROUNDING {
                 self.rests_from(client_of(request), at + self.pace.question());
             }
         }

@@ -8,7 +8,7 @@ use crate::options::{JITTER, ManagerOptions, NOT_AFTER};
 /// The longest pause between two attempts at a call.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1250);
 /// For timers, which have whole milliseconds, deadlines, which are cut to them, and clocks that drift.
-const ROUNDING: Duration = Duration::from_millis(20);
+pub(super) const ROUNDING: Duration = Duration::from_millis(20);
 /// The longest time that a call or a reply is slow by.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
