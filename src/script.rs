@@ -101,6 +101,12 @@ pub(crate) trait Operation: Send + 'static {
     /// A key of the lock that is called for: any, since all of a lock are in one slot.
     fn key(&self) -> &str;
 
+    /// Whether others go first while the server has much to do: what asks for a lock, and what takes such a question back,
+    /// so that it stays behind it. What keeps a hold or ends it never waits.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     fn invocation(&self, way: Publishing) -> Invocation;
 
     /// Reads a reply, one line of words. Returns the server's time and what it answered.
@@ -112,6 +118,10 @@ impl Operation for Acquire {
 
     fn key(&self) -> &str {
         &self.keys.lock
+    }
+
+    fn gives_way(&self) -> bool {
+        true
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {
@@ -182,6 +192,10 @@ impl Operation for Release {
 
     fn key(&self) -> &str {
         &self.keys.lock
+    }
+
+    fn gives_way(&self) -> bool {
+        self.what == ReleaseWhat::Out
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {
@@ -301,6 +315,10 @@ impl Operation for SpinAcquire {
 
     fn key(&self) -> &str {
         &self.keys.lock
+    }
+
+    fn gives_way(&self) -> bool {
+        true
     }
 
     fn invocation(&self, _: Publishing) -> Invocation {

@@ -32,6 +32,15 @@ impl Command {
         }
     }
 
+    /// A sign of life, with the nonce in it.
+    pub(super) fn ping(nonce: &str) -> Command {
+        Command {
+            name: "PING",
+            args: vec![Value::from(nonce)],
+            asking: false,
+        }
+    }
+
     /// Which server of a cluster has which slots.
     pub(super) fn slots() -> Command {
         Command {

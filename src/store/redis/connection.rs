@@ -199,7 +199,7 @@ impl Drop for Connection {
 }
 
 /// A connection with subscriptions answers `["pong", nonce]`, another one `nonce`.
-fn echoes(reply: &Value, nonce: &str) -> bool {
+pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
     match reply {
         Value::Array(parts) => parts.last().is_some_and(|last| echoes(last, nonce)),
         reply => reply.as_str().is_some_and(|text| text == nonce),

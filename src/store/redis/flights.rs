@@ -1,9 +1,14 @@
-//! How many calls are in flight.
+//! How many calls are in flight, and whether there is room for more.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
+
+/// How many calls may be in flight before one that gives way waits: what a server does in some 50 ms, so that
+/// one on the other side of the world has always enough to do, and whoever does not give way comes soon.
+pub(super) const ROOM: usize = 1024;
+/// When so few are left, those who wait go next.
+const FEW: usize = ROOM / 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights {
@@ -11,14 +16,22 @@ pub(super) struct Flights {
     landed: Notify,
 }
 
-/// A call in flight, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Flight(Arc<Flights>);
-
 impl Flights {
-    pub(super) fn begin(self: &Arc<Flights>) -> Flight {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Flight(Arc::clone(self))
+    pub(super) fn begin(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns whether there are few now, and were more before.
+    pub(super) fn end(&self) -> bool {
+        let left = self.count.fetch_sub(1, Ordering::AcqRel) - 1;
+        if left == 0 {
+            self.landed.notify_waiters();
+        }
+        left == FEW
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.count.load(Ordering::Acquire) < ROOM
     }
 
     /// Waits until there are none.
@@ -29,14 +42,6 @@ impl Flights {
                 return;
             }
             landed.await;
-        }
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.landed.notify_waiters();
         }
     }
 }

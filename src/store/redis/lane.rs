@@ -3,16 +3,20 @@
 //! - A call enters the lane and is queued in fred within one critical section, so that the order of entering is the
 //!   order of sending.
 //! - While there is no connection, and while the scripts are being loaded anew, calls are parked instead. When the
-//!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer.
-//! - So nothing is ever queued in a fred client that is not connected, and nothing is sent late by it.
+//!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer. So nothing is
+//!   ever queued in a fred client that is not connected, and nothing is sent late by it.
+//! - While many calls are in flight, those that give way are parked too, and sent in their order as others are answered.
+//!   So a flood of them makes no renewal late, and does not time out on a server that answers as fast as it can.
 //! - A call whose caller is gone by then is not sent.
 //!
-//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the runtime comes
-//! round ten times, 10 ms each, so that the others are sent again without it; and another client that loads the scripts between the two, which none can rule out
-//! but by waiting for each reply. The server's order, by tickets, is right all the same.
+//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the runtime
+//! comes round ten times, 10 ms each, so that the others are sent again without it; and another client that loads the
+//! scripts between the two, which none can rule out but by waiting for each reply. The server's order, by tickets, is
+//! right all the same.
 
 mod healing;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +31,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::commands::{Command, Scripts};
+use super::connection::echoes;
 use super::failure;
-use super::flights::{Flight, Flights};
+use super::flights::Flights;
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
 use crate::script::Script;
@@ -40,7 +45,7 @@ const SENDINGS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Lane {
     state: Mutex<State>,
-    flights: Arc<Flights>,
+    flights: Flights,
     /// When a reply last came, in ns of the clock.
     heard: AtomicU64,
     scripts: Scripts,
@@ -77,7 +82,15 @@ struct State {
     /// Counts how often that was done.
     heals: u64,
     entered: u64,
-    parked: Vec<Parked>,
+    /// In the order in which they are sent.
+    parked: BTreeMap<Place, Parked>,
+}
+
+/// Those that give way come after the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    gives_way: bool,
+    entered: u64,
 }
 
 #[derive(Debug)]
@@ -89,7 +102,6 @@ enum Gate {
 
 #[derive(Debug)]
 struct Parked {
-    place: u64,
     command: Command,
     resume: oneshot::Sender<Result<Sent, Failure>>,
 }
@@ -104,6 +116,10 @@ struct Sent {
     heals: u64,
     flight: Flight,
 }
+
+/// Counts a call as in flight, until this is dropped.
+#[derive(Debug)]
+struct Flight(Arc<Lane>);
 
 enum Entry {
     Sent(Sent),
@@ -131,11 +147,11 @@ impl Lane {
             healing: false,
             heals: 0,
             entered: 0,
-            parked: Vec::new(),
+            parked: BTreeMap::new(),
         };
         let lane = Lane {
             state: Mutex::new(state),
-            flights: Arc::default(),
+            flights: Flights::default(),
             heard: AtomicU64::new(0),
             scripts: Scripts::new(scripts),
             condemned,
@@ -154,12 +170,17 @@ impl Lane {
         &self.scripts
     }
 
-    /// Sends the command, at the first poll, and waits for the reply. It is asked for again if it must be sent again.
-    pub(super) async fn call(self: Arc<Lane>, command: impl Fn() -> Command) -> Result<Heard, Failure> {
+    /// Sends the command, at the first poll or as soon as others have landed for which it gives way, and waits for the
+    /// reply. It is asked for again if it must be sent again.
+    pub(super) async fn call(
+        self: Arc<Lane>,
+        gives_way: bool,
+        command: impl Fn() -> Command,
+    ) -> Result<Heard, Failure> {
         let mut place = None;
         let mut forgotten = None;
         for _ in 0..SENDINGS {
-            let entry = self.enter(&mut place, command())?;
+            let entry = self.enter(&mut place, gives_way, command())?;
             // Until it is parked, a call that met a forgetful server counts as in flight: it has its place.
             drop(forgotten.take());
             let sent = match entry {
@@ -192,14 +213,38 @@ impl Lane {
         ))
     }
 
-    fn enter(self: &Arc<Lane>, place: &mut Option<u64>, command: Command) -> Result<Entry, Failure> {
+    /// Asks for a sign of life. Without one in time, or with another one, the connection is condemned.
+    pub(super) async fn ping(self: Arc<Lane>, nonce: u64) {
+        let nonce = nonce.to_string();
+        // What a failure means for the connection is found there, as with any call.
+        if let Ok(heard) = Arc::clone(&self).call(false, || Command::ping(&nonce)).await {
+            if !echoes(&heard.value, &nonce) {
+                self.out_of_step(
+                    heard.generation,
+                    format!("{:?} as the reply to PING {nonce}", heard.value),
+                );
+            }
+        }
+    }
+
+    fn enter(
+        self: &Arc<Lane>,
+        place: &mut Option<Place>,
+        gives_way: bool,
+        command: Command,
+    ) -> Result<Entry, Failure> {
         let mut state = self.state();
         let place = *place.get_or_insert_with(|| {
             state.entered += 1;
-            state.entered
+            Place {
+                gives_way,
+                entered: state.entered,
+            }
         });
+        // Nobody else is parked while the lane is open.
+        let goes = !gives_way || (state.parked.is_empty() && self.flights.has_room());
         match &state.gate {
-            Gate::Open(client) if !state.healing => {
+            Gate::Open(client) if !state.healing && goes => {
                 return Ok(Entry::Sent(self.send(&state, client, command)));
             }
             Gate::Closed => return Err(Failure::Closed),
@@ -207,16 +252,13 @@ impl Lane {
             Gate::Open(_) | Gate::Down(_) => {}
         }
         let (resume, resumed) = oneshot::channel();
-        state.parked.push(Parked {
-            place,
-            command,
-            resume,
-        });
+        state.parked.insert(place, Parked { command, resume });
         Ok(Entry::Parked(resumed))
     }
 
     /// Hands the command to fred, which queues it at the first poll.
-    fn send(&self, state: &State, client: &Client, command: Command) -> Sent {
+    fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command) -> Sent {
+        self.flights.begin();
         let at = self.clock.now();
         let client = client.clone();
         let mut reply: Reply = Box::pin(async move { command.run(&client).await });
@@ -228,24 +270,38 @@ impl Lane {
             at,
             generation: state.generation,
             heals: state.heals,
-            flight: self.flights.begin(),
+            flight: Flight(Arc::clone(self)),
         }
     }
 
     async fn resumed(&self, mut resumed: oneshot::Receiver<Result<Sent, Failure>>) -> Result<Sent, Failure> {
-        match tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
-            Ok(result) => result.unwrap_or(Err(Failure::Closed)),
-            // It may have been sent just now.
-            Err(_) => resumed.try_recv().unwrap_or_else(|_| Err(self.why_parked())),
+        loop {
+            let since = self.clock.now();
+            if let Ok(result) = tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
+                return result.unwrap_or(Err(Failure::Closed));
+            }
+            if let Some(failure) = self.why_parked(since) {
+                // It may have been sent just now.
+                return resumed.try_recv().unwrap_or(Err(failure));
+            }
         }
     }
 
-    fn why_parked(&self) -> Failure {
-        match &self.state().gate {
-            Gate::Open(_) => not_executed("the scripts were not loaded in time"),
-            Gate::Down(failure) => failure.clone(),
-            Gate::Closed => Failure::Closed,
+    /// What a call has failed by that is parked since then; `None` as long as those before it are being answered.
+    fn why_parked(&self, since: Tick) -> Option<Failure> {
+        let state = self.state();
+        match &state.gate {
+            Gate::Open(_) if state.healing => Some(not_executed("the scripts were not loaded in time")),
+            Gate::Open(_) if self.has_heard_since(since) => None,
+            Gate::Open(_) => Some(not_executed("the server does not answer")),
+            Gate::Down(failure) => Some(failure.clone()),
+            Gate::Closed => Some(Failure::Closed),
         }
+    }
+
+    /// Whether the server has answered any call since then.
+    pub(super) fn has_heard_since(&self, since: Tick) -> bool {
+        self.heard.load(Ordering::Relaxed) > since.as_nanos()
     }
 
     fn failed(&self, error: &Error, generation: u64, sent: Tick, received: Tick) -> Failure {
@@ -255,8 +311,7 @@ impl Lane {
             if failure::code(error) == Some("READONLY") {
                 self.condemn(generation, Why::ReadOnly);
             }
-        } else if *error.kind() == ErrorKind::Timeout && self.heard.load(Ordering::Relaxed) <= sent.as_nanos()
-        {
+        } else if *error.kind() == ErrorKind::Timeout && !self.has_heard_since(sent) {
             self.condemn(generation, Why::Silent);
         }
         match self.state().gate {
@@ -278,14 +333,15 @@ impl Lane {
     }
 
     /// Opens the lane to a new connection, and returns its number.
-    pub(super) fn open(&self, client: &Client) -> u64 {
+    pub(super) fn open(self: &Arc<Lane>, client: &Client) -> u64 {
         let mut state = self.state();
         if !matches!(state.gate, Gate::Closed) {
             state.gate = Gate::Open(client.clone());
             state.generation += 1;
-            self.resume(&mut state);
         }
-        state.generation
+        let generation = state.generation;
+        self.resume(state);
+        generation
     }
 
     /// Calls that come now are parked, and fail like that if they lose patience.
@@ -312,24 +368,39 @@ impl Lane {
         matches!(self.state().gate, Gate::Open(_))
     }
 
-    fn resume(&self, state: &mut State) {
+    /// Sends what is parked, as far as there is room.
+    fn resume(self: &Arc<Lane>, mut state: MutexGuard<'_, State>) {
         let Gate::Open(client) = &state.gate else { return };
         if state.healing {
             return;
         }
         let client = client.clone();
-        let mut parked = std::mem::take(&mut state.parked);
-        parked.sort_unstable_by_key(|parked| parked.place);
-        for Parked { command, resume, .. } in parked {
+        let mut unclaimed = Vec::new();
+        while let Some(next) = state.parked.first_entry() {
+            if next.key().gives_way && !self.flights.has_room() {
+                break;
+            }
+            let Parked { command, resume } = next.remove();
             if !resume.is_closed() {
                 // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                let _ = resume.send(Ok(self.send(state, &client, command)));
+                unclaimed.extend(resume.send(Ok(self.send(&state, &client, command))).err());
             }
         }
+        // First, since a flight that ends may come here.
+        drop(state);
+        drop(unclaimed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.0.flights.end() {
+            self.0.resume(self.0.state());
+        }
     }
 }
 

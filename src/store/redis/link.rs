@@ -108,19 +108,15 @@ impl Link {
     async fn watch(&mut self, connection: &mut Connection, generation: u64) -> ServerError {
         let mut nonce = 0;
         loop {
-            let ping = connection.ping(nonce);
+            let ping = Arc::clone(&self.lane).ping(nonce);
             let probe = async {
                 tokio::time::sleep(self.ping_every).await;
-                ping.await
+                ping.await;
             };
             let age = connection.age();
             tokio::select! {
                 why = connection.lost() => return why,
-                pong = probe => match pong {
-                    Err(Failure::Unknown(error)) => return error,
-                    // An error reply is a sign of life too.
-                    _ => nonce += 1,
-                },
+                () = probe => nonce += 1,
                 Some(condemned) = self.condemned.recv() => {
                     let patient = condemned.why == Why::ReadOnly && age < READ_ONLY_PATIENCE;
                     if condemned.generation == generation && !patient {

@@ -35,7 +35,12 @@ static APPEND: Script = Script {
     text: "redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
 };
 
-/// Appends a text to a list.
+static APPEND_SLOWLY: Script = Script {
+    name: "append slowly",
+    text: "for _ = 1, 30000 do end redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
+};
+
+/// Appends a text to a list; what it does besides is in the text.
 struct Append(String);
 
 impl Operation for Append {
@@ -45,9 +50,14 @@ impl Operation for Append {
         "list"
     }
 
+    fn gives_way(&self) -> bool {
+        self.0 != "pressing"
+    }
+
     fn invocation(&self, _: Publishing) -> Invocation {
+        let slowly = self.0.starts_with("slow");
         Invocation {
-            script: &APPEND,
+            script: if slowly { &APPEND_SLOWLY } else { &APPEND },
             keys: vec!["list".to_owned()],
             args: vec![self.0.clone()],
         }
@@ -102,7 +112,7 @@ async fn connect_with(
     recorder: &Arc<Recorder>,
 ) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
-    let scripts = [&script::ALL[..], &[&APPEND]].concat();
+    let scripts = [&script::ALL[..], &[&APPEND, &APPEND_SLOWLY]].concat();
     let connector = Connector::new(url, None, options.attempt_timeout)?;
     RedisStore::connect(connector, options, weak, &scripts).await
 }

@@ -34,18 +34,18 @@ impl Lane {
         self.runtime.spawn(healer.run());
     }
 
-    fn healed(&self, generation: u64, result: Result<(), Failure>) {
+    fn healed(self: &Arc<Self>, generation: u64, result: Result<(), Failure>) {
         let mut state = self.state();
         state.healing = false;
         state.heals += 1;
         match result {
             Err(failure) if state.generation == generation => {
-                for parked in std::mem::take(&mut state.parked) {
+                for parked in std::mem::take(&mut state.parked).into_values() {
                     let _ = parked.resume.send(Err(failure.clone()));
                 }
             }
             // A failure of the connection before this one does not matter any more.
-            _ => self.resume(&mut state),
+            _ => self.resume(state),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What happens to a call on its way.
 
+use super::super::flights::ROOM;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,6 +50,49 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
         idle.await.unwrap();
     }
     assert_eq!(server.tell("LRANGE list 0 -1"), "0 idle 1 idle 2 idle");
+}
+
+#[tokio::test]
+async fn a_flood_keeps_its_order_and_lets_pressing_calls_ahead() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let calls: Vec<_> = (0..3 * ROOM + 7).map(|n| start(&store, &n)).collect();
+    let pressing = start(&store, &"pressing");
+    for call in join_all(calls.into_iter().chain([pressing]).rev()).await {
+        call.unwrap();
+    }
+    let (ahead, behind) = (numbers(0..ROOM), numbers(ROOM..3 * ROOM + 7));
+    assert!(server.tell("LRANGE list 0 -1") == format!("{ahead} pressing {behind}"));
+}
+
+#[tokio::test]
+async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
+    // Those that wait first, so that no place becomes free for them.
+    calls.into_iter().rev().for_each(drop);
+    store.call(Append("next".to_owned())).await.unwrap();
+    let sent = format!("{} next", numbers(0..ROOM));
+    assert!(server.tell("LRANGE list 0 -1") == sent);
+}
+
+#[tokio::test]
+async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
+    let server = Server::start();
+    let recorder = Arc::new(Recorder::default());
+    let options = Options {
+        attempt_timeout: Duration::from_secs(2),
+        ..OPTIONS
+    };
+    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    let began = Instant::now();
+    let calls = (0..20 * ROOM).map(|n| start(&store, &format!("slow{n}")));
+    for call in join_all(calls).await {
+        call.unwrap();
+    }
+    assert!(began.elapsed() > options.attempt_timeout);
+    assert_eq!(recorder.reconnects(), 0);
 }
 
 #[tokio::test]
