@@ -197,6 +197,8 @@ impl Tree {
             .env("CARGO_TARGET_DIR", self.0.join("target"))
             // A failure is all that counts, not the smallest.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+            // Enough to come to every kind of reply, and there are many edits.
+            .env("PROPTEST_CASES", "2000")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         cargo

@@ -19,7 +19,9 @@ use proptest::test_runner::{RngAlgorithm, RngSeed, TestRunner};
 use self::model::KINDS;
 use self::world::{Setting, World};
 
-/// So many runs of 60 steps on average come to every kind of reply.
+/// Runs, each of 60 steps on average.
+const CASES: u32 = 10_000;
+/// So many come to every kind of reply.
 const ENOUGH_CASES: u32 = 2_000;
 
 /// `PROPTEST_CASES` makes more of them, and `PROPTEST_RNG_SEED` the same ones again.
@@ -32,7 +34,7 @@ fn the_scripts_do_what_the_rules_say() {
         ..ProptestConfig::default()
     };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = ENOUGH_CASES;
+        config.cases = CASES;
     }
     let seed = match config.rng_seed {
         RngSeed::Fixed(seed) => seed,
