@@ -253,3 +253,37 @@ impl Exchange {
 pub(crate) fn drift(span: Duration) -> Duration {
     span * DRIFT_PER_MILLE / 1000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_local_deadline_never_comes_after_the_servers() {
+        let server_ahead = Duration::from_secs(1_000_000);
+        for span in [100 * MS, 3_000 * MS, 30_000 * MS, 86_400_000 * MS] {
+            for (up, down) in [(0, 0), (0, 900), (900, 0), (40, 40)] {
+                // The server reads its clock just before the next ms begins, and tells the one that goes by.
+                let read = server_ahead + Duration::from_micros(999);
+                let at = Tick::ZERO.after(up * MS);
+                let exchange = Exchange {
+                    sent: Tick::ZERO,
+                    received: at.after(down * MS),
+                    now: ServerTime::from_ms(u64::try_from(read.as_millis()).unwrap()),
+                };
+                let deadline = exchange.now.after(span);
+                // It comes sooner by what was cut off, and by the drift: its clock makes 1,001 s in 1,000.
+                let ends = at.after((span - Duration::from_micros(999)) * 1000 / 1001);
+                let local = exchange.local(deadline);
+                assert!(local <= ends, "{span:?}, {up} and {down} ms: {local:?}, {ends:?}");
+                let wasted = ends.since(local);
+                assert!(
+                    wasted <= up * MS + drift(span) + MARGIN,
+                    "{span:?}: {wasted:?} wasted"
+                );
+            }
+        }
+    }
+}

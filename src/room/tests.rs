@@ -23,7 +23,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let store = MemoryStore::new();
+        Scene::on(MemoryStore::new())
+    }
+
+    fn on(store: MemoryStore) -> Scene {
         let client = || LockManager::builder().in_memory(&store).unwrap();
         let (other, locks) = (client(), client());
         Scene {
@@ -100,6 +103,36 @@ async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
     forgotten.forget();
     let guard = scene.other.acquire().await.unwrap();
     assert!(guard.lease().length() >= lease);
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_after_a_hold_of_its_client_ran_out_is_reached_though_others_wait_there() {
+    let scene = Scene::new();
+    let lease = Duration::from_secs(2);
+    let mine = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    let earlier = scene.waiter().await;
+    sleep(lease).await;
+    assert!(mine.is_lost());
+    // This finds what ran out, and takes the record of its client away. So the turn of the earlier one is missed.
+    let guard = scene.other.acquire().await.unwrap();
+    let later = scene.waiter().await;
+    released(guard).await;
+    released(granted(later).await).await;
+    released(earlier.await.unwrap()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_goes_on_until_it_has_reached_somebody() {
+    let scene = Scene::on(MemoryStore::with_bound(2));
+    let guard = scene.other.acquire().await.unwrap();
+    for _ in 0..5 {
+        tokio::spawn(scene.other.acquire());
+    }
+    settle().await;
+    scene.store.forget_records();
     let waiter = scene.waiter().await;
     released(guard).await;
     released(granted(waiter).await).await;

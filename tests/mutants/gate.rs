@@ -33,7 +33,10 @@ fn every_edit_is_killed_or_explained() {
     let limit = number("MUTANTS_SECONDS").map(Duration::from_secs);
     let only = std::env::var("MUTANTS_ONLY").unwrap_or_default();
     let mut chosen: Vec<&Edit> = edits()
-        .filter(|edit| edit.rule.contains(&only) || edit.file.contains(&only))
+        .filter(|edit| {
+            only.split(',')
+                .any(|only| edit.rule.contains(only) || edit.file.contains(only))
+        })
         .collect();
     if limit.is_some() {
         let seed = number("MUTANTS_SEED").unwrap_or(1);
@@ -170,20 +173,21 @@ impl Tree {
         let mut child = run.spawn().unwrap();
         let began = Instant::now();
         loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                let said = fs::read_to_string(&output).unwrap();
-                return if status.success() {
-                    Verdict::Survived
-                } else {
-                    Verdict::Killed(first_red(&said))
+            let ended = child.try_wait().unwrap();
+            let red = first_red(&fs::read_to_string(&output).unwrap());
+            if let Some(status) = ended {
+                return match red {
+                    _ if status.success() => Verdict::Survived,
+                    red => Verdict::Killed(red.unwrap_or("a test binary that crashed".to_owned())),
                 };
             }
-            if began.elapsed() > LIMIT {
+            // The other tests need not come to their end, which some of them may never do.
+            if red.is_some() || began.elapsed() > LIMIT {
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 child.wait().unwrap();
-                return Verdict::Endless(suite.to_owned());
+                return red.map_or(Verdict::Endless(suite.to_owned()), Verdict::Killed);
             }
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(100));
         }
     }
 
@@ -228,14 +232,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The first of the tests that libtest lists as failed.
-fn first_red(output: &str) -> String {
-    let mut lines = output
-        .lines()
-        .map(str::trim)
-        .skip_while(|line| *line != "failures:");
-    // The list of names comes after the one of their output.
-    lines.by_ref().nth(1);
-    let name = lines.skip_while(|line| *line != "failures:").nth(1);
-    name.unwrap_or("a test binary that crashed").to_owned()
+/// The first test that libtest tells the failure of.
+fn first_red(output: &str) -> Option<String> {
+    let red = |line: &str| line.trim().strip_suffix(" --- FAILED").map(str::to_owned);
+    output.lines().find_map(red)
 }

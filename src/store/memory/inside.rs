@@ -1,4 +1,4 @@
-//! What a simulation sees of a store, and does to it, that no client can.
+//! What a test sees of a store, and does to it, that no client can.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +44,13 @@ impl MemoryStore {
             },
             ..Shared::default()
         }))
+    }
+
+    /// An empty store whose calls remove so few from a queue at most before they must be repeated.
+    pub(crate) fn with_bound(bound: usize) -> MemoryStore {
+        let store = MemoryStore::new();
+        store.0.state().rules = Rules::with_bound(bound);
+        store
     }
 
     /// Sets the store's clock back.
