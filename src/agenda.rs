@@ -39,7 +39,8 @@ impl Agenda {
         self.ask_all = true;
     }
 
-    /// Puts the next question at `due`, unless it is earlier. Returns whether the attendant would sleep past it.
+    /// Puts the next question at `due`, unless it is earlier: a busy lock would put it off for ever. Returns whether the
+    /// attendant would sleep past it.
     pub(crate) fn question_by(&mut self, due: Tick) -> bool {
         self.question_due = Some(self.question_due.map_or(due, |before| due.min(before)));
         self.asleep_until.is_some_and(|until| due < until)
@@ -84,10 +85,12 @@ impl Agenda {
             }
             leave_at
         } else {
-            let due = *self.question_due.get_or_insert(now.after(interval));
+            let latest = now.after(interval);
+            let due = self.question_due.map_or(latest, |due| due.min(latest));
+            self.question_due = Some(due);
             if due <= now {
                 // In case nothing is heard; an answer puts it earlier.
-                self.question_due = Some(now.after(interval));
+                self.question_due = Some(latest);
                 return Todo::Question;
             }
             due
@@ -126,6 +129,7 @@ mod tests {
     #[test]
     fn a_question_is_only_ever_put_earlier() {
         let mut agenda = Agenda::default();
+        agenda.question_by(at(7000));
         assert_eq!(next(&mut agenda, 0), Todo::Wait(at(5000)));
         assert!(agenda.question_by(at(300)), "the attendant would sleep past it");
         assert!(!agenda.question_by(at(9000)));

@@ -272,11 +272,8 @@ impl Room {
         };
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
-        // Only ever earlier: a busy lock would put its questions off for ever. 1 ms, since the server cuts its times.
-        let due = free_at
-            .after(Duration::from_millis(1))
-            .min(at.received.after(self.client.options.question_interval()))
-            .after(jitter(JITTER));
+        // 1 ms, since the server cuts its times.
+        let due = free_at.after(Duration::from_millis(1)).after(jitter(JITTER));
         let wakes = state.agenda.question_by(due) || was_lost;
         drop(state);
         if wakes {

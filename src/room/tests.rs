@@ -6,8 +6,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
+use crate::lease::{Exchange, ServerTime};
 use crate::rooms::Rooms;
-use crate::store::Listener;
+use crate::store::{Contended, Grant, Listener};
 use crate::{Lock, LockGuard, LockManager, MemoryStore};
 
 const NAME: &str = "a";
@@ -197,6 +198,83 @@ async fn all_of_a_room_are_reached_once_one_found_the_lock_free_that_had_missed_
     for waiter in waiters {
         released(granted(waiter).await).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let (waiter, other) = (scene.waiter().await, scene.waiter().await);
+    let room = scene.room();
+    let (number, now) = (room.first().unwrap(), scene.rooms().client().now());
+    let request = locked(&room.state).waiters[&number].request.clone();
+    let time = ServerTime::from_ms(1_000);
+    let sibling = Grant {
+        fence: guard.fence(),
+        deadline: time.after(request.grant()),
+        pushed: true,
+        request,
+    };
+    let about = About {
+        number: room.numbers().into_iter().find(|other| *other != number).unwrap(),
+        record: None,
+        again: true,
+    };
+    let at = Exchange {
+        sent: now,
+        received: now,
+        now: time,
+    };
+    let reply = Contended {
+        ttl: Duration::from_secs(1),
+        ticket: None,
+        ahead: 0,
+        seen: true,
+        enqueued: false,
+        denied: false,
+        sibling: Some(sibling),
+    };
+    assert_eq!(room.heard(about, &at, Acquired::Contended(reply)), Heard::Queued);
+    granted(waiter).await.forget();
+    assert!(!other.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_somebody_has_come_into_is_not_left() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    assert!(!scene.rooms().remove(&scene.room()));
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_of_a_grant_too_late_leaves_nothing_and_keeps_its_place() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    let behind = scene.other.acquire();
+    let behind = tokio::spawn(async move { behind.await.unwrap() });
+    settle().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    let request = locked(&room.state).waiters[&first].request.clone();
+    let grant = Grant {
+        fence: guard.fence(),
+        deadline: ServerTime::default(),
+        pushed: true,
+        request,
+    };
+    let left = grant.request.grant() / 8;
+    let heard = room.tell(&grant, Some(scene.rooms().client().now().after(left)));
+    assert_eq!(heard, Heard::Settled);
+    settle().await;
+    released(guard).await;
+    let guard = granted(waiter).await;
+    assert!(!behind.is_finished());
+    released(guard).await;
+    released(granted(behind).await).await;
 }
 
 #[tokio::test(start_paused = true)]
