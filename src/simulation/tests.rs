@@ -23,8 +23,8 @@ fn examine(seed: u64, tally: &mut Tally) {
     }
 }
 
-/// As many as a debug build runs in about 15 s.
-const SEEDS: u64 = 500;
+/// As many as a debug build runs in about a minute.
+const SEEDS: u64 = 2_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
