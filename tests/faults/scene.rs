@@ -39,6 +39,10 @@ pub(crate) fn queue_key(name: &str) -> String {
     format!("{PREFIX}:queue:{{{name}}}")
 }
 
+pub(crate) fn clients_key(name: &str) -> String {
+    format!("{PREFIX}:clients:{{{name}}}")
+}
+
 /// A field of the lock's hash.
 pub(crate) async fn field(server: &Server, name: &str, field: &str) -> Option<String> {
     match server.command(&["HGET", &lock_key(name), field]).await {
