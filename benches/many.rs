@@ -3,12 +3,16 @@
 
 #[path = "uncontended/bare.rs"]
 mod bare;
+#[path = "shared/client.rs"]
+mod client;
 #[path = "many/held.rs"]
 mod held;
 #[path = "many/hot.rs"]
 mod hot;
 #[path = "many/own.rs"]
 mod own;
+#[path = "shared/quantile.rs"]
+mod quantile;
 #[path = "many/restart.rs"]
 mod restart;
 #[path = "../tests/support/mod.rs"]

@@ -3,6 +3,10 @@
 
 #[path = "uncontended/bare.rs"]
 mod bare;
+#[path = "shared/client.rs"]
+mod client;
+#[path = "shared/quantile.rs"]
+mod quantile;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -17,6 +21,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use bare::Bare;
+use quantile::quantile;
 use support::Server;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -141,11 +146,11 @@ async fn ratio(lock: Lock, bare: Bare) -> Outcome<()> {
             bare_us.push(of_bare.as_secs_f64() * 1e6 / f64::from(PAIRS));
         }
     }
-    let ratio = median(&mut ratios);
+    let ratio = quantile(&mut ratios, 0.5);
     println!(
         "acquire and release: {:.1} µs; two bare EVALSHA: {:.1} µs; ratio {ratio:.3} (bar {BAR}: {})",
-        median(&mut lock_us),
-        median(&mut bare_us),
+        quantile(&mut lock_us, 0.5),
+        quantile(&mut bare_us, 0.5),
         if ratio <= BAR { "met" } else { "not met" },
     );
     Ok(())
@@ -165,9 +170,4 @@ async fn bare_block(bare: &Bare) -> Outcome<Duration> {
         bare.pair().await?;
     }
     Ok(started.elapsed())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::Outcome;
 use crate::bare::Bare;
+use crate::quantile::quantile;
 use crate::support::Server;
 
 /// Of half the rate of bare scripts.
@@ -57,7 +58,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     println!(
         "{} tasks with a lock each; two bare scripts: {:.0} pairs/s",
         arguments.tasks,
-        median(&mut bare_rates)
+        quantile(&mut bare_rates, 0.5)
     );
     println!(
         "{:>11} {:>10} {:>14}  bar {BAR}",
@@ -68,8 +69,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         let mut ratios: Vec<_> = ratios.iter().map(|(ratio, _)| *ratio).collect();
         println!(
             "{connections:>11} {:>10.0} {:>14.2}",
-            median(&mut rates),
-            median(&mut ratios)
+            quantile(&mut rates, 0.5),
+            quantile(&mut ratios, 0.5)
         );
     }
     Ok(())
@@ -110,9 +111,4 @@ async fn rate(tasks: usize, time: Duration, pair_of: impl Fn(usize) -> Pair) -> 
     }
     let done: u32 = all.join_all().await.into_iter().sum();
     f64::from(done) / started.elapsed().as_secs_f64()
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -1,10 +1,8 @@
-//! The client library alone, configured as fairlock configures it, with a script that does nothing.
-
-use std::time::Duration;
+//! The client library alone, with a script that does nothing.
 
 use fred::prelude::*;
 
-use crate::Outcome;
+use crate::{Outcome, client};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
@@ -14,16 +12,7 @@ pub(crate) struct Bare {
 
 impl Bare {
     pub(crate) async fn connect(url: &str) -> Outcome<Bare> {
-        let client = Builder::from_config(Config::from_url(url)?)
-            .with_connection_config(|connection| {
-                connection.max_command_attempts = 1;
-                connection.tcp.nodelay = Some(true);
-            })
-            .with_performance_config(|performance| {
-                performance.default_command_timeout = Duration::from_secs(2)
-            })
-            .build()?;
-        client.init().await?;
+        let client = client::connect(url).await?;
         let script = client.script_load("return 1").await?;
         Ok(Bare { client, script })
     }

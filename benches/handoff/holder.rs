@@ -1,0 +1,199 @@
+//! Who releases the lock, by less and by more of what a service has.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{Lock, LockGuard, LockManager};
+use fred::prelude::*;
+use fred::types::{ClusterHash, CustomCommand};
+use futures_util::future::try_join;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use crate::script::{Desk, Grant, RELEASE, released};
+use crate::wire::Wire;
+use crate::{Outcome, client};
+
+/// Waits until the next one has the lock, and tells when that was.
+pub(crate) type Heard<'a> = &'a mut dyn FnMut() -> Outcome<Instant>;
+
+pub(crate) trait Holder {
+    /// Takes the lock, which is free.
+    fn hold(&mut self) -> Outcome<()>;
+
+    /// Releases it. Returns how long it took from that call until the next one had the lock. Right before it is a PING on
+    /// the same way, so that nothing on it is asleep.
+    fn release(&mut self, heard: Heard) -> Outcome<Duration>;
+}
+
+/// Does nothing but to send what a release publishes.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    wire: Wire,
+    channel: String,
+}
+
+impl Publisher {
+    pub(crate) fn connect(url: &str, channel: String) -> Outcome<Publisher> {
+        let wire = Wire::connect(url)?;
+        Ok(Publisher { wire, channel })
+    }
+}
+
+impl Holder for Publisher {
+    fn hold(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn release(&mut self, heard: Heard) -> Outcome<Duration> {
+        let push = format!("1 {:016} {:013} {:032x}:00005000:1:", 1, 1, 1);
+        self.wire.ping(1)?;
+        let called = Instant::now();
+        self.wire.command(&["PUBLISH", &self.channel, &push])?;
+        Ok(heard()? - called)
+    }
+}
+
+/// Calls the script on a bare socket, in a thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    desk: Desk,
+    wire: Wire,
+    script: String,
+    held: Option<Grant>,
+}
+
+impl Thread {
+    pub(crate) fn connect(url: &str, desk: Desk) -> Outcome<Thread> {
+        let mut wire = Wire::connect(url)?;
+        let script = wire.command(&["SCRIPT", "LOAD", RELEASE])?;
+        Ok(Thread {
+            desk,
+            wire,
+            script,
+            held: None,
+        })
+    }
+}
+
+impl Holder for Thread {
+    fn hold(&mut self) -> Outcome<()> {
+        self.held = Some(self.desk.hold()?);
+        Ok(())
+    }
+
+    fn release(&mut self, heard: Heard) -> Outcome<Duration> {
+        let held = self.held.take().ok_or("not held")?;
+        let words = self.desk.release("EVALSHA", &self.script, &held);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.wire.ping(1)?;
+        let called = Instant::now();
+        released(&self.wire.command(&words)?)?;
+        Ok(heard()? - called)
+    }
+}
+
+/// Calls the script through the client library, in a task.
+#[derive(Debug)]
+pub(crate) struct ByClient<'a> {
+    runtime: &'a Runtime,
+    desk: Desk,
+    client: Client,
+    script: String,
+    held: Option<Grant>,
+}
+
+impl<'a> ByClient<'a> {
+    pub(crate) fn connect(runtime: &'a Runtime, url: &str, desk: Desk) -> Outcome<ByClient<'a>> {
+        let client = runtime.block_on(client::connect(url))?;
+        let script = runtime.block_on(client.script_load(RELEASE))?;
+        Ok(ByClient {
+            runtime,
+            desk,
+            client,
+            script,
+            held: None,
+        })
+    }
+}
+
+impl Holder for ByClient<'_> {
+    fn hold(&mut self) -> Outcome<()> {
+        self.held = Some(self.desk.hold()?);
+        Ok(())
+    }
+
+    fn release(&mut self, heard: Heard) -> Outcome<Duration> {
+        let held = self.held.take().ok_or("not held")?;
+        let mut words = self.desk.release("EVALSHA", &self.script, &held);
+        let client = self.client.clone();
+        let release = self.runtime.spawn(async move {
+            let _: String = client.ping(None).await?;
+            let called = Instant::now();
+            let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
+            let reply: String = client.custom(command, words.split_off(1)).await?;
+            released(&reply)?;
+            Ok(called)
+        });
+        between(self.runtime, release, heard)
+    }
+}
+
+/// Releases a guard, in a task.
+#[derive(Debug)]
+pub(crate) struct ByGuard<'a> {
+    runtime: &'a Runtime,
+    locks: LockManager,
+    lock: Lock,
+    held: Option<LockGuard>,
+    /// A lock that is never free, and is tried right before each release.
+    other: Option<LockGuard>,
+}
+
+impl<'a> ByGuard<'a> {
+    pub(crate) fn connect(runtime: &'a Runtime, url: &str, name: &str) -> Outcome<ByGuard<'a>> {
+        let locks = runtime.block_on(LockManager::connect(url))?;
+        Ok(ByGuard {
+            runtime,
+            lock: locks.lock(name),
+            locks,
+            held: None,
+            other: None,
+        })
+    }
+
+    /// Has the server do an acquire before each release.
+    pub(crate) fn behind_an_acquire(mut self) -> Outcome<ByGuard<'a>> {
+        let other = self.locks.lock(format!("other than {}", self.lock.name()));
+        self.other = Some(self.runtime.block_on(other.acquire())?);
+        Ok(self)
+    }
+}
+
+impl Holder for ByGuard<'_> {
+    fn hold(&mut self) -> Outcome<()> {
+        self.held = Some(self.runtime.block_on(self.lock.acquire())?);
+        Ok(())
+    }
+
+    fn release(&mut self, heard: Heard) -> Outcome<Duration> {
+        let held = self.held.take().ok_or("not held")?;
+        let locks = self.locks.clone();
+        let other = self.other.as_ref().map(|other| locks.lock(other.name()));
+        let release = self.runtime.spawn(async move {
+            locks.ping().await?;
+            let called = Instant::now();
+            match other {
+                Some(other) => drop(try_join(other.try_acquire(), held.release()).await?),
+                None => held.release().await?,
+            }
+            Ok(called)
+        });
+        between(self.runtime, release, heard)
+    }
+}
+
+/// The reply to the release is left alone until the next one has the lock, so that it wakes nobody here meanwhile.
+fn between(runtime: &Runtime, release: JoinHandle<Outcome<Instant>>, heard: Heard) -> Outcome<Duration> {
+    let heard = heard()?;
+    Ok(heard - runtime.block_on(release)??)
+}

@@ -1,0 +1,161 @@
+//! The lock's scripts, called on a bare socket.
+
+use crate::Outcome;
+use crate::wire::Wire;
+
+/// As src/script.rs joins them.
+const ACQUIRE: &str = concat!(
+    include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/lock.lua"),
+    include_str!("../../lua/lib/holds.lua"),
+    include_str!("../../lua/lib/hand_over.lua"),
+    include_str!("../../lua/acquire.lua"),
+);
+pub(crate) const RELEASE: &str = concat!(
+    include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/lock.lua"),
+    include_str!("../../lua/lib/holds.lua"),
+    include_str!("../../lua/lib/hand_over.lua"),
+    include_str!("../../lua/release.lua"),
+);
+
+/// A time that the server's clock never comes to, in ms.
+const NEVER_MS: &str = "9000000000000";
+const LEASE_MS: &str = "30000";
+const HEARTBEAT_MS: &str = "3600000";
+
+/// One request's hold.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) request: String,
+    pub(crate) fence: String,
+}
+
+impl Grant {
+    /// Reads a push: its version, fence, deadline and request.
+    pub(crate) fn pushed(message: &str) -> Outcome<Grant> {
+        let words: Vec<&str> = message.split(' ').collect();
+        let [_, fence, _, request] = words[..] else {
+            return Err(format!("no push: {message:?}").into());
+        };
+        Ok(Grant {
+            request: request.to_owned(),
+            fence: fence.to_owned(),
+        })
+    }
+}
+
+/// One client's side of a lock. What it prepares is sent as EVAL, so that the server counts it apart from what is measured.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    wire: Wire,
+    keys: [String; 3],
+    channel: String,
+    client: String,
+    requests: u64,
+}
+
+impl Desk {
+    /// The ids of clients only differ from each other.
+    pub(crate) fn open(url: &str, name: &str, client: u128) -> Outcome<Desk> {
+        Ok(Desk {
+            wire: Wire::connect(url)?,
+            keys: ["", "queue:", "clients:"].map(|kind| format!("fairlock:{kind}{{{name}}}")),
+            channel: format!("fairlock:unlock:{{{name}}}:"),
+            client: format!("{client:032x}"),
+            requests: 0,
+        })
+    }
+
+    /// Where this client hears of the lock.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}{}", self.channel, self.client)
+    }
+
+    /// Takes the lock, which must be free.
+    pub(crate) fn hold(&mut self) -> Outcome<Grant> {
+        let (request, reply) = self.acquire()?;
+        match reply.split(' ').collect::<Vec<_>>()[..] {
+            ["1", _, _, _, fence, ..] => Ok(Grant {
+                request,
+                fence: fence.to_owned(),
+            }),
+            _ => Err(format!("the lock is not free: {reply}").into()),
+        }
+    }
+
+    /// Queues a request, and opens the client's record.
+    pub(crate) fn queue(&mut self) -> Outcome<()> {
+        let (_, reply) = self.acquire()?;
+        match reply.starts_with("2 ") {
+            true => Ok(()),
+            false => Err(format!("the lock is not held: {reply}").into()),
+        }
+    }
+
+    fn acquire(&mut self) -> Outcome<(String, String)> {
+        self.requests += 1;
+        let request = format!("{}:00005000:{}:", self.client, self.requests);
+        let [lock, queue, clients] = &self.keys;
+        let reply = self.wire.command(&[
+            "EVAL",
+            ACQUIRE,
+            "3",
+            lock,
+            queue,
+            clients,
+            &request,
+            "open",
+            LEASE_MS,
+            NEVER_MS,
+            HEARTBEAT_MS,
+            &self.channel,
+            "publish",
+        ])?;
+        Ok((request, reply))
+    }
+
+    /// How many wait for the lock.
+    pub(crate) fn waiting(&mut self) -> Outcome<u64> {
+        Ok(self.wire.command(&["ZCARD", &self.keys[1]])?.parse()?)
+    }
+
+    /// How many hear what is published on this client's channel; what they hear now is no push.
+    pub(crate) fn listeners(&mut self) -> Outcome<u64> {
+        let channel = self.channel();
+        Ok(self.wire.command(&["PUBLISH", &channel, "-"])?.parse()?)
+    }
+
+    /// Releases a hold.
+    pub(crate) fn give_back(&mut self, grant: &Grant) -> Outcome<()> {
+        let words = self.release("EVAL", RELEASE, grant);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        released(&self.wire.command(&words)?)
+    }
+
+    /// The words of a release, which the server finds by its hash, or brings along.
+    pub(crate) fn release(&self, how: &str, script: &str, grant: &Grant) -> Vec<String> {
+        let [lock, queue, clients] = &self.keys;
+        let words = [
+            how,
+            script,
+            "3",
+            lock,
+            queue,
+            clients,
+            &grant.request,
+            "grant",
+            &grant.fence,
+            &self.channel,
+            "publish",
+        ];
+        words.map(str::to_owned).into()
+    }
+}
+
+pub(crate) fn released(reply: &str) -> Outcome<()> {
+    match reply.starts_with("1 ") {
+        true => Ok(()),
+        false => Err(format!("not released: {reply}").into()),
+    }
+}

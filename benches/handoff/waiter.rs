@@ -1,0 +1,206 @@
+//! Who gets the lock next, by less and by more of what a service has.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Lock, LockGuard, LockManager};
+use fred::prelude::*;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+
+use crate::script::{Desk, Grant};
+use crate::{Outcome, client};
+
+/// How long nothing may be heard.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) trait Waiter {
+    /// Waits for the lock, which is held.
+    fn queue(&mut self) -> Outcome<()>;
+
+    /// Waits until this one has it, and returns when that was.
+    fn heard(&mut self) -> Outcome<Instant>;
+
+    /// Releases it.
+    fn give_back(&mut self) -> Outcome<()>;
+}
+
+/// A push, and when it was read.
+type Push = (Instant, String);
+
+/// Reads the pushes, and does nothing with them.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    desk: Desk,
+    pushes: Receiver<Push>,
+    granted: Option<Grant>,
+    /// What is published is no grant of a lock.
+    only_messages: bool,
+}
+
+impl Reader {
+    fn new(desk: Desk, pushes: Receiver<Push>) -> Reader {
+        Reader {
+            desk,
+            pushes,
+            granted: None,
+            only_messages: false,
+        }
+    }
+
+    pub(crate) fn of_messages(self) -> Reader {
+        Reader {
+            only_messages: true,
+            ..self
+        }
+    }
+
+    /// In a thread, which sleeps in a read.
+    pub(crate) fn in_thread(address: &str, desk: Desk) -> Outcome<Reader> {
+        let (sender, pushes) = channel();
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(subscribe(&desk).as_bytes())?;
+        thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if !pass_on(line, &sender) {
+                    return;
+                }
+            }
+        });
+        Reader::new(desk, pushes).subscribed()
+    }
+
+    /// In a task, which tokio wakes.
+    pub(crate) fn in_task(runtime: &Runtime, address: &str, desk: Desk) -> Outcome<Reader> {
+        let (sender, pushes) = channel();
+        let mut stream = runtime.block_on(tokio::net::TcpStream::connect(address))?;
+        runtime.block_on(stream.write_all(subscribe(&desk).as_bytes()))?;
+        runtime.spawn(async move {
+            let mut lines = tokio::io::BufReader::new(stream).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if !pass_on(line, &sender) {
+                    return;
+                }
+            }
+        });
+        Reader::new(desk, pushes).subscribed()
+    }
+
+    /// In a task, which the client library hands messages to.
+    pub(crate) fn by_client(runtime: &Runtime, url: &str, desk: Desk) -> Outcome<Reader> {
+        let (sender, pushes) = channel();
+        let client = runtime.block_on(client::connect(url))?;
+        let mut messages = client.message_rx();
+        runtime.block_on(client.subscribe(desk.channel()))?;
+        runtime.spawn(async move {
+            // The connection is there for as long as the client is.
+            let _client = client;
+            while let Ok(message) = messages.recv().await {
+                let line = message.value.as_string().unwrap_or_default();
+                if !pass_on(line, &sender) {
+                    return;
+                }
+            }
+        });
+        Reader::new(desk, pushes).subscribed()
+    }
+
+    /// Returns when the server knows the subscription.
+    fn subscribed(mut self) -> Outcome<Reader> {
+        let asked = Instant::now();
+        while self.desk.listeners()? == 0 {
+            if asked.elapsed() > PATIENCE {
+                return Err("no subscription".into());
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn subscribe(desk: &Desk) -> String {
+    format!("SUBSCRIBE {}\r\n", desk.channel())
+}
+
+/// Of all that is read only a push is a line that begins with its version. Returns whether there is anybody to tell.
+fn pass_on(line: String, sender: &Sender<Push>) -> bool {
+    !line.starts_with("1 ") || sender.send((Instant::now(), line)).is_ok()
+}
+
+impl Waiter for Reader {
+    fn queue(&mut self) -> Outcome<()> {
+        if !self.only_messages {
+            self.desk.queue()?;
+        }
+        // It is awake now, as one is who has just called.
+        self.desk.listeners().map(drop)
+    }
+
+    fn heard(&mut self) -> Outcome<Instant> {
+        let (at, push) = self.pushes.recv_timeout(PATIENCE)?;
+        self.granted = Some(Grant::pushed(&push)?);
+        Ok(at)
+    }
+
+    fn give_back(&mut self) -> Outcome<()> {
+        match self.granted.take() {
+            Some(granted) if !self.only_messages => self.desk.give_back(&granted),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Acquires the lock, in a task.
+#[derive(Debug)]
+pub(crate) struct Acquirer<'a> {
+    runtime: &'a Runtime,
+    lock: Lock,
+    desk: Desk,
+    granted: Option<Receiver<Outcome<(Instant, LockGuard)>>>,
+    held: Option<LockGuard>,
+}
+
+impl<'a> Acquirer<'a> {
+    pub(crate) fn connect(runtime: &'a Runtime, url: &str, name: &str, desk: Desk) -> Outcome<Acquirer<'a>> {
+        let locks = runtime.block_on(LockManager::connect(url))?;
+        Ok(Acquirer {
+            runtime,
+            lock: locks.lock(name),
+            desk,
+            granted: None,
+            held: None,
+        })
+    }
+}
+
+impl Waiter for Acquirer<'_> {
+    fn queue(&mut self) -> Outcome<()> {
+        let (sender, granted) = channel();
+        let acquire = self.lock.acquire();
+        self.runtime.spawn(async move {
+            let guard = acquire.await;
+            let at = Instant::now();
+            let _ = sender.send(guard.map(|guard| (at, guard)).map_err(Into::into));
+        });
+        self.granted = Some(granted);
+        // From the second time on the subscription is there before.
+        while self.desk.waiting()? == 0 {}
+        Ok(())
+    }
+
+    fn heard(&mut self) -> Outcome<Instant> {
+        let granted = self.granted.take().ok_or("not queued")?;
+        let (at, guard) = granted.recv_timeout(PATIENCE)??;
+        self.held = Some(guard);
+        Ok(at)
+    }
+
+    fn give_back(&mut self) -> Outcome<()> {
+        match self.held.take() {
+            Some(guard) => Ok(self.runtime.block_on(guard.release())?),
+            None => Ok(()),
+        }
+    }
+}
