@@ -232,9 +232,11 @@ impl Room {
         match reply {
             Acquired::Granted(grant) => {
                 let heard = self.tell(&grant, Some(at.local(grant.deadline)));
-                if about.again && !grant.pushed {
-                    // It found the lock free: it may have missed its turn, the others theirs with it, and the client
-                    // its record.
+                // It found the lock free: it may have missed its turn, the others theirs with it, and the client its
+                // record.
+                let was_missed = about.again && !grant.pushed;
+                if was_missed || about.record.is_some() {
+                    // Who holds opens no record, and prolongs none.
                     self.forget_record();
                     self.question_now();
                 }
@@ -245,7 +247,12 @@ impl Room {
                 self.return_all();
                 Heard::Queued
             }
-            Acquired::Late | Acquired::More => Heard::Again,
+            Acquired::Late | Acquired::More => {
+                if about.record.is_some() {
+                    self.forget_record();
+                }
+                Heard::Again
+            }
         }
     }
 
@@ -272,8 +279,11 @@ impl Room {
         };
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
-        // 1 ms, since the server cuts its times.
-        let due = free_at.after(Duration::from_millis(1)).after(jitter(JITTER));
+        // 1 ms, since the server cuts its times. An attendant that sleeps in an empty room is to wake for the interval.
+        let due = free_at
+            .after(Duration::from_millis(1))
+            .min(at.received.after(self.client.options.question_interval()))
+            .after(jitter(JITTER));
         let wakes = state.agenda.question_by(due) || was_lost;
         drop(state);
         if wakes {

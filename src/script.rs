@@ -101,8 +101,8 @@ pub(crate) trait Operation: Send + 'static {
     /// A key of the lock that is called for: any, since all of a lock are in one slot.
     fn key(&self) -> &str;
 
-    /// Whether others go first while the server has much to do: what asks for a lock, and what takes such a question back,
-    /// so that it stays behind it. What keeps a hold or ends it never waits.
+    /// Whether others go first while the server has much to do: what asks for a lock, and whatever must stay behind the
+    /// same request's earlier calls. What keeps a hold never waits.
     fn gives_way(&self) -> bool {
         false
     }
@@ -195,7 +195,7 @@ impl Operation for Release {
     }
 
     fn gives_way(&self) -> bool {
-        self.what == ReleaseWhat::Out
+        true
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {

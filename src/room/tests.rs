@@ -240,6 +240,55 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_question_to_the_holder_is_asked_once_more_for_another() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let (waiter, _other) = (scene.waiter().await, scene.waiter().await);
+    let room = scene.room();
+    let asked = room.ask(room.first().unwrap(), true).unwrap();
+    released(guard).await;
+    // Its push is read before that: only the server's answer tells that nothing was prolonged.
+    room.send(asked).await.unwrap();
+    assert_eq!(room.todo(Duration::ZERO), Todo::Question);
+    let next = room.first().unwrap();
+    assert_eq!(room.ask(next, true).unwrap().call.mode, Mode::Open);
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_comes_too_late_prolongs_nothing() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let _waiter = scene.waiter().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    let mut asked = room.ask(first, true).unwrap();
+    asked.call.not_after = ServerTime::default();
+    assert_eq!(room.send(asked).await.unwrap().0, Heard::Again);
+    assert_eq!(room.ask(first, false).unwrap().call.mode, Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_was_empty_asks_in_time_however_long_the_lease_is() {
+    let scene = Scene::new();
+    let lease = Duration::from_secs(600);
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+    // From then on its attendant sleeps until it leaves.
+    let interval = scene.rooms().client().options.question_interval();
+    sleep(2 * interval).await;
+    let guard = scene.other.clone().lease(lease).acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    scene.store.forget_records();
+    sleep(interval + 2 * JITTER).await;
+    settle().await;
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_room_that_somebody_has_come_into_is_not_left() {
     let scene = Scene::new();
     let guard = scene.other.acquire().await.unwrap();
