@@ -7,6 +7,8 @@
 
 #[path = "failover/campaign.rs"]
 mod campaign;
+#[path = "failover/holders.rs"]
+mod holders;
 #[path = "failover/impostor.rs"]
 mod impostor;
 #[path = "failover/orphan.rs"]

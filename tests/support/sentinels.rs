@@ -62,6 +62,16 @@ impl Sentinels {
         group
     }
 
+    /// Keeps what the primary writes from now on from its replicas, which stand still until they are resumed.
+    pub async fn deafen(&self, primary: usize) -> Vec<&Server> {
+        let servers = self.servers.iter().enumerate();
+        let replicas = servers.filter(|(index, _)| *index != primary);
+        let deaf: Vec<&Server> = replicas.map(|(_, server)| server).collect();
+        deaf.iter().for_each(|replica| replica.pause());
+        self.servers[primary].kill_clients("replica").await;
+        deaf
+    }
+
     pub fn url(&self) -> String {
         let [first, others @ ..] = &self.sentinels[..] else {
             unreachable!("there are three")
