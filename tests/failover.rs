@@ -13,6 +13,8 @@ mod holders;
 mod impostor;
 #[path = "failover/orphan.rs"]
 mod orphan;
+#[path = "failover/partition.rs"]
+mod partition;
 #[path = "soak/resource.rs"]
 mod resource;
 mod support;
@@ -20,7 +22,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockGuard, LockManager};
-use support::{Proxy, SERVICE, Sentinels, Server, eventually};
+use support::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
 
 /// Longer than a failover takes: a hold that the new primary knows of goes on there.
 const LEASE: Duration = Duration::from_secs(10);
@@ -279,7 +281,11 @@ async fn a_primary_that_no_sentinel_knows_is_refused_and_dead_sentinels_are_unav
 
 #[tokio::test]
 async fn servers_and_sentinels_have_passwords_of_their_own() {
-    let group = Sentinels::with_passwords(Some(("servers", "sentinels"))).await;
+    let group = Sentinels::with(Setup {
+        passwords: Some(("servers", "sentinels")),
+        ..Setup::default()
+    })
+    .await;
     let url = group.url().replace("//", "//:servers@");
     let error = LockManager::connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");
