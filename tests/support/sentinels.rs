@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::authority::Authority;
 use super::eventually;
 use super::proxy::Proxy;
 use super::resp::Resp;
@@ -29,6 +30,8 @@ pub struct Setup<'a> {
     pub passwords: Option<(&'a str, &'a str)>,
     /// A proxy stands before the first server, which is the primary.
     pub network: bool,
+    /// All speak TLS to each other, and whoever comes has to show a certificate of this authority's.
+    pub authority: Option<&'a Authority>,
     pub config: &'a [(&'a str, &'a str)],
 }
 
@@ -38,9 +41,13 @@ impl Sentinels {
     }
 
     pub async fn with(setup: Setup<'_>) -> Sentinels {
+        let by_tls = |builder: ServerBuilder| match setup.authority {
+            Some(authority) => builder.tls(authority).config("tls-replication", "yes"),
+            None => builder,
+        };
         let data = || {
             // Or a replica would wait five seconds for company.
-            let builder = Server::builder().config("repl-diskless-sync-delay", "0");
+            let builder = by_tls(Server::builder()).config("repl-diskless-sync-delay", "0");
             let config = setup.config.iter();
             let builder = config.fold(builder, |builder, (key, value)| builder.config(key, value));
             match setup.passwords {
@@ -51,12 +58,13 @@ impl Sentinels {
             }
         };
         let primary = data().start().await;
-        let network = setup.network.then(|| Proxy::start(primary.port()));
-        let port = network.as_ref().map_or(primary.port(), Proxy::port);
-        let replica = |builder: ServerBuilder| builder.config("replicaof", &format!("127.0.0.1 {port}"));
+        let network = setup.network.then(|| Proxy::start(port(&primary)));
+        let primary_port = network.as_ref().map_or(port(&primary), Proxy::port);
+        let replica =
+            |builder: ServerBuilder| builder.config("replicaof", &format!("127.0.0.1 {primary_port}"));
         let servers = vec![replica(data()).start().await, replica(data()).start().await];
         let mut lines = format!(
-            "sentinel monitor {SERVICE} 127.0.0.1 {port} 2\n\
+            "sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n\
              sentinel down-after-milliseconds {SERVICE} 500\n\
              sentinel failover-timeout {SERVICE} 4000\n\
              sentinel parallel-syncs {SERVICE} 2\n"
@@ -66,7 +74,7 @@ impl Sentinels {
         }
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            sentinels.push(Server::sentinel(&lines).start().await);
+            sentinels.push(by_tls(Server::sentinel(&lines)).start().await);
         }
         let mut group = Sentinels {
             servers,
@@ -91,7 +99,7 @@ impl Sentinels {
     }
 
     pub fn url(&self) -> String {
-        self.url_by(self.sentinels.iter().map(Server::port))
+        self.url_by(self.sentinels.iter().map(port))
     }
 
     /// For a client that comes to the sentinels by these ports.
@@ -99,14 +107,18 @@ impl Sentinels {
         let nodes: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
         let (first, others) = nodes.split_first().expect("a sentinel");
         let others: String = others.iter().map(|node| format!("&node={node}")).collect();
-        format!("redis-sentinel://{first}?sentinelServiceName={SERVICE}{others}")
+        let scheme = match self.sentinels[0].tls_port() {
+            Some(_) => "rediss-sentinel",
+            None => "redis-sentinel",
+        };
+        format!("{scheme}://{first}?sentinelServiceName={SERVICE}{others}")
     }
 
     /// Where the others find this server.
     fn port(&self, server: usize) -> u16 {
         match &self.network {
             Some(proxy) if server == 0 => proxy.port(),
-            _ => self.servers[server].port(),
+            _ => port(&self.servers[server]),
         }
     }
 
@@ -171,6 +183,11 @@ impl Sentinels {
         eventually("a failover", LIMIT, async || self.primary().await != former).await;
         self.primary().await
     }
+}
+
+/// Where the others find this server, if nothing stands before it.
+fn port(server: &Server) -> u16 {
+    server.tls_port().unwrap_or(server.port())
 }
 
 async fn info(server: &Server, section: &str) -> HashMap<String, String> {

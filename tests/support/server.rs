@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
 
+use super::authority::Authority;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
@@ -41,6 +42,7 @@ wait "$pid"
 pub struct Server {
     binary: PathBuf,
     port: u16,
+    tls_port: Option<u16>,
     dir: TempDir,
     files: Option<Arc<TempDir>>,
     /// The first lines of a sentinel's configuration file.
@@ -63,6 +65,7 @@ pub struct ServerBuilder {
     /// What lies beside the server: the setting that names it, and its content.
     files: Vec<(String, String)>,
     sentinel: Option<String>,
+    tls_port: Option<u16>,
 }
 
 impl ServerBuilder {
@@ -92,6 +95,18 @@ impl ServerBuilder {
         self
     }
 
+    /// Listens by TLS as well, where `authority` vouches for it.
+    #[must_use]
+    pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
+        let port = free_port();
+        let (certificate, key) = authority.vouch_for(&["127.0.0.1"]);
+        self.tls_port = Some(port);
+        self.file("tls-ca-cert-file", authority.pem())
+            .file("tls-cert-file", &certificate)
+            .file("tls-key-file", &key)
+            .config("tls-port", &port.to_string())
+    }
+
     pub async fn start(mut self) -> Server {
         // Nobody removes it from a test that is killed.
         let files = (!self.files.is_empty()).then(|| Arc::new(TempDir::new()));
@@ -104,6 +119,7 @@ impl ServerBuilder {
             let server = Server {
                 binary: self.binary.clone(),
                 port: free_port(),
+                tls_port: self.tls_port,
                 dir: TempDir::new(),
                 files: files.clone(),
                 sentinel: self.sentinel.clone(),
@@ -132,6 +148,7 @@ impl Server {
             args: Vec::new(),
             files: Vec::new(),
             sentinel: None,
+            tls_port: None,
         }
         .config("save", "")
         .config("appendonly", "no")
@@ -145,6 +162,7 @@ impl Server {
             args: Vec::new(),
             files: Vec::new(),
             sentinel: Some(lines.to_owned()),
+            tls_port: None,
         }
     }
 
@@ -181,6 +199,11 @@ impl Server {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it listens by TLS, if it does.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls_port
     }
 
     pub fn dir(&self) -> &Path {
