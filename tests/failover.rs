@@ -7,6 +7,9 @@
 
 #[path = "failover/campaign.rs"]
 mod campaign;
+#[cfg(target_os = "linux")]
+#[path = "failover/clocks.rs"]
+mod clocks;
 #[path = "failover/holders.rs"]
 mod holders;
 #[path = "failover/impostor.rs"]
@@ -76,6 +79,15 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
     waiters
 }
 
+/// Waits until so many waiters can be reached by this server.
+async fn subscribed(server: &Server, waiters: usize) {
+    eventually("all waiters are subscribed again", LIMIT, async || {
+        let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
+        server.command(&words).await.array().len() == waiters
+    })
+    .await;
+}
+
 /// Waits until the waiters can be reached by the new primary: before that they would miss their turns. Then the holder
 /// gives the lock back, and the waiters get it in their order with larger and larger fences.
 async fn served_in_order(
@@ -87,14 +99,7 @@ async fn served_in_order(
     }: Scene,
     now: usize,
 ) {
-    let primary = &group.servers[now];
-    eventually("all waiters are subscribed again", LIMIT, async || {
-        let channels = primary
-            .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
-            .await;
-        channels.array().len() == waiters.len()
-    })
-    .await;
+    subscribed(&group.servers[now], waiters.len()).await;
     let mut last = guard.fence();
     guard.release().await.unwrap();
     for waiter in waiters {

@@ -16,6 +16,7 @@
 mod authority;
 #[cfg(feature = "redis")]
 mod both;
+mod clock;
 mod cluster;
 mod history;
 mod names;

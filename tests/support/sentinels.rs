@@ -33,6 +33,8 @@ pub struct Setup<'a> {
     /// All speak TLS to each other, and whoever comes has to show a certificate of this authority's.
     pub authority: Option<&'a Authority>,
     pub config: &'a [(&'a str, &'a str)],
+    /// How many seconds the clocks of the replicas are ahead.
+    pub replicas_ahead: i64,
 }
 
 impl Sentinels {
@@ -60,9 +62,11 @@ impl Sentinels {
         let primary = data().start().await;
         let network = setup.network.then(|| Proxy::start(port(&primary)));
         let primary_port = network.as_ref().map_or(port(&primary), Proxy::port);
-        let replica =
-            |builder: ServerBuilder| builder.config("replicaof", &format!("127.0.0.1 {primary_port}"));
-        let servers = vec![replica(data()).start().await, replica(data()).start().await];
+        let replica = async || {
+            let builder = data().config("replicaof", &format!("127.0.0.1 {primary_port}"));
+            builder.clock(setup.replicas_ahead).start().await
+        };
+        let servers = vec![replica().await, replica().await];
         let mut lines = format!(
             "sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n\
              sentinel down-after-milliseconds {SERVICE} 500\n\

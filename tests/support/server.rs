@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 use super::authority::Authority;
+use super::clock;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
@@ -43,6 +44,8 @@ pub struct Server {
     binary: PathBuf,
     port: u16,
     tls_port: Option<u16>,
+    /// What stands before its own command line.
+    prelude: Vec<String>,
     dir: TempDir,
     files: Option<Arc<TempDir>>,
     /// The first lines of a sentinel's configuration file.
@@ -66,6 +69,7 @@ pub struct ServerBuilder {
     files: Vec<(String, String)>,
     sentinel: Option<String>,
     tls_port: Option<u16>,
+    clock: i64,
 }
 
 impl ServerBuilder {
@@ -107,9 +111,21 @@ impl ServerBuilder {
             .config("tls-port", &port.to_string())
     }
 
+    /// Sets its clock so many seconds ahead of the machine's, or behind it. Takes Linux and a C compiler.
+    #[must_use]
+    pub fn clock(mut self, seconds: i64) -> ServerBuilder {
+        self.clock = seconds;
+        self
+    }
+
     pub async fn start(mut self) -> Server {
         // Nobody removes it from a test that is killed.
-        let files = (!self.files.is_empty()).then(|| Arc::new(TempDir::new()));
+        let some = !self.files.is_empty() || self.clock != 0;
+        let files = some.then(|| Arc::new(TempDir::new()));
+        let prelude = match &files {
+            Some(files) if self.clock != 0 => clock::prelude(files.path(), self.clock),
+            _ => Vec::new(),
+        };
         for (key, content) in std::mem::take(&mut self.files) {
             let path = files.as_ref().expect("a directory").path().join(&key);
             std::fs::write(&path, content).expect("a file");
@@ -120,6 +136,7 @@ impl ServerBuilder {
                 binary: self.binary.clone(),
                 port: free_port(),
                 tls_port: self.tls_port,
+                prelude: prelude.clone(),
                 dir: TempDir::new(),
                 files: files.clone(),
                 sentinel: self.sentinel.clone(),
@@ -149,6 +166,7 @@ impl Server {
             files: Vec::new(),
             sentinel: None,
             tls_port: None,
+            clock: 0,
         }
         .config("save", "")
         .config("appendonly", "no")
@@ -163,6 +181,7 @@ impl Server {
             files: Vec::new(),
             sentinel: Some(lines.to_owned()),
             tls_port: None,
+            clock: 0,
         }
     }
 
@@ -314,6 +333,7 @@ impl Server {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "sh"])
             .arg(self.dir.path())
+            .args(&self.prelude)
             .arg(&self.binary)
             .args(sentinel.into_iter().flatten())
             .args(["--port", &self.port.to_string(), "--dir"])
