@@ -174,7 +174,8 @@ pub struct Lost {
 pub enum LostReason {
     /// It ran out: no renewal got through in time, or it was a fixed lease.
     Expired,
-    /// The server has another holder, or none: the lock was taken by force, or its key deleted.
+    /// The server has another holder, or none: the lock was taken by force, its key deleted, or its grant forgotten by
+    /// a failover.
     Taken,
     /// The hold reached its `max_hold`.
     MaxHold,

@@ -60,7 +60,7 @@ impl LockManager {
     /// | `unix://[user:password@localhost]/path[?db=database]` | by a Unix socket; also `redis+unix://` |
     ///
     /// Each `redis` may be `valkey`. User, password and path may have `%`-escapes. `?protocol=3` speaks RESP3,
-    /// for proxies that ask for it; nothing else differs, and in a cluster it is refused.
+    /// for proxies that ask for it; nothing else differs.
     ///
     /// In a cluster each lock lives on the master that has its hash slot. A call is sent on when the slot has moved, and
     /// repeated, like any call without an answer, while a replica takes over.

@@ -118,10 +118,8 @@ async fn tls_without_its_feature_is_refused_and_the_feature_named() {
 
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod by_tls {
-    use std::net::Ipv4Addr;
-
     use super::*;
-    use support::{Authority, free_port};
+    use support::{Authority, Sentinels, Setup};
 
     /// A server by TLS that `authority` vouches for, and its URL; `None` if the server at hand was built without TLS.
     async fn server(authority: &Authority, clients: &str) -> Option<(Server, String)> {
@@ -129,17 +127,10 @@ mod by_tls {
             eprintln!("skipped: the server at hand was built without TLS");
             return None;
         }
-        let port = free_port();
-        let (certificate, key) = authority.vouch_for(&["127.0.0.1"]);
-        let server = Server::builder()
-            .file("tls-ca-cert-file", authority.pem())
-            .file("tls-cert-file", &certificate)
-            .file("tls-key-file", &key)
-            .config("tls-auth-clients", clients)
-            .config("tls-port", &port.to_string())
-            .start()
-            .await;
-        Some((server, format!("rediss://{}:{port}", Ipv4Addr::LOCALHOST)))
+        let builder = Server::builder().tls(authority);
+        let server = builder.config("tls-auth-clients", clients).start().await;
+        let url = format!("rediss://127.0.0.1:{}", server.tls_port().unwrap());
+        Some((server, url))
     }
 
     #[track_caller]
@@ -211,6 +202,36 @@ mod by_tls {
         let (certificate, key) = Authority::new().vouch_for(&["a stranger"]);
         let stranger = tls.client_certificate(certificate, key);
         refused(client().tls(stranger).connect(&url).await);
+    }
+
+    #[tokio::test]
+    async fn sentinels_and_the_servers_that_they_name_are_trusted_and_shown_the_same() {
+        if !Server::has_tls() {
+            return eprintln!("skipped: the server at hand was built without TLS");
+        }
+        let authority = Authority::new();
+        let setup = Setup {
+            authority: Some(&authority),
+            ..Setup::default()
+        };
+        let group = Sentinels::with(setup).await;
+        let url = group.url();
+        let tls = Tls::new().ca_certificates(authority.pem());
+        let (certificate, key) = authority.vouch_for(&["a client"]);
+        let settings = client().tls(tls.clone().client_certificate(certificate, key));
+        hand_over(&settings, &url).await;
+        hand_over(&settings, &url.replace("rediss", "valkeys")).await;
+
+        let former = group.primary().await;
+        let locks = settings.connect(&url).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        group.replicated().await;
+        group.servers[former].kill();
+        group.switched(former).await;
+        guard.release().await.unwrap();
+
+        refused(client().tls(tls).connect(&url).await);
+        refused(client().connect(&url).await);
     }
 
     #[tokio::test]

@@ -7,10 +7,17 @@
 
 #[path = "failover/campaign.rs"]
 mod campaign;
+#[cfg(target_os = "linux")]
+#[path = "failover/clocks.rs"]
+mod clocks;
+#[path = "failover/holders.rs"]
+mod holders;
 #[path = "failover/impostor.rs"]
 mod impostor;
 #[path = "failover/orphan.rs"]
 mod orphan;
+#[path = "failover/partition.rs"]
+mod partition;
 #[path = "soak/resource.rs"]
 mod resource;
 mod support;
@@ -18,7 +25,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockGuard, LockManager};
-use support::{Proxy, SERVICE, Sentinels, Server, eventually};
+use support::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
 
 /// Longer than a failover takes: a hold that the new primary knows of goes on there.
 const LEASE: Duration = Duration::from_secs(10);
@@ -72,6 +79,15 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
     waiters
 }
 
+/// Waits until so many waiters can be reached by this server.
+async fn subscribed(server: &Server, waiters: usize) {
+    eventually("all waiters are subscribed again", LIMIT, async || {
+        let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
+        server.command(&words).await.array().len() == waiters
+    })
+    .await;
+}
+
 /// Waits until the waiters can be reached by the new primary: before that they would miss their turns. Then the holder
 /// gives the lock back, and the waiters get it in their order with larger and larger fences.
 async fn served_in_order(
@@ -83,14 +99,7 @@ async fn served_in_order(
     }: Scene,
     now: usize,
 ) {
-    let primary = &group.servers[now];
-    eventually("all waiters are subscribed again", LIMIT, async || {
-        let channels = primary
-            .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
-            .await;
-        channels.array().len() == waiters.len()
-    })
-    .await;
+    subscribed(&group.servers[now], waiters.len()).await;
     let mut last = guard.fence();
     guard.release().await.unwrap();
     for waiter in waiters {
@@ -277,7 +286,11 @@ async fn a_primary_that_no_sentinel_knows_is_refused_and_dead_sentinels_are_unav
 
 #[tokio::test]
 async fn servers_and_sentinels_have_passwords_of_their_own() {
-    let group = Sentinels::with_passwords(Some(("servers", "sentinels"))).await;
+    let group = Sentinels::with(Setup {
+        passwords: Some(("servers", "sentinels")),
+        ..Setup::default()
+    })
+    .await;
     let url = group.url().replace("//", "//:servers@");
     let error = LockManager::connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");

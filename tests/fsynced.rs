@@ -5,6 +5,8 @@
 // Helpers count as tests: whatever fails in one fails the test.
 #![allow(clippy::unwrap_used)]
 
+#[path = "fsynced/cost.rs"]
+mod cost;
 mod support;
 
 use std::time::Duration;

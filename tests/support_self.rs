@@ -44,6 +44,17 @@ async fn a_paused_server_is_silent_until_it_is_resumed() {
     assert_eq!(client.read().await.unwrap().text(), "PONG");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_has_the_clock_that_it_was_given_in_scripts_too() {
+    let server = Server::builder().clock(-1000).start().await;
+    for words in [&["TIME"][..], &["EVAL", "return redis.call('TIME')", "0"]] {
+        let time: u64 = server.command(words).await.texts()[0].parse().unwrap();
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        assert!((990..=1010).contains(&(now - time)), "{time} at {now}");
+    }
+}
+
 #[tokio::test]
 async fn replies_of_every_kind_are_read() {
     let server = Server::shared().await;

@@ -103,6 +103,9 @@ impl LockManagerBuilder {
     /// With `always` it takes as long as a sync; a single server then does the same unasked, and only replicas add to it.
     /// With `no` nothing is ever confirmed.
     ///
+    /// **With `everysec` some servers confirm what they have not synced**, Valkey 8.1 and 9.1 among them: there only `always`
+    /// lets a grant outlive a loss of power.
+    ///
     /// It takes Redis 7.2 or Valkey, `appendonly yes` on the primary and on the replicas, and the user's right to `WAITAOF`. A
     /// primary that lacks one of these is [`Error::Refused`](crate::Error::Refused) in words that say what to change: by
     /// `connect`, or in a cluster by the first acquire, of which nothing is left. A replica without a file never confirms. In

@@ -91,6 +91,13 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
     first.release().await.unwrap();
     all_served(&mut tasks, 60 * SECOND).await;
     let commands = cluster.calls("evalsha").await - before;
+    let owner = Cluster::first_owner(cluster.slot("hot").await);
+    let connected = cluster.servers[owner].command(&["CLIENT", "LIST"]).await;
+    for protocol in ["resp=2", "resp=3"] {
+        // Servers before 7.0 don't tell.
+        let text = connected.text();
+        assert!(text.contains(protocol) || !text.contains("resp="), "{text}");
+    }
 
     let acquisitions = (TASKS * ROUNDS) as u64;
     history.assert_no_overlap();

@@ -8,10 +8,12 @@ use tokio::time::sleep;
 
 use crate::support::{Cluster, History, Hold, eventually};
 
+/// Every other one speaks RESP3, of which no call and no message is to take notice.
 pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
     let mut clients = Vec::new();
-    for _ in 0..count {
-        clients.push(LockManager::connect(&cluster.url()).await.unwrap());
+    for n in 0..count {
+        let url = format!("{}&protocol={}", cluster.url(), 2 + n % 2);
+        clients.push(LockManager::connect(&url).await.unwrap());
     }
     clients
 }

@@ -145,14 +145,7 @@ async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanag
     let mut forgotten = None;
     let mut deaf: Vec<&Server> = Vec::new();
     if let Some(orphanage) = orphanage {
-        let replicas = group.servers.iter().enumerate();
-        deaf.extend(
-            replicas
-                .filter(|(index, _)| *index != former)
-                .map(|(_, server)| server),
-        );
-        deaf.iter().for_each(|replica| replica.pause());
-        group.servers[former].kill_clients("replica").await;
+        deaf = group.deafen(former).await;
         let orphan = orphanage.orphan().await;
         forgotten = Some((orphanage, orphan));
         tokio::time::sleep(UNREPLICATED).await;

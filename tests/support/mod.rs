@@ -16,6 +16,7 @@
 mod authority;
 #[cfg(feature = "redis")]
 mod both;
+mod clock;
 mod cluster;
 mod history;
 mod names;
@@ -37,7 +38,7 @@ pub use names::{TempDir, free_port, name, prefix};
 pub use process::{Process, Role, role};
 pub use proxy::Proxy;
 pub use resp::{Client, Resp};
-pub use sentinels::{SERVICE, Sentinels};
+pub use sentinels::{SERVICE, Sentinels, Setup};
 pub use server::{Server, ServerBuilder};
 
 use std::time::Duration;

@@ -141,6 +141,12 @@ impl Proxy {
         self.change(|state| state.refuse = true);
     }
 
+    /// Closes the connections with a smaller number than this, of those [`accepted`](Proxy::accepted) so far, and refuses
+    /// new ones: who came last keeps the server for itself.
+    pub fn cut_off(&self, number: u64) {
+        self.change(|state| (state.cut_below, state.refuse) = (number, true));
+    }
+
     /// Ends every fault, delays included. Connections that lost bytes in a black hole are cut.
     pub fn heal(&self) {
         let next = self.next();
@@ -279,6 +285,7 @@ async fn connection(
         asked: Arc::clone(&asked),
         partial: Vec::new(),
         pending: VecDeque::new(),
+        replicates: false,
     };
     let (up, down) = (
         pump(from_client, to_server, true),
@@ -304,6 +311,8 @@ struct Pump {
     asked: Arc<Mutex<VecDeque<String>>>,
     partial: Vec<u8>,
     pending: VecDeque<(Instant, Vec<u8>)>,
+    /// What comes is no longer replies, but data and commands for a replica.
+    replicates: bool,
 }
 
 impl Pump {
@@ -346,7 +355,7 @@ impl Pump {
         self.partial.extend_from_slice(bytes);
         let due = Instant::now() + if self.up { state.delay_up } else { state.delay_down };
         let mut start = 0;
-        while let Some(length) = frame_length(&self.partial[start..]) {
+        while let Some(length) = self.next_length(&self.partial[start..]) {
             let frame = self.partial[start..start + length].to_vec();
             start += length;
             if self.up {
@@ -363,11 +372,21 @@ impl Pump {
         Ok(())
     }
 
+    /// How much can be put in line, if anything.
+    fn next_length(&self, bytes: &[u8]) -> Option<usize> {
+        if self.replicates {
+            Some(bytes.len()).filter(|length| *length > 0)
+        } else {
+            frame_length(bytes)
+        }
+    }
+
     /// Whether this is the reply that a test wants lost.
-    fn is_to_be_lost(&self) -> bool {
+    fn is_to_be_lost(&mut self) -> bool {
         let Some(command) = self.asked.lock().unwrap().pop_front() else {
             return false;
         };
+        self.replicates |= command == "PSYNC";
         let mut rule = self.shared.lose_reply.lock().unwrap();
         match rule.as_mut() {
             Some(lose) if command.starts_with(&lose.command) => {

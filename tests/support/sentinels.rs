@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::authority::Authority;
 use super::eventually;
+use super::proxy::Proxy;
 use super::resp::Resp;
 use super::server::{Server, ServerBuilder, info_lines};
 
@@ -17,19 +19,40 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Sentinels {
     pub servers: Vec<Server>,
     pub sentinels: Vec<Server>,
+    /// By which all others, the clients too, come to the first server.
+    pub network: Option<Proxy>,
+}
+
+/// How a set differs from the plain one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// The servers ask for the first one, the sentinels for the second one.
+    pub passwords: Option<(&'a str, &'a str)>,
+    /// A proxy stands before the first server, which is the primary.
+    pub network: bool,
+    /// All speak TLS to each other, and whoever comes has to show a certificate of this authority's.
+    pub authority: Option<&'a Authority>,
+    pub config: &'a [(&'a str, &'a str)],
+    /// How many seconds the clocks of the replicas are ahead.
+    pub replicas_ahead: i64,
 }
 
 impl Sentinels {
     pub async fn start() -> Sentinels {
-        Sentinels::with_passwords(None).await
+        Sentinels::with(Setup::default()).await
     }
 
-    /// The servers ask for the first password, the sentinels for the second one.
-    pub async fn with_passwords(passwords: Option<(&str, &str)>) -> Sentinels {
+    pub async fn with(setup: Setup<'_>) -> Sentinels {
+        let by_tls = |builder: ServerBuilder| match setup.authority {
+            Some(authority) => builder.tls(authority).config("tls-replication", "yes"),
+            None => builder,
+        };
         let data = || {
             // Or a replica would wait five seconds for company.
-            let builder = Server::builder().config("repl-diskless-sync-delay", "0");
-            match passwords {
+            let builder = by_tls(Server::builder()).config("repl-diskless-sync-delay", "0");
+            let config = setup.config.iter();
+            let builder = config.fold(builder, |builder, (key, value)| builder.config(key, value));
+            match setup.passwords {
                 None => builder,
                 Some((servers, _)) => builder
                     .config("requirepass", servers)
@@ -37,43 +60,70 @@ impl Sentinels {
             }
         };
         let primary = data().start().await;
-        let replica =
-            |builder: ServerBuilder| builder.config("replicaof", &format!("127.0.0.1 {}", primary.port()));
-        let servers = vec![replica(data()).start().await, replica(data()).start().await];
+        let network = setup.network.then(|| Proxy::start(port(&primary)));
+        let primary_port = network.as_ref().map_or(port(&primary), Proxy::port);
+        let replica = async || {
+            let builder = data().config("replicaof", &format!("127.0.0.1 {primary_port}"));
+            builder.clock(setup.replicas_ahead).start().await
+        };
+        let servers = vec![replica().await, replica().await];
         let mut lines = format!(
-            "sentinel monitor {SERVICE} 127.0.0.1 {} 2\n\
+            "sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n\
              sentinel down-after-milliseconds {SERVICE} 500\n\
              sentinel failover-timeout {SERVICE} 4000\n\
-             sentinel parallel-syncs {SERVICE} 2\n",
-            primary.port()
+             sentinel parallel-syncs {SERVICE} 2\n"
         );
-        if let Some((servers, sentinels)) = passwords {
+        if let Some((servers, sentinels)) = setup.passwords {
             lines += &format!("requirepass {sentinels}\nsentinel auth-pass {SERVICE} {servers}\n");
         }
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            sentinels.push(Server::sentinel(&lines).start().await);
+            sentinels.push(by_tls(Server::sentinel(&lines)).start().await);
         }
-        let mut group = Sentinels { servers, sentinels };
+        let mut group = Sentinels {
+            servers,
+            sentinels,
+            network,
+        };
         group.servers.insert(0, primary);
-        if passwords.is_none() {
+        if setup.passwords.is_none() {
             group.settled().await;
         }
         group
     }
 
+    /// Keeps what the primary writes from now on from its replicas, which stand still until they are resumed.
+    pub async fn deafen(&self, primary: usize) -> Vec<&Server> {
+        let servers = self.servers.iter().enumerate();
+        let replicas = servers.filter(|(index, _)| *index != primary);
+        let deaf: Vec<&Server> = replicas.map(|(_, server)| server).collect();
+        deaf.iter().for_each(|replica| replica.pause());
+        self.servers[primary].kill_clients("replica").await;
+        deaf
+    }
+
     pub fn url(&self) -> String {
-        let [first, others @ ..] = &self.sentinels[..] else {
-            unreachable!("there are three")
+        self.url_by(self.sentinels.iter().map(port))
+    }
+
+    /// For a client that comes to the sentinels by these ports.
+    pub fn url_by(&self, ports: impl Iterator<Item = u16>) -> String {
+        let nodes: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+        let (first, others) = nodes.split_first().expect("a sentinel");
+        let others: String = others.iter().map(|node| format!("&node={node}")).collect();
+        let scheme = match self.sentinels[0].tls_port() {
+            Some(_) => "rediss-sentinel",
+            None => "redis-sentinel",
         };
-        let nodes: String = others
-            .iter()
-            .map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port()))
-            .collect();
-        format!(
-            "redis-sentinel://127.0.0.1:{}?sentinelServiceName={SERVICE}{nodes}",
-            first.port()
-        )
+        format!("{scheme}://{first}?sentinelServiceName={SERVICE}{others}")
+    }
+
+    /// Where the others find this server.
+    fn port(&self, server: usize) -> u16 {
+        match &self.network {
+            Some(proxy) if server == 0 => proxy.port(),
+            _ => port(&self.servers[server]),
+        }
     }
 
     /// Which of the servers the first sentinel names.
@@ -82,9 +132,8 @@ impl Sentinels {
         let port = self.sentinels[0].command(&words).await.array()[1]
             .text()
             .to_owned();
-        self.servers
-            .iter()
-            .position(|server| server.port().to_string() == port)
+        (0..self.servers.len())
+            .find(|server| self.port(*server).to_string() == port)
             .expect("one of ours")
     }
 
@@ -95,7 +144,7 @@ impl Sentinels {
             for (index, server) in self.servers.iter().enumerate() {
                 let info = info(server, "replication").await;
                 let follows = info.get("master_link_status").map(String::as_str) == Some("up")
-                    && info.get("master_port") == Some(&self.servers[primary].port().to_string());
+                    && info.get("master_port") == Some(&self.port(primary).to_string());
                 if follows == (index == primary) {
                     return false;
                 }
@@ -103,7 +152,7 @@ impl Sentinels {
             for sentinel in &self.sentinels {
                 let info = sentinel.info("sentinel").await;
                 let line = info.get("master0").cloned().unwrap_or_default();
-                let address = format!("address=127.0.0.1:{}", self.servers[primary].port());
+                let address = format!("address=127.0.0.1:{}", self.port(primary));
                 let all = ["status=ok", "slaves=2", "sentinels=3", &address];
                 if !all.iter().all(|part| line.contains(part)) {
                     return false;
@@ -129,7 +178,7 @@ impl Sentinels {
 
     /// Has this server follow the primary, as the sentinels would after a while.
     pub async fn follow(&self, server: usize, primary: usize) {
-        let port = self.servers[primary].port().to_string();
+        let port = self.port(primary).to_string();
         ask(&self.servers[server], &["REPLICAOF", "127.0.0.1", &port]).await;
     }
 
@@ -138,6 +187,11 @@ impl Sentinels {
         eventually("a failover", LIMIT, async || self.primary().await != former).await;
         self.primary().await
     }
+}
+
+/// Where the others find this server, if nothing stands before it.
+fn port(server: &Server) -> u16 {
+    server.tls_port().unwrap_or(server.port())
 }
 
 async fn info(server: &Server, section: &str) -> HashMap<String, String> {

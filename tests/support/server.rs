@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
 
+use super::authority::Authority;
+use super::clock;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
@@ -41,6 +43,9 @@ wait "$pid"
 pub struct Server {
     binary: PathBuf,
     port: u16,
+    tls_port: Option<u16>,
+    /// What stands before its own command line.
+    prelude: Vec<String>,
     dir: TempDir,
     files: Option<Arc<TempDir>>,
     /// The first lines of a sentinel's configuration file.
@@ -63,6 +68,8 @@ pub struct ServerBuilder {
     /// What lies beside the server: the setting that names it, and its content.
     files: Vec<(String, String)>,
     sentinel: Option<String>,
+    tls_port: Option<u16>,
+    clock: i64,
 }
 
 impl ServerBuilder {
@@ -92,9 +99,33 @@ impl ServerBuilder {
         self
     }
 
+    /// Listens by TLS as well, where `authority` vouches for it.
+    #[must_use]
+    pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
+        let port = free_port();
+        let (certificate, key) = authority.vouch_for(&["127.0.0.1"]);
+        self.tls_port = Some(port);
+        self.file("tls-ca-cert-file", authority.pem())
+            .file("tls-cert-file", &certificate)
+            .file("tls-key-file", &key)
+            .config("tls-port", &port.to_string())
+    }
+
+    /// Sets its clock so many seconds ahead of the machine's, or behind it. Takes Linux and a C compiler.
+    #[must_use]
+    pub fn clock(mut self, seconds: i64) -> ServerBuilder {
+        self.clock = seconds;
+        self
+    }
+
     pub async fn start(mut self) -> Server {
         // Nobody removes it from a test that is killed.
-        let files = (!self.files.is_empty()).then(|| Arc::new(TempDir::new()));
+        let some = !self.files.is_empty() || self.clock != 0;
+        let files = some.then(|| Arc::new(TempDir::new()));
+        let prelude = match &files {
+            Some(files) if self.clock != 0 => clock::prelude(files.path(), self.clock),
+            _ => Vec::new(),
+        };
         for (key, content) in std::mem::take(&mut self.files) {
             let path = files.as_ref().expect("a directory").path().join(&key);
             std::fs::write(&path, content).expect("a file");
@@ -104,6 +135,8 @@ impl ServerBuilder {
             let server = Server {
                 binary: self.binary.clone(),
                 port: free_port(),
+                tls_port: self.tls_port,
+                prelude: prelude.clone(),
                 dir: TempDir::new(),
                 files: files.clone(),
                 sentinel: self.sentinel.clone(),
@@ -132,6 +165,8 @@ impl Server {
             args: Vec::new(),
             files: Vec::new(),
             sentinel: None,
+            tls_port: None,
+            clock: 0,
         }
         .config("save", "")
         .config("appendonly", "no")
@@ -145,6 +180,8 @@ impl Server {
             args: Vec::new(),
             files: Vec::new(),
             sentinel: Some(lines.to_owned()),
+            tls_port: None,
+            clock: 0,
         }
     }
 
@@ -153,16 +190,18 @@ impl Server {
         installed().is_some()
     }
 
-    /// Whether the server at hand was built with TLS: one that was not doesn't know the setting. Either ends at once,
-    /// since it is to listen nowhere.
+    /// Whether the server at hand was built with TLS: one that was not says so, or doesn't know the setting. Either ends at
+    /// once, since it is to listen in no other way, and has no certificate.
     pub fn has_tls() -> bool {
-        let nowhere = ["--port", "0", "--tls-port", "0"];
+        let by_tls = ["--port", "0", "--tls-port", &free_port().to_string()];
         let output = Command::new(find_binary())
-            .args(nowhere)
+            .args(by_tls)
             .output()
             .expect("a server");
         let said = [output.stdout, output.stderr].concat();
-        !String::from_utf8_lossy(&said).contains("Bad directive")
+        let said = String::from_utf8_lossy(&said);
+        let without = ["Bad directive", "Failed finding TLS support"];
+        !without.iter().any(|words| said.contains(words))
     }
 
     /// The server that all tests of this binary share which need no more than a key prefix of their own.
@@ -181,6 +220,11 @@ impl Server {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it listens by TLS, if it does.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls_port
     }
 
     pub fn dir(&self) -> &Path {
@@ -291,6 +335,7 @@ impl Server {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "sh"])
             .arg(self.dir.path())
+            .args(&self.prelude)
             .arg(&self.binary)
             .args(sentinel.into_iter().flatten())
             .args(["--port", &self.port.to_string(), "--dir"])

@@ -141,8 +141,7 @@ fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
     let known: &[&str] = match kind {
         Kind::Server => &["protocol"],
         Kind::Socket => &["protocol", "db"],
-        // Shard subscriptions are answered in another way by RESP3.
-        Kind::Cluster => &["node"],
+        Kind::Cluster => &["protocol", "node"],
         Kind::Sentinels => &[
             "protocol",
             "node",
@@ -283,7 +282,6 @@ mod tests {
             "redis://host?timeout=1",
             "redis://%ff@host",
             "redis-cluster://host/1",
-            "redis-cluster://host?protocol=3",
             "redis-sentinel://host",
             "redis-sentinel://host?sentinelServiceName=",
             "redis-sentinel://?sentinelServiceName=main",
@@ -340,7 +338,9 @@ mod tests {
 
     #[test]
     fn servers_of_a_cluster_are_named_each() {
-        let address = Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2").unwrap();
+        let address =
+            Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2&protocol=3").unwrap();
+        assert_eq!(address.protocol, RespVersion::RESP3);
         assert_eq!(address.username.as_deref(), Some("user"));
         let Place::Cluster(nodes) = address.place else {
             panic!("a cluster")
