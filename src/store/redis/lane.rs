@@ -5,7 +5,7 @@
 //! - While there is no connection, and while the scripts are being loaded anew, calls are parked instead. When the
 //!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer. So nothing is
 //!   ever queued in a fred client that is not connected, and nothing is sent late by it.
-//! - While many calls are in flight, those that give way are parked too, and sent in their order as others are answered.
+//! - While many that give way are in flight, further ones are parked too, and sent in their order as others are answered.
 //!   So a flood of them makes no renewal late, and does not time out on a server that answers as fast as it can.
 //! - A call whose caller is gone by then is not sent.
 //!
@@ -119,7 +119,10 @@ struct Sent {
 
 /// Counts a call as in flight, until this is dropped.
 #[derive(Debug)]
-struct Flight(Arc<Lane>);
+struct Flight {
+    lane: Arc<Lane>,
+    gives_way: bool,
+}
 
 enum Entry {
     Sent(Sent),
@@ -245,7 +248,7 @@ impl Lane {
         let goes = !gives_way || (state.parked.is_empty() && self.flights.has_room());
         match &state.gate {
             Gate::Open(client) if !state.healing && goes => {
-                return Ok(Entry::Sent(self.send(&state, client, command)));
+                return Ok(Entry::Sent(self.send(&state, client, command, gives_way)));
             }
             Gate::Closed => return Err(Failure::Closed),
             Gate::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
@@ -257,8 +260,8 @@ impl Lane {
     }
 
     /// Hands the command to fred, which queues it at the first poll.
-    fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command) -> Sent {
-        self.flights.begin();
+    fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command, gives_way: bool) -> Sent {
+        self.flights.begin(gives_way);
         let at = self.clock.now();
         let client = client.clone();
         let mut reply: Reply = Box::pin(async move { command.run(&client).await });
@@ -270,7 +273,10 @@ impl Lane {
             at,
             generation: state.generation,
             heals: state.heals,
-            flight: Flight(Arc::clone(self)),
+            flight: Flight {
+                lane: Arc::clone(self),
+                gives_way,
+            },
         }
     }
 
@@ -377,13 +383,18 @@ impl Lane {
         let client = client.clone();
         let mut unclaimed = Vec::new();
         while let Some(next) = state.parked.first_entry() {
-            if next.key().gives_way && !self.flights.has_room() {
+            let gives_way = next.key().gives_way;
+            if gives_way && !self.flights.has_room() {
                 break;
             }
             let Parked { command, resume } = next.remove();
             if !resume.is_closed() {
                 // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                unclaimed.extend(resume.send(Ok(self.send(&state, &client, command))).err());
+                unclaimed.extend(
+                    resume
+                        .send(Ok(self.send(&state, &client, command, gives_way)))
+                        .err(),
+                );
             }
         }
         // First, since a flight that ends may come here.
@@ -398,8 +409,8 @@ impl Lane {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if self.0.flights.end() {
-            self.0.resume(self.0.state());
+        if self.lane.flights.end(self.gives_way) {
+            self.lane.resume(self.lane.state());
         }
     }
 }
