@@ -27,11 +27,12 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockGuard, LockManager};
 use support::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
 
-/// Longer than a failover takes: a hold that the new primary knows of goes on there.
-const LEASE: Duration = Duration::from_secs(10);
+/// Longer than a failover takes, also when the sentinels need a second vote: a hold that the new primary knows of goes on
+/// there.
+const LEASE: Duration = Duration::from_secs(20);
 /// In which clients have found the new primary once the sentinels name it, on a busy machine too.
 const FOLLOW: Duration = Duration::from_secs(5);
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 async fn client(url: &str) -> LockManager {
     let builder = LockManager::builder().lease(LEASE).server_timeout(LIMIT);

@@ -45,11 +45,9 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
 
 #[tokio::test]
 async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock() {
-    // Longer than a failover takes when the sentinels need a second vote.
-    let lease = 2 * LEASE;
     let group = Sentinels::start().await;
     let (locks, others) = (client(&group.url()).await, client(&group.url()).await);
-    let guard = locks.lock("a").lease(lease).acquire().await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     group.replicated().await;
     let former = group.primary().await;
     let granted = deadline(&group.servers[former]).await;
@@ -58,7 +56,7 @@ async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock
 
     let others = others.lock("a");
     assert!(matches!(others.try_acquire().await, Ok(TryAcquire::Busy(_))));
-    eventually("its renewal is the new primary's", lease, async || {
+    eventually("its renewal is the new primary's", LEASE, async || {
         deadline(&group.servers[now]).await > granted
     })
     .await;
