@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager};
 
 use super::scene::{
@@ -53,6 +54,10 @@ async fn a_full_server_grants_nothing_new_and_lets_holders_renew_release_and_han
         locks.lock(NAME).acquire().await.unwrap(),
         locks.lock("single").acquire().await.unwrap(),
     );
+    let spin = SpinLock::new(&locks, NAME);
+    for _ in 0..2 {
+        assert!(spin.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
+    }
     let first = in_line(&server, &others, NAME, 1).await;
     let second = in_line(&server, &others, NAME, 2).await;
     subscribed(&server, 1).await;
@@ -68,6 +73,9 @@ async fn a_full_server_grants_nothing_new_and_lets_holders_renew_release_and_han
     guard.release().await.unwrap();
     granted(second, SOON).await.release().await.unwrap();
     single.release().await.unwrap();
+    for _ in 0..2 {
+        spin.unlock().await.unwrap();
+    }
     assert!(!waits.is_finished());
 
     config(&server, "maxmemory", "0").await;

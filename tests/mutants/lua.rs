@@ -187,5 +187,5 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a spin lock is free after its last hold", "lua/spin_release.lua",
         "elseif count == 0 then", "elseif false then", MODEL),
     edit("a full server takes a spin lock back", "lua/spin_release.lua",
-        "redis.call('PEXPIRE', spin_key, ttl_ms .. '')\n", "", MODEL),
+        "redis.call('PEXPIRE', spin_key, ttl_ms .. '')\n", "", UNWILLING),
 ];
