@@ -76,21 +76,25 @@ async fn released(guard: LockGuard) {
     guard.release().await.unwrap();
 }
 
+/// The lock goes on from that holder to that waiter at once, and is given back.
+async fn handed_over(guard: LockGuard, waiter: JoinHandle<LockGuard>) {
+    released(guard).await;
+    released(granted(waiter).await).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_of_a_room_is_reached_though_the_last_record_is_about_to_run_out() {
     let scene = Scene::new();
     let guard = scene.other.acquire().await.unwrap();
     let waiter = scene.waiter().await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 
     let heartbeat = scene.rooms().client().options.heartbeat;
     sleep(heartbeat * 8 / 10).await;
     let guard = scene.other.acquire().await.unwrap();
     let waiter = scene.waiter().await;
     sleep(heartbeat * 3 / 10 - Duration::from_millis(500)).await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,8 +109,7 @@ async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
     let guard = scene.other.acquire().await.unwrap();
     assert!(guard.lease().length() >= lease);
     let waiter = scene.waiter().await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,8 +123,7 @@ async fn who_asks_after_a_hold_of_its_client_ran_out_is_reached_though_others_wa
     // This finds what ran out, and takes the record of its client away. So the turn of the earlier one is missed.
     let guard = scene.other.acquire().await.unwrap();
     let later = scene.waiter().await;
-    released(guard).await;
-    released(granted(later).await).await;
+    handed_over(guard, later).await;
     released(earlier.await.unwrap()).await;
 }
 
@@ -135,8 +137,7 @@ async fn a_release_goes_on_until_it_has_reached_somebody() {
     settle().await;
     scene.store.forget_records();
     let waiter = scene.waiter().await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,8 +275,7 @@ async fn a_room_that_was_empty_asks_in_time_however_long_the_lease_is() {
     let lease = Duration::from_secs(600);
     let guard = scene.other.acquire().await.unwrap();
     let waiter = scene.waiter().await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
     // From then on its attendant sleeps until it leaves.
     let interval = scene.rooms().client().options.question_interval();
     sleep(2 * interval).await;
@@ -284,8 +284,7 @@ async fn a_room_that_was_empty_asks_in_time_however_long_the_lease_is() {
     scene.store.forget_records();
     sleep(interval + 2 * JITTER).await;
     settle().await;
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,8 +293,7 @@ async fn a_room_that_somebody_has_come_into_is_not_left() {
     let guard = scene.other.acquire().await.unwrap();
     let waiter = scene.waiter().await;
     assert!(!scene.rooms().remove(&scene.room()));
-    released(guard).await;
-    released(granted(waiter).await).await;
+    handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -322,8 +320,7 @@ async fn who_reads_of_a_grant_too_late_leaves_nothing_and_keeps_its_place() {
     released(guard).await;
     let guard = granted(waiter).await;
     assert!(!behind.is_finished());
-    released(guard).await;
-    released(granted(behind).await).await;
+    handed_over(guard, behind).await;
 }
 
 #[tokio::test(start_paused = true)]
