@@ -246,7 +246,7 @@ impl Store for RedisStore {
         let lane = Arc::clone(self.lane());
         let from = self.id;
         Box::pin(async move {
-            let heard = Arc::clone(&lane).call(false, Command::time).await?;
+            let heard = Arc::clone(&lane).call(Command::time).await?;
             match time_of(&heard.value) {
                 Some(now) => Ok(Answer {
                     from,
@@ -311,8 +311,9 @@ async fn execute<O: Operation>(
     asking: bool,
 ) -> Result<(Answer<O::Reply>, u64), Failure> {
     let heard = Arc::clone(lane)
-        .call(operation.gives_way(), || {
-            lane.scripts().command(operation.invocation(way)).asking(asking)
+        .call(|| {
+            let command = lane.scripts().command(operation.invocation(way));
+            command.asking(asking).giving_way(operation.gives_way())
         })
         .await?;
     let line = match &heard.value {

@@ -173,7 +173,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
     edit("replicas do not stand in for the disk of the primary", "src/store/redis/commands.rs", ".min(durability.replicas)", "", &["--lib commands"]),
     edit("a flood of acquires is sent as others are answered", "src/store/redis/flights.rs", "self.giving_way.load(Ordering::Acquire) < ROOM", "true", FLOOD),
-    edit("renewals go ahead of a flood", "src/store/redis/lane.rs", "let goes = !gives_way || (", "let goes = (", FLOOD),
+    edit("renewals go ahead of a flood", "src/store/redis/lane.rs", "let goes = !command.gives_way || (", "let goes = (", FLOOD),
     edit("who waits behind a flood is not given up while it is answered", "src/store/redis/lane.rs",
         "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", FLOOD),
     edit("a request id is cut where its parts are", "src/key.rs", "text.is_ascii()\n            && ", "", READERS),

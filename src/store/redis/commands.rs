@@ -20,6 +20,8 @@ pub(super) struct Command {
     name: &'static str,
     args: Vec<Value>,
     asking: bool,
+    /// Whether others go first while the server has much to do: [`Operation::gives_way`](crate::script::Operation::gives_way).
+    pub(super) gives_way: bool,
 }
 
 impl Command {
@@ -29,6 +31,7 @@ impl Command {
             name: "TIME",
             args: Vec::new(),
             asking: false,
+            gives_way: false,
         }
     }
 
@@ -38,6 +41,7 @@ impl Command {
             name: "PING",
             args: vec![Value::from(nonce)],
             asking: false,
+            gives_way: false,
         }
     }
 
@@ -47,12 +51,17 @@ impl Command {
             name: "CLUSTER",
             args: vec![Value::from("SLOTS")],
             asking: false,
+            gives_way: false,
         }
     }
 
     /// The same command for a server that is still importing its slot, as an `ASK` demands.
     pub(super) fn asking(self, asking: bool) -> Command {
         Command { asking, ..self }
+    }
+
+    pub(super) fn giving_way(self, gives_way: bool) -> Command {
+        Command { gives_way, ..self }
     }
 
     /// Waits until these have what was written on the same connection before, but no longer than `within` (cut to whole ms;
@@ -69,6 +78,7 @@ impl Command {
             name,
             args: args.into_iter().map(Value::from).collect(),
             asking: false,
+            gives_way: false,
         }
     }
 
@@ -126,6 +136,7 @@ impl Scripts {
             name: "EVALSHA",
             args,
             asking: false,
+            gives_way: false,
         }
     }
 

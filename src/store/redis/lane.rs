@@ -175,15 +175,11 @@ impl Lane {
 
     /// Sends the command, at the first poll or as soon as others have landed for which it gives way, and waits for the
     /// reply. It is asked for again if it must be sent again.
-    pub(super) async fn call(
-        self: Arc<Lane>,
-        gives_way: bool,
-        command: impl Fn() -> Command,
-    ) -> Result<Heard, Failure> {
+    pub(super) async fn call(self: Arc<Lane>, command: impl Fn() -> Command) -> Result<Heard, Failure> {
         let mut place = None;
         let mut forgotten = None;
         for _ in 0..SENDINGS {
-            let entry = self.enter(&mut place, gives_way, command())?;
+            let entry = self.enter(&mut place, command())?;
             // Until it is parked, a call that met a forgetful server counts as in flight: it has its place.
             drop(forgotten.take());
             let sent = match entry {
@@ -220,7 +216,7 @@ impl Lane {
     pub(super) async fn ping(self: Arc<Lane>, nonce: u64) {
         let nonce = nonce.to_string();
         // What a failure means for the connection is found there, as with any call.
-        if let Ok(heard) = Arc::clone(&self).call(false, || Command::ping(&nonce)).await {
+        if let Ok(heard) = Arc::clone(&self).call(|| Command::ping(&nonce)).await {
             if !echoes(&heard.value, &nonce) {
                 self.out_of_step(
                     heard.generation,
@@ -230,25 +226,20 @@ impl Lane {
         }
     }
 
-    fn enter(
-        self: &Arc<Lane>,
-        place: &mut Option<Place>,
-        gives_way: bool,
-        command: Command,
-    ) -> Result<Entry, Failure> {
+    fn enter(self: &Arc<Lane>, place: &mut Option<Place>, command: Command) -> Result<Entry, Failure> {
         let mut state = self.state();
         let place = *place.get_or_insert_with(|| {
             state.entered += 1;
             Place {
-                gives_way,
+                gives_way: command.gives_way,
                 entered: state.entered,
             }
         });
         // Nobody else is parked while the lane is open.
-        let goes = !gives_way || (state.parked.is_empty() && self.flights.has_room());
+        let goes = !command.gives_way || (state.parked.is_empty() && self.flights.has_room());
         match &state.gate {
             Gate::Open(client) if !state.healing && goes => {
-                return Ok(Entry::Sent(self.send(&state, client, command, gives_way)));
+                return Ok(Entry::Sent(self.send(&state, client, command)));
             }
             Gate::Closed => return Err(Failure::Closed),
             Gate::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
@@ -260,8 +251,12 @@ impl Lane {
     }
 
     /// Hands the command to fred, which queues it at the first poll.
-    fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command, gives_way: bool) -> Sent {
-        self.flights.begin(gives_way);
+    fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command) -> Sent {
+        let flight = Flight {
+            lane: Arc::clone(self),
+            gives_way: command.gives_way,
+        };
+        self.flights.begin(flight.gives_way);
         let at = self.clock.now();
         let client = client.clone();
         let mut reply: Reply = Box::pin(async move { command.run(&client).await });
@@ -273,10 +268,7 @@ impl Lane {
             at,
             generation: state.generation,
             heals: state.heals,
-            flight: Flight {
-                lane: Arc::clone(self),
-                gives_way,
-            },
+            flight,
         }
     }
 
@@ -383,18 +375,13 @@ impl Lane {
         let client = client.clone();
         let mut unclaimed = Vec::new();
         while let Some(next) = state.parked.first_entry() {
-            let gives_way = next.key().gives_way;
-            if gives_way && !self.flights.has_room() {
+            if next.key().gives_way && !self.flights.has_room() {
                 break;
             }
             let Parked { command, resume } = next.remove();
             if !resume.is_closed() {
                 // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                unclaimed.extend(
-                    resume
-                        .send(Ok(self.send(&state, &client, command, gives_way)))
-                        .err(),
-                );
+                unclaimed.extend(resume.send(Ok(self.send(&state, &client, command))).err());
             }
         }
         // First, since a flight that ends may come here.

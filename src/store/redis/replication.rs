@@ -181,7 +181,7 @@ impl Rounds {
     /// it before.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
         let wait = || Command::wait(self.durability, within);
-        let heard = Arc::clone(&self.lane).call(false, wait).await.map_err(advised)?;
+        let heard = Arc::clone(&self.lane).call(wait).await.map_err(advised)?;
         let Heard {
             value, generation, ..
         } = heard;

@@ -65,7 +65,7 @@ impl Cluster {
         stores.rotate_left(first);
         for store in stores {
             let asked = self.address(store.id);
-            let heard = Arc::clone(store.lane()).call(false, Command::slots).await;
+            let heard = Arc::clone(store.lane()).call(Command::slots).await;
             let ranges = heard.ok().and_then(|heard| ranges(&heard.value, &asked));
             if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
                 return Some(ranges);
