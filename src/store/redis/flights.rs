@@ -1,47 +1,66 @@
 //! How many calls are in flight, and whether there is room for more.
+//!
+//! A server answers the calls of a connection in their order. So an answer says that all calls before it are answered
+//! too, also those whose callers have not read that, or are gone.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
 /// How many calls that give way may be in flight before the next one waits: what a server does in some 50 ms, so that one on
 /// the other side of the world has always enough to do, and whoever does not give way comes soon.
-pub(super) const ROOM: usize = 1024;
+pub(super) const ROOM: u64 = 1024;
 /// When so few of them are left, those who wait go next.
-const FEW: usize = ROOM / 2;
+const FEW: u64 = ROOM / 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    all: AtomicUsize,
-    giving_way: AtomicUsize,
+    /// Calls whose callers wait for the answer.
+    open: AtomicUsize,
     landed: Notify,
+    /// How many of those that give way were sent so far.
+    sent: AtomicU64,
+    /// The first so many of them are answered, or will never be.
+    answered: AtomicU64,
 }
 
 impl Flights {
-    pub(super) fn begin(&self, gives_way: bool) {
-        self.all.fetch_add(1, Ordering::AcqRel);
-        if gives_way {
-            self.giving_way.fetch_add(1, Ordering::AcqRel);
+    /// A call is sent. Returns how many that give way have been sent with it.
+    pub(super) fn begin(&self, gives_way: bool) -> u64 {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        let more = u64::from(gives_way);
+        self.sent.fetch_add(more, Ordering::SeqCst) + more
+    }
+
+    /// The caller has the answer, or is gone.
+    pub(super) fn end(&self) {
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.landed.notify_waiters();
         }
     }
 
-    /// Returns whether it is time to send more of those that give way.
-    pub(super) fn end(&self, gives_way: bool) -> bool {
-        if self.all.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.landed.notify_waiters();
-        }
-        gives_way && self.giving_way.fetch_sub(1, Ordering::AcqRel) == FEW + 1
+    /// So many are answered. Returns whether it is time to send more.
+    pub(super) fn answered(&self, count: u64) -> bool {
+        let before = self.answered.fetch_max(count, Ordering::SeqCst);
+        let sent = self.sent.load(Ordering::SeqCst);
+        sent.saturating_sub(before) > FEW && sent.saturating_sub(count) <= FEW
+    }
+
+    /// The connection is another one, on which none is in flight.
+    pub(super) fn begin_anew(&self) {
+        self.answered
+            .store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.giving_way.load(Ordering::Acquire) < ROOM
+        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM
     }
 
-    /// Waits until there are none.
+    /// Waits until no caller waits for an answer.
     pub(super) async fn none(&self) {
         loop {
             let landed = self.landed.notified();
-            if self.all.load(Ordering::Acquire) == 0 {
+            if self.open.load(Ordering::Acquire) == 0 {
                 return;
             }
             landed.await;

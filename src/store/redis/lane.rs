@@ -6,7 +6,8 @@
 //!   lane opens, all that are parked are sent, in the order of their first entering, before any newcomer. So nothing is
 //!   ever queued in a fred client that is not connected, and nothing is sent late by it.
 //! - While many that give way are in flight, further ones are parked too, and sent in their order as others are answered.
-//!   So a flood of them makes no renewal late, and does not time out on a server that answers as fast as it can.
+//!   So a flood of them makes no renewal late, and does not time out on a server that answers as fast as it can. A caller
+//!   that does not read its answer holds up nobody: a PING that is sent behind all of them tells that they are answered.
 //! - A call whose caller is gone by then is not sent.
 //!
 //! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the runtime
@@ -81,6 +82,8 @@ struct State {
     healing: bool,
     /// Counts how often that was done.
     heals: u64,
+    /// A PING is to tell that others are answered.
+    marking: bool,
     entered: u64,
     /// In the order in which they are sent.
     parked: BTreeMap<Place, Parked>,
@@ -121,7 +124,8 @@ struct Sent {
 #[derive(Debug)]
 struct Flight {
     lane: Arc<Lane>,
-    gives_way: bool,
+    /// How many calls that give way had been sent with it.
+    number: u64,
 }
 
 enum Entry {
@@ -149,6 +153,7 @@ impl Lane {
             generation: 0,
             healing: false,
             heals: 0,
+            marking: false,
             entered: 0,
             parked: BTreeMap::new(),
         };
@@ -190,7 +195,7 @@ impl Lane {
             let received = self.clock.now();
             let error = match result {
                 Ok(value) => {
-                    self.heard.store(received.as_nanos(), Ordering::Relaxed);
+                    sent.flight.answered(received);
                     return Ok(Heard {
                         value,
                         sent: sent.at,
@@ -200,10 +205,13 @@ impl Lane {
                 }
                 Err(error) => error,
             };
-            if failure::code(&error) != Some("NOSCRIPT") {
-                return Err(self.failed(&error, sent.generation, sent.at, received));
+            let failure = failure::of(&error);
+            if !matches!(failure, Failure::Unknown(_)) {
+                sent.flight.answered(received);
             }
-            self.heard.store(received.as_nanos(), Ordering::Relaxed);
+            if failure::code(&error) != Some("NOSCRIPT") {
+                return Err(self.failed(&error, failure, sent.generation, sent.at));
+            }
             self.heal(sent.heals);
             forgotten = Some(sent.flight);
         }
@@ -247,6 +255,7 @@ impl Lane {
         }
         let (resume, resumed) = oneshot::channel();
         state.parked.insert(place, Parked { command, resume });
+        self.mark(state);
         Ok(Entry::Parked(resumed))
     }
 
@@ -254,9 +263,8 @@ impl Lane {
     fn send(self: &Arc<Lane>, state: &State, client: &Client, command: Command) -> Sent {
         let flight = Flight {
             lane: Arc::clone(self),
-            gives_way: command.gives_way,
+            number: self.flights.begin(command.gives_way),
         };
-        self.flights.begin(flight.gives_way);
         let at = self.clock.now();
         let client = client.clone();
         let mut reply: Reply = Box::pin(async move { command.run(&client).await });
@@ -302,13 +310,9 @@ impl Lane {
         self.heard.load(Ordering::Relaxed) > since.as_nanos()
     }
 
-    fn failed(&self, error: &Error, generation: u64, sent: Tick, received: Tick) -> Failure {
-        let failure = failure::of(error);
-        if !matches!(failure, Failure::Unknown(_)) {
-            self.heard.store(received.as_nanos(), Ordering::Relaxed);
-            if failure::code(error) == Some("READONLY") {
-                self.condemn(generation, Why::ReadOnly);
-            }
+    fn failed(&self, error: &Error, failure: Failure, generation: u64, sent: Tick) -> Failure {
+        if failure::code(error) == Some("READONLY") {
+            self.condemn(generation, Why::ReadOnly);
         } else if *error.kind() == ErrorKind::Timeout && !self.has_heard_since(sent) {
             self.condemn(generation, Why::Silent);
         }
@@ -336,6 +340,7 @@ impl Lane {
         if !matches!(state.gate, Gate::Closed) {
             state.gate = Gate::Open(client.clone());
             state.generation += 1;
+            self.flights.begin_anew();
         }
         let generation = state.generation;
         self.resume(state);
@@ -373,7 +378,6 @@ impl Lane {
             return;
         }
         let client = client.clone();
-        let mut unclaimed = Vec::new();
         while let Some(next) = state.parked.first_entry() {
             if next.key().gives_way && !self.flights.has_room() {
                 break;
@@ -381,12 +385,28 @@ impl Lane {
             let Parked { command, resume } = next.remove();
             if !resume.is_closed() {
                 // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                unclaimed.extend(resume.send(Ok(self.send(&state, &client, command))).err());
+                drop(resume.send(Ok(self.send(&state, &client, command))));
             }
         }
-        // First, since a flight that ends may come here.
+        self.mark(state);
+    }
+
+    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read it.
+    fn mark(self: &Arc<Lane>, mut state: MutexGuard<'_, State>) {
+        if state.parked.is_empty() || state.healing || state.marking || !matches!(state.gate, Gate::Open(_)) {
+            return;
+        }
+        state.marking = true;
+        let number = state.entered;
+        let lane = Arc::clone(self);
+        // A runtime that is gone drops the task at once.
         drop(state);
-        drop(unclaimed);
+        self.runtime.spawn(async move {
+            Arc::clone(&lane).ping(number).await;
+            let mut state = lane.state();
+            state.marking = false;
+            lane.resume(state);
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -394,11 +414,19 @@ impl Lane {
     }
 }
 
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if self.lane.flights.end(self.gives_way) {
+impl Flight {
+    /// The server has answered the call, and so all before it.
+    fn answered(&self, received: Tick) {
+        self.lane.heard.store(received.as_nanos(), Ordering::Relaxed);
+        if self.lane.flights.answered(self.number) {
             self.lane.resume(self.lane.state());
         }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.lane.flights.end();
     }
 }
 

@@ -1,7 +1,9 @@
 //! What happens to a call on its way.
 
-use super::super::flights::ROOM;
+use super::super::flights;
 use super::*;
+
+const ROOM: usize = flights::ROOM as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
@@ -71,11 +73,25 @@ async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
-    // Those that wait first, so that no place becomes free for them.
+    // Those that wait first, so that none of them goes as another one lands.
     calls.into_iter().rev().for_each(drop);
     store.call(Append("next".to_owned())).await.unwrap();
     let sent = format!("{} next", numbers(0..ROOM));
     assert!(server.tell("LRANGE list 0 -1") == sent);
+}
+
+#[tokio::test]
+async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let unread: Vec<_> = (0..ROOM).map(|n| start(&store, &n)).collect();
+    let more: Vec<_> = (ROOM..3 * ROOM).map(|n| start(&store, &n)).collect();
+    let last = tokio::time::timeout(BOUND, store.call(Append("last".to_owned())));
+    last.await.expect("as soon as the server is through").unwrap();
+    assert!(server.tell("LRANGE list 0 -1") == format!("{} last", numbers(0..3 * ROOM)));
+    for call in join_all(unread.into_iter().chain(more)).await {
+        call.unwrap();
+    }
 }
 
 #[tokio::test]
