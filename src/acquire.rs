@@ -227,8 +227,10 @@ impl Entry<'_> {
     /// Takes the request out of the room, and whatever the server has of it with it. Returns when the lock can next be
     /// free, as far as is known; `None` if its verdict was given before.
     fn quit(&self) -> Option<Option<Tick>> {
-        let free_at = self.room.quit(self.request.number())?;
         let keeper = self.rooms.keeper();
+        // A closed client stays until the keeper knows of the `out`.
+        let _stay = keeper.stay();
+        let free_at = self.room.quit(self.request.number())?;
         keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);
         Some(free_at)
     }

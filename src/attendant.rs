@@ -1,6 +1,7 @@
 //! The attendant of a waiting room: its task. It subscribes, asks the server what nobody tells, and stays for a while
 //! after the last waiter, so that a hot lock does not subscribe again and again.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,25 +22,14 @@ use crate::store::Failure;
 pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     let client = Arc::clone(rooms.client());
     let mut patience = Patience::new(&client);
-    let mut subscription = Subscription::Due(Tick::ZERO, Backoff::new());
+    let mut backoff = Backoff::new();
+    let mut subscription = Subscription::Due(Tick::ZERO);
     loop {
         if client.is_closed() {
             room.fail_all(&Error::Closed);
         }
-        if let Subscription::Due(at, backoff) = &mut subscription {
-            if client.now() >= *at && !room.is_empty() {
-                match client.store.subscribe(Arc::clone(&room.channel)).await {
-                    Ok(()) => {
-                        subscription = Subscription::Up;
-                        room.subscribed();
-                    }
-                    Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
-                        room.fail_all(&as_error(failure))
-                    }
-                    // Until it is up, the room lives by its questions.
-                    Err(_) => *at = client.now().after(backoff.step()),
-                }
-            }
+        if matches!(subscription, Subscription::Due(at) if client.now() >= at && !room.is_empty()) {
+            subscription = Subscription::Asked(client.store.subscribe(Arc::clone(&room.channel)));
         }
         let kept = if client.is_closed() || rooms.len() > MAX_ROOMS_KEPT {
             Duration::ZERO
@@ -53,17 +43,30 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
                 let deaf = question(&room).await;
                 if let (Ok(true), Subscription::Up) = (&deaf, &subscription) {
                     client.store.unsubscribe(&room.channel);
-                    subscription = Subscription::Due(client.now(), Backoff::new());
+                    subscription = Subscription::Due(client.now());
                 }
                 deaf.map(drop)
             }
             Todo::Wait(until) => {
                 let until = match &subscription {
-                    Subscription::Due(at, _) if !room.is_empty() => until.min(*at),
+                    Subscription::Due(at) if !room.is_empty() => until.min(*at),
                     _ => until,
                 };
                 tokio::select! {
                     biased;
+                    // Until it is up, the room lives by its questions.
+                    answer = subscription.answer() => subscription = match answer {
+                        Ok(()) => {
+                            backoff = Backoff::new();
+                            room.subscribed();
+                            Subscription::Up
+                        }
+                        Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
+                            room.fail_all(&as_error(failure));
+                            Subscription::Due(client.now())
+                        }
+                        Err(_) => Subscription::Due(client.now().after(backoff.step())),
+                    },
                     () = room.call.notified() => {}
                     () = client.clock.sleep_until(until) => {}
                 }
@@ -83,11 +86,22 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     }
 }
 
-/// Whether the room's channel is subscribed to; if not, when to try.
-#[derive(Debug)]
+/// Whether the room's channel is subscribed to.
 enum Subscription {
-    Due(Tick, Backoff),
+    /// To be asked for then.
+    Due(Tick),
+    Asked(Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>),
     Up,
+}
+
+impl Subscription {
+    /// What comes of asking for it; nothing, if it has not been asked for.
+    async fn answer(&mut self) -> Result<(), Failure> {
+        match self {
+            Subscription::Asked(answer) => answer.await,
+            Subscription::Due(_) | Subscription::Up => std::future::pending().await,
+        }
+    }
 }
 
 /// Sends the calls of these requests, in this order and all at once.

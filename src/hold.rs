@@ -168,9 +168,13 @@ impl Hold {
         }
     }
 
-    /// The server has prolonged it. Both local deadlines are safe, so the later one counts.
+    /// The server has prolonged it. Both local deadlines are safe, so the later one counts. What is heard after the
+    /// former deadline changes nothing: somebody may have been told that it is lost.
     pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: Tick) {
         let mut state = locked(&self.state);
+        if self.clock.now() >= state.deadline {
+            return;
+        }
         state.server_deadline = server_deadline;
         state.deadline = state.deadline.max(deadline);
         state.in_doubt = false;

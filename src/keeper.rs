@@ -280,7 +280,8 @@ impl Keeper {
             return None;
         }
         let mut schedule = locked(&self.schedule);
-        let place = schedule.places.insert(hold.request.clone(), deadline)?;
+        // Unless it has just been released.
+        let place = std::mem::replace(schedule.places.get_mut(&hold.request)?, deadline);
         schedule.looks.remove(&(place, hold.request.clone()));
         schedule
             .looks

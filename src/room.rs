@@ -163,10 +163,10 @@ impl Room {
         locked(&self.state).waiters.is_empty()
     }
 
-    /// Whether the caller is to start an attendant.
+    /// Whether the caller is to start an attendant. An empty room needs none: it may have been removed.
     pub(crate) fn needs_attendant(&self) -> bool {
         let mut state = locked(&self.state);
-        !std::mem::replace(&mut state.attended, true)
+        !state.waiters.is_empty() && !std::mem::replace(&mut state.attended, true)
     }
 
     /// The call that asks for this request; `None` when it is not here any more.
@@ -244,6 +244,8 @@ impl Room {
             }
             Acquired::Contended(contended) => self.contended(about, at, contended),
             Acquired::Gone => {
+                // Answers to calls of before, which are read after this one, tell of the record that is gone.
+                self.client.note_loss();
                 self.return_all();
                 Heard::Queued
             }
@@ -325,6 +327,8 @@ impl Room {
 
     /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
     fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
+        // A closed client stays until the keeper knows of the hold, or of the `out`.
+        let _stay = self.keeper.stay();
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);

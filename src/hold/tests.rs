@@ -61,6 +61,15 @@ async fn a_renewal_moves_its_deadline_on_and_never_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
+    let hold = hold(None);
+    assert_eq!(hold.lost().await.reason(), LostReason::Expired);
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    assert!(hold.check().is_err());
+    assert!(hold.may_be_prolonged(), "the server still has it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_looked_at_when_a_third_is_used_up_and_at_its_cap_not_before_its_end() {
     let hold = hold(Some(2 * LEASE));
     assert_eq!(hold.next_look(), Tick::ZERO.after(LEASE / 3));

@@ -35,6 +35,20 @@ async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
+    let locks = LockManager::builder()
+        .lease(LEASE)
+        .in_memory(&MemoryStore::new())
+        .unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let keeper = locks.service().keeper();
+    let hold = Arc::clone(&keeper.held()[0]);
+    guard.release().await.unwrap();
+    assert!(keeper.look(hold).is_none());
+    assert!(locked(&keeper.schedule).places.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
     let store = MemoryStore::new();
     let client = || LockManager::builder().lease(LEASE).in_memory(&store).unwrap();

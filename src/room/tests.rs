@@ -170,6 +170,32 @@ async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record()
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_to_a_call_of_before_the_record_went_tells_nothing_of_it() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let _waiter = scene.waiter().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    room.forget_record();
+    let before = room.ask(first, true).unwrap();
+    let (now, about) = (scene.rooms().client().now(), before.about);
+    let at = Exchange {
+        sent: now,
+        received: now,
+        now: ServerTime::default(),
+    };
+    room.heard(about, &at, Acquired::Gone);
+    room.send(before).await.unwrap();
+    assert_eq!(room.ask(first, true).unwrap().call.mode, Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_everybody_has_left_needs_no_attendant() {
+    let scene = Scene::new();
+    assert!(!scene.room().needs_attendant());
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_of_a_room_are_reached_once_a_question_was_answered_that_the_record_is_gone() {
     let scene = Scene::new();
     let guard = scene.other.acquire().await.unwrap();

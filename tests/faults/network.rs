@@ -149,6 +149,29 @@ async fn a_waiter_to_whom_every_push_comes_too_late_gets_the_lock_by_asking() {
 }
 
 #[tokio::test]
+async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (locks, deaf) = (
+        connect(&server.url()).await,
+        settings().connect(&proxy.url()).await.unwrap(),
+    );
+    let other = locks.lock("b").acquire().await.unwrap();
+    let other_waiter = in_line(&server, &deaf, "b", 1).await;
+    subscribed(&server, 1).await;
+    // Of its two connections it loses the one for messages, for good.
+    proxy.refuse();
+    server.kill_clients("pubsub").await;
+    let lease = SECOND / 2;
+    let guard = locks.lock(NAME).fixed_lease(lease).acquire().await.unwrap();
+    let waiter = in_line(&server, &deaf, NAME, 1).await;
+    guard.forget();
+    granted(waiter, lease + SOON).await.release().await.unwrap();
+    other.release().await.unwrap();
+    other_waiter.abort();
+}
+
+#[tokio::test]
 async fn a_waiter_whose_connections_are_half_open_finds_out_and_keeps_waiting() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 /// How many calls that give way may be in flight before the next one waits: what a server does in some 50 ms, so that one on
 /// the other side of the world has always enough to do, and whoever does not give way comes soon.
-pub(super) const ROOM: u64 = 1024;
+pub(super) const ROOM: u32 = 1024;
 /// When so few of them are left, those who wait go next.
-const FEW: u64 = ROOM / 2;
+const FEW: u32 = ROOM / 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights {
@@ -43,7 +43,7 @@ impl Flights {
     pub(super) fn answered(&self, count: u64) -> bool {
         let before = self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
-        sent.saturating_sub(before) > FEW && sent.saturating_sub(count) <= FEW
+        sent.saturating_sub(before) > FEW.into() && sent.saturating_sub(count) <= FEW.into()
     }
 
     /// The connection is another one, on which none is in flight.
@@ -53,7 +53,7 @@ impl Flights {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM
+        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()
     }
 
     /// Waits until no caller waits for an answer.
