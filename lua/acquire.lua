@@ -124,7 +124,7 @@ end
 local status, ticket, ahead = '3', '0', queued
 if mode ~= 'try' then
   if enqueued == 0 then
-    ticket_us = redis.call('ZSCORE', queue_key, request) or '0'
+    ticket_us = redis.call('ZSCORE', queue_key, request)
   end
   status, ticket, ahead = '2', ticket_us, queued - 1
 end

@@ -16,7 +16,7 @@ local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
 
 local _, now = server_clock()
 if redis.call('EXISTS', spin_key) == 1 and redis.call('HEXISTS', spin_key, owner) == 0 then
-  return '2 ' .. owner .. ' ' .. now .. ' ' .. now + math.max(redis.call('PTTL', spin_key), 0) .. ' 0'
+  return '2 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' 0'
 end
 local count = redis.call('HINCRBY', spin_key, owner, 1)
 redis.call('PEXPIRE', spin_key, math.max(lease_ms, redis.call('PTTL', spin_key)))
