@@ -6,6 +6,7 @@ mod edges;
 mod expected;
 mod lifetimes;
 mod model;
+mod odd;
 mod server;
 mod step;
 mod world;

@@ -194,6 +194,24 @@ fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
 }
 
 #[test]
+fn a_client_is_passed_over_in_the_millisecond_in_which_its_record_runs_out() {
+    let mut setting = Setting::start();
+    for (us, is_alive) in [(14_999_000, true), (15_000_000, false)] {
+        let mut world = World::new(&mut setting);
+        world.run(&[
+            acquire(0, 30_000),
+            acquire(1, 30_000),
+            subscribe(1),
+            Step::Tick { us },
+            release(0, None),
+        ]);
+        let (keys, request) = (world.keys[0].clone(), world.requests[1].clone());
+        let holder = world.ask(&Inspect { keys, request }).holder;
+        assert_eq!(holder.is_some(), is_alive, "{us}: {holder:?}");
+    }
+}
+
+#[test]
 fn a_push_that_the_acl_refuses_is_told_to_who_releases_or_asks() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);

@@ -63,6 +63,23 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
     }
 }
 
+/// Each key lives so much longer than it must, less what a busy machine took to ask.
+#[test]
+fn what_is_used_all_the_time_is_prolonged_once_in_ten_seconds() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    ask(&mut world, 0, Mode::Open, SHORT);
+    ask(&mut world, 1, Mode::Open, SHORT);
+    let kept_ms = world.seen().kept_ms;
+    for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 1_000), (CLIENTS, 1_000)] {
+        let spare_ms = kept_ms[key] - (must_ms + KEPT_MS);
+        assert!(
+            (SLACK_MS / 2..=SLACK_MS).contains(&spare_ms),
+            "{key}: {spare_ms} ms"
+        );
+    }
+}
+
 #[test]
 fn a_lock_lives_for_a_minute_after_its_end() {
     let mut setting = Setting::start();

@@ -268,14 +268,20 @@ impl Scripts {
         all
     }
 
-    /// Makes one call in trouble. What it changed or published is for the next look.
-    pub(super) fn call_in(&mut self, trouble: Trouble, invocation: &Invocation, now_us: u64) -> Reply {
+    /// Makes one call, with nothing queued before it. What it changed or published is for the next look.
+    pub(super) fn call_in(
+        &mut self,
+        trouble: Option<Trouble>,
+        invocation: &Invocation,
+        now_us: u64,
+    ) -> Reply {
         let parts = self.parts(invocation, now_us);
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let setting = match trouble {
-            Trouble::Muffled => return line(self.muffled.ask(&parts)),
-            Trouble::Full => "maxmemory",
-            Trouble::ReadOnly => "min-replicas-to-write",
+            None => return line(self.commands.ask(&parts)),
+            Some(Trouble::Muffled) => return line(self.muffled.ask(&parts)),
+            Some(Trouble::Full) => "maxmemory",
+            Some(Trouble::ReadOnly) => "min-replicas-to-write",
         };
         let commands = &mut self.commands;
         assert_eq!(commands.ask(&["CONFIG", "SET", setting, "1"]).text(), "OK");

@@ -260,7 +260,8 @@ impl World<'_> {
         };
         // Only the server can tell whether it refuses a call; then nothing must have been done.
         self.check();
-        match self.setting.scripts.call_in(trouble, &invocation, self.now_us) {
+        let scripts = &mut self.setting.scripts;
+        match scripts.call_in(Some(trouble), &invocation, self.now_us) {
             Err(error) => self.refused::<O>(&error, trouble),
             Ok(reply) => self.outcome(lock, call, Some(trouble))(Ok(reply)),
         }
@@ -381,11 +382,20 @@ impl World<'_> {
 
     /// The same by another way of publishing.
     pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: Publishing) -> O::Reply {
+        self.ask_in(None, call, way).unwrap()
+    }
+
+    /// The same, perhaps in trouble; or the server's error.
+    pub(super) fn ask_in<O: Operation>(
+        &mut self,
+        trouble: Option<Trouble>,
+        call: &O,
+        way: Publishing,
+    ) -> Result<O::Reply, String> {
+        let invocation = call.invocation(way);
         let scripts = &mut self.setting.scripts;
-        scripts.call(&call.invocation(way), self.now_us);
-        scripts.look(&self.keys[0]);
-        let reply = scripts.exchange().remove(0).reply.unwrap();
-        call.read(&reply.unwrap()).unwrap().1
+        let reply = scripts.call_in(trouble, &invocation, self.now_us);
+        reply.map(|reply| call.read(&reply).unwrap().1)
     }
 
     /// What the server has of the first lock.

@@ -1,0 +1,97 @@
+//! What the rules know nothing of: keys of another type, and the channels of a cluster's shards.
+
+use super::edges::acquisition;
+use super::step::Trouble;
+use super::world::{Setting, World};
+use crate::key::ClientId;
+use crate::script::Publishing;
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
+};
+
+/// Requests of the same owner, by different clients.
+const FIRST: usize = 4;
+const SECOND: usize = 8;
+
+/// A call for the request of that number.
+fn call(world: &World<'_>, request: usize) -> Acquire {
+    acquisition(world, &world.requests[request].clone())
+}
+
+fn granted(world: &mut World<'_>, request: usize) -> Grant {
+    let call = call(world, request);
+    match world.ask(&call) {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_queue_of_another_type_is_found_out_before_an_owner_has_one_more_hold() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    granted(&mut world, FIRST);
+    let queue = world.keys[0].queue.clone();
+    world.tell(&["SET", &queue, "mine"]);
+    let second = call(&world, SECOND);
+    let refused = world.ask_in(None, &second, Publishing::Plain).unwrap_err();
+    assert!(refused.contains("WRONGTYPE"), "{refused}");
+    world.tell(&["DEL", &queue]);
+    let (keys, request) = (world.keys[0].clone(), world.requests[FIRST].clone());
+    let holding = world.ask(&Inspect { keys, request }).holder.unwrap();
+    assert_eq!(holding.holds, 1);
+}
+
+#[test]
+fn clients_of_another_type_keep_nobody_from_a_lock_whose_lease_ran_out() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    granted(&mut world, 0);
+    let clients = world.keys[0].clients.clone();
+    world.tell(&["SET", &clients, "mine"]);
+    world.now_us += 30_000_000;
+    granted(&mut world, 1);
+}
+
+#[test]
+fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let grant = granted(&mut world, 0);
+    // The user may not publish to the second client. Servers before 7.0 refuse it for not knowing the command.
+    let waits = call(&world, 1);
+    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+    let release = Release {
+        keys: world.keys[0].clone(),
+        request: grant.request,
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    let released = world.ask_in(Some(Trouble::Muffled), &release, Publishing::Sharded);
+    let released = released.unwrap();
+    assert_eq!(released.outcome, ReleaseOutcome::Released);
+    assert!(released.denied);
+}
+
+#[test]
+fn in_a_cluster_a_question_looks_for_a_subscription_to_the_shards_channel() {
+    let mut setting = Setting::start();
+    let known = "return {redis.pcall('PUBSUB', 'SHARDNUMSUB').err and 'no' or 'yes'}";
+    if setting.scripts.evaluate(known) == ["no"] {
+        println!("skipped: the server has no shard channels");
+        return;
+    }
+    let mut world = World::new(&mut setting);
+    granted(&mut world, 0);
+    let mut waits = call(&world, 1);
+    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+    waits.mode = Mode::Question;
+    let channel = world.keys[0].channel_of(&ClientId::from_number(2));
+    for (subscribe, is_seen) in [("SUBSCRIBE", false), ("SSUBSCRIBE", true)] {
+        world.tell(&[subscribe, &channel]);
+        let answer = world.ask_by(&waits, Publishing::Sharded);
+        assert!(
+            matches!(answer, Acquired::Contended(Contended { seen, .. }) if seen == is_seen),
+            "{subscribe}: {answer:?}"
+        );
+    }
+}
