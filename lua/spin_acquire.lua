@@ -1,23 +1,30 @@
 -- spin_acquire: takes the spin lock, or one more hold of it, or tells how long it is held.
 --
--- Called by the spin lock's `try_lock`, again and again while it waits.
+-- Called by the spin lock's `try_lock`, again and again while it waits, and again after an unknown outcome: under one
+-- request, of which only the first that succeeds counts.
 --
 -- Returns `status owner now deadline count`, times in ms of the server's clock:
 --   1 held by this owner, `count` times, until `deadline`
 --   2 busy: somebody else's until `deadline`
 --
--- Writes the hash of the spin lock: owner -> count.
+-- Writes the hash of the spin lock: owner -> count, and 'request', by which the last hold was taken.
 
 -- KEYS[1]  hash: the spin lock
 local spin_key = KEYS[1]
 -- ARGV[1]  string: the owner
 -- ARGV[2]  ms: the lease
-local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
+-- ARGV[3]  string: the request
+local owner, lease_ms, request = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local _, now = server_clock()
-if redis.call('EXISTS', spin_key) == 1 and redis.call('HEXISTS', spin_key, owner) == 0 then
+local f = redis.call('HMGET', spin_key, owner, 'request')
+if f[2] and not f[1] then
   return '2 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' 0'
 end
-local count = redis.call('HINCRBY', spin_key, owner, 1)
+local count = f[1] or '0'
+if f[2] ~= request then
+  count = count + 1 .. ''
+  redis.call('HSET', spin_key, owner, count, 'request', request)
+end
 redis.call('PEXPIRE', spin_key, math.max(lease_ms, redis.call('PTTL', spin_key)))
 return '1 ' .. owner .. ' ' .. now .. ' ' .. now + lease_ms .. ' ' .. count

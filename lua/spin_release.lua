@@ -6,7 +6,7 @@
 --   1 given back; held `count` times still, 0: free
 --   2 not this owner's (any more)
 --
--- Writes the hash of the spin lock: owner -> count.
+-- Writes the hash of the spin lock: the owner's count. The request stays, for one that runs late counts no more either.
 
 -- KEYS[1]  hash: the spin lock
 local spin_key = KEYS[1]
@@ -21,8 +21,7 @@ elseif count == 0 then
   redis.call('DEL', spin_key)
   return '1 ' .. owner .. ' ' .. now .. ' ' .. now .. ' 0'
 end
--- An out-of-memory server lets PEXPIRE pass, and then whatever follows.
-local ttl_ms = math.max(redis.call('PTTL', spin_key), 1)
-redis.call('PEXPIRE', spin_key, ttl_ms .. '')
+-- It finds nothing; but an out-of-memory server lets HDEL pass, and then whatever follows.
+redis.call('HDEL', spin_key, '')
 redis.call('HSET', spin_key, owner, count .. '')
-return '1 ' .. owner .. ' ' .. now .. ' ' .. now + ttl_ms .. ' ' .. count
+return '1 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' ' .. count

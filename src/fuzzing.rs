@@ -10,6 +10,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::anchors::Anchors;
 use crate::clock::Tick;
 use crate::key::{Keys, Owner, Request};
@@ -97,6 +99,7 @@ pub fn reply(text: &str) {
             &SpinAcquire {
                 keys,
                 owner,
+                request: Uuid::nil(),
                 lease: SPAN,
             },
             line,

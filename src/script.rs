@@ -325,7 +325,11 @@ impl Operation for SpinAcquire {
         Invocation {
             script: &SPIN_ACQUIRE,
             keys: vec![self.keys.spin.clone()],
-            args: vec![self.owner.to_string(), millis(self.lease).to_string()],
+            args: vec![
+                self.owner.to_string(),
+                millis(self.lease).to_string(),
+                self.request.simple().to_string(),
+            ],
         }
     }
 

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
 use crate::key::{Keys, Owner};
 use crate::manager::LockManager;
@@ -61,22 +63,26 @@ impl SpinLock {
     /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day), which starts anew
     /// with each hold of the same owner. Returns whether the lock is held.
     ///
+    /// A call without a reply is repeated, and counts once; but twice if another one of the same owner took a hold in between.
+    ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`], [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// None: a dropped call may have taken the lock, for one lease.
+    /// None: a dropped call may have taken the lock, for one lease; so may one that ended with [`Error::Unavailable`].
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
         let client = self.service.client();
         let until = client.now().after(wait);
+        let request = Uuid::new_v4();
         let mut pause = Duration::from_millis(1);
         let mut patience = Patience::new(client);
         loop {
             let call = SpinAcquire {
                 keys: Arc::clone(&keys),
                 owner: self.owner.clone(),
+                request,
                 lease,
             };
             match client.store.spin_acquire(call).await {

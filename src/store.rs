@@ -13,6 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::clock::Clock;
 use crate::error::ServerError;
 use crate::key::{Keys, Owner, Request};
@@ -276,6 +278,8 @@ pub(crate) struct Holding {
 pub(crate) struct SpinAcquire {
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: Owner,
+    /// Names one hold to be: repeated calls for it count once.
+    pub(crate) request: Uuid,
     pub(crate) lease: Duration,
 }
 

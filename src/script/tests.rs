@@ -1,9 +1,12 @@
 //! The scripts' binding blocks against what is sent.
 
-use super::*;
-use crate::key::{ClientId, Keys};
 use std::sync::Arc;
 use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::key::{ClientId, Keys};
 
 fn invocations() -> Vec<Invocation> {
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
@@ -44,6 +47,7 @@ fn invocations() -> Vec<Invocation> {
         SpinAcquire {
             keys: keys.clone(),
             owner: owner.clone(),
+            request: Uuid::nil(),
             lease,
         }
         .invocation(Publishing::Plain),

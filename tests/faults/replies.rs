@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager, Owner};
 use futures_util::future::join_all;
 
@@ -65,6 +66,28 @@ async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
     assert!(guard.is_some());
     drop(guard);
     nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn a_hold_of_a_spin_lock_whose_reply_was_lost_counts_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (mine, others) = (connect(&proxy.url()).await, connect(&server.url()).await);
+    let mine = SpinLock::new(&mine, NAME);
+    // The scripts are known to the server by now.
+    assert!(mine.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
+    mine.unlock().await.unwrap();
+    for _ in 0..2 {
+        proxy.lose_reply(1);
+        assert!(mine.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
+    }
+    assert_eq!(proxy.lost_replies(), 2);
+    let others = SpinLock::new(&others, NAME);
+    for _ in 0..2 {
+        assert!(!others.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
+        mine.unlock().await.unwrap();
+    }
+    assert!(others.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
 }
 
 /// An acquire that is stuck on its way to the server, and whose connection its client has lost.

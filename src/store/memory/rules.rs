@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now};
 use crate::key::Owner;
 use crate::lease::{Fence, ServerTime, Ticket, millis};
@@ -30,6 +32,8 @@ pub(super) struct Rules {
 pub(super) struct Spin {
     pub(super) owner: Owner,
     pub(super) count: u64,
+    /// By which the last hold was taken.
+    pub(super) request: Uuid,
     until: u64,
 }
 
@@ -245,7 +249,10 @@ impl Rules {
             .filter(|spin| spin.until > now.ms);
         match held {
             Some(spin) if spin.owner == call.owner => {
-                spin.count += 1;
+                if spin.request != call.request {
+                    spin.request = call.request;
+                    spin.count += 1;
+                }
                 spin.until = spin.until.max(until);
                 SpinAcquired::Held(spin.count)
             }
@@ -254,6 +261,7 @@ impl Rules {
                 let spin = Spin {
                     owner: call.owner.clone(),
                     count: 1,
+                    request: call.request,
                     until,
                 };
                 self.spins.insert(call.keys.spin.clone(), spin);

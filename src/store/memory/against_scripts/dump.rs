@@ -35,7 +35,7 @@ pub(super) fn data(lock: Option<&Lock>, format: &str, spin: Option<&Spin>) -> Da
         lock.map(|lock| hash(lock, format)).unwrap_or_default(),
         lock.map(queue).unwrap_or_default(),
         lock.map(clients).unwrap_or_default(),
-        spin.map(|spin| format!("{}={}", spin.owner, spin.count))
+        spin.map(|spin| format!("{}={}, request={}", spin.owner, spin.count, spin.request.simple()))
             .unwrap_or_default(),
     ]
 }

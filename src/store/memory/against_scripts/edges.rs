@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::step::{CLIENTS, Call, Step, Trouble, What, Which, Who};
+use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
 use crate::lease::{ServerTime, Ticket};
@@ -48,6 +48,28 @@ fn release(request: usize, trouble: Option<Trouble>) -> Step {
     Step::Call {
         lock: 0,
         call,
+        trouble,
+    }
+}
+
+/// Takes a hold of the spin lock, always for the same owner.
+fn spin_acquire(request: usize) -> Step {
+    let call = Call::SpinAcquire {
+        owner: 0,
+        request,
+        lease_ms: SPIN_LEASES_MS[0],
+    };
+    Step::Call {
+        lock: 0,
+        call,
+        trouble: None,
+    }
+}
+
+fn spin_release(trouble: Option<Trouble>) -> Step {
+    Step::Call {
+        lock: 0,
+        call: Call::SpinRelease { owner: 0 },
         trouble,
     }
 }
@@ -209,6 +231,39 @@ fn a_client_is_passed_over_in_the_millisecond_in_which_its_record_runs_out() {
         let holder = world.ask(&Inspect { keys, request }).holder;
         assert_eq!(holder.is_some(), is_alive, "{us}: {holder:?}");
     }
+}
+
+#[test]
+fn a_repeated_call_for_a_spin_lock_counts_one_hold() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    // The last repeats run late: after a release, and on a lock that is free.
+    world.run(&[
+        spin_acquire(1),
+        spin_acquire(1),
+        spin_acquire(2),
+        spin_acquire(2),
+        spin_release(None),
+        spin_acquire(2),
+        spin_release(None),
+        spin_release(None),
+        spin_acquire(2),
+        spin_acquire(2),
+        spin_release(None),
+        spin_release(None),
+    ]);
+}
+
+#[test]
+fn a_full_server_takes_each_hold_of_a_spin_lock_back() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    world.run(&[
+        spin_acquire(1),
+        spin_acquire(2),
+        spin_release(Some(Trouble::Full)),
+        spin_release(Some(Trouble::Full)),
+    ]);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::edges::acquisition;
 use super::world::{Setting, World};
 use crate::store::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, SpinAcquire, SpinAcquired};
@@ -106,10 +108,11 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
-    for lease in [LONG, SHORT] {
+    for (n, lease) in [LONG, SHORT].into_iter().enumerate() {
         let call = SpinAcquire {
             keys: keys.clone(),
             owner: world.owners[0].clone(),
+            request: Uuid::from_u128(n as u128),
             lease,
         };
         assert!(matches!(world.ask(&call), SpinAcquired::Held(_)));

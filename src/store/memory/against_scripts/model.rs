@@ -161,6 +161,7 @@ impl Modelled for SpinAcquire {
 
 impl Modelled for SpinRelease {
     const KNOWS_FORMATS: bool = false;
+    const FREES_MEMORY: bool = true;
 
     fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> SpinReleased {
         rules.spin_release(self, now)

@@ -308,7 +308,9 @@ impl Scripts {
         let mut kept_ms = data.split_off(4).into_iter().map(Resp::int);
         let mut data = data.into_iter().map(Resp::text);
         let mut data: Data = std::array::from_fn(|_| data.next().unwrap());
-        data[0] = dump::ordered(&data[0]);
+        for hash in [0, 3] {
+            data[hash] = dump::ordered(&data[hash]);
+        }
         Seen {
             reply,
             data,

@@ -67,6 +67,7 @@ pub(super) enum Call {
     Inspect,
     SpinAcquire {
         owner: usize,
+        request: usize,
         lease_ms: u64,
     },
     SpinRelease {
@@ -173,7 +174,8 @@ fn call() -> impl Strategy<Value = Call> {
         4 => (who(), which(), lease(), cap)
             .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
         1 => Just(Call::Inspect),
-        1 => (owner(), spin_lease).prop_map(|(owner, lease_ms)| Call::SpinAcquire { owner, lease_ms }),
+        1 => (owner(), 0..REQUESTS, spin_lease)
+            .prop_map(|(owner, request, lease_ms)| Call::SpinAcquire { owner, request, lease_ms }),
         1 => owner().prop_map(|owner| Call::SpinRelease { owner }),
     ]
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use uuid::Uuid;
+
 use super::super::lock::{Holder, KEPT_MS, Now, Queue};
 use super::super::rules::Rules;
 use super::dump;
@@ -234,10 +236,15 @@ impl World<'_> {
                 let request = self.requests[0].clone();
                 self.make(lock, Inspect { keys, request }, trouble);
             }
-            Call::SpinAcquire { owner, lease_ms } => {
+            Call::SpinAcquire {
+                owner,
+                request,
+                lease_ms,
+            } => {
                 let call = SpinAcquire {
                     keys,
                     owner: self.owners[owner].clone(),
+                    request: Uuid::from_u128(request as u128),
                     lease: Duration::from_millis(lease_ms),
                 };
                 self.make(lock, call, trouble);

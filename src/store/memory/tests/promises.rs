@@ -2,6 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
 use crate::store::memory::lock::{Channels, Now};
@@ -472,6 +474,7 @@ fn the_spin_lock_is_counted_and_ends_with_its_lease() {
         let call = SpinAcquire {
             keys: world.keys.clone(),
             owner: owner.clone(),
+            request: Uuid::new_v4(),
             lease,
         };
         world.rules.spin_acquire(&call, world.now())
