@@ -8,6 +8,8 @@
 
 mod slots;
 mod table;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::fmt;
@@ -204,7 +206,7 @@ impl Cluster {
                         return Ok(());
                     }
                     // Its slot has moved meanwhile.
-                    server.forget(&channel);
+                    self.leave(&server, &channel);
                 }
                 Err(failure) => match Redirection::told_by(&failure, &self.address(server.id)) {
                     Some(Redirection::Moved { slot, to }) => self.moved(slot, &to),
@@ -213,6 +215,16 @@ impl Cluster {
             }
         }
         Err(elsewhere())
+    }
+
+    /// Ends the subscription to a channel whose slot this server no longer has. One that ends it by itself would refuse to do
+    /// it again.
+    fn leave(&self, server: &RedisStore, channel: &str) {
+        if self.publishing.ends_with_the_slot() {
+            server.forget(channel);
+        } else {
+            server.unsubscribe(channel);
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::key::{ClientId, Keys, Request};
 use crate::script::{Invocation, Publishing};
 use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
 
-const OPTIONS: Options = Options {
+pub(super) const OPTIONS: Options = Options {
     attempt_timeout: Duration::from_millis(400),
     server_timeout: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(900),
@@ -72,7 +72,7 @@ impl Operation for Append {
 }
 
 #[derive(Debug, Default)]
-struct Recorder {
+pub(super) struct Recorder {
     messages: Mutex<Vec<String>>,
     reconnects: AtomicUsize,
 }
@@ -117,7 +117,7 @@ async fn connect_with(
     RedisStore::connect(connector, options, weak, &scripts).await
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !condition() {
         assert!(Instant::now() < deadline, "never: {what}");

@@ -35,7 +35,7 @@ fn range(reply: &Wire, asked: &Node) -> Option<Range> {
         .iter()
         .filter_map(|server| address(server, asked))
         .collect();
-    (!servers.is_empty()).then_some(Range { first, last, servers })
+    (first <= last && !servers.is_empty()).then_some(Range { first, last, servers })
 }
 
 fn address(server: &Wire, asked: &Node) -> Option<Node> {
@@ -160,5 +160,14 @@ mod tests {
         };
         assert_eq!(ranges(&reply, &at("asked", 1)), Some(vec![expected]));
         assert_eq!(ranges(&Wire::from("OK"), &at("asked", 1)), None);
+    }
+
+    #[test]
+    fn slots_that_there_are_not_are_no_reply() {
+        for (first, last) in [(5460, 0), (0, 16_384), (-1, 0)] {
+            let server = Wire::Array(vec!["a".into(), 7000.into()]);
+            let reply = Wire::Array(vec![Wire::Array(vec![first.into(), last.into(), server])]);
+            assert_eq!(ranges(&reply, &at("asked", 1)), None, "{first} to {last}");
+        }
     }
 }

@@ -71,15 +71,20 @@ impl Cluster {
                 return Some(ranges);
             }
         }
-        // None of those that are connected: the others, and those that the URL names.
-        let mut others = self.table().addresses();
-        others.extend_from_slice(self.connector.seeds());
-        for address in others {
+        for address in self.others() {
             if let Some(ranges) = self.ask(&address).await {
                 return Some(ranges);
             }
         }
         None
+    }
+
+    /// Whom to ask when none of those that are connected answers: first those that the URL names, then the others, of which
+    /// the one that was last heard of is the likeliest to be there still.
+    pub(super) fn others(&self) -> Vec<Node> {
+        let mut others = self.connector.seeds().to_vec();
+        others.extend(self.table().addresses().into_iter().rev());
+        others
     }
 
     async fn ask(&self, address: &Node) -> Option<Vec<Range>> {
@@ -106,14 +111,9 @@ impl Cluster {
 
     /// Returns the server that the channel is subscribed at now.
     async fn resubscribe(self: Arc<Self>, Astray { channel, at }: Astray) -> Option<ServerId> {
-        // The former server has ended the subscription by itself, and would refuse to do it again.
         let former = self.table().store_at(at).cloned();
         if let Some(former) = former {
-            if self.publishing.ends_with_the_slot() {
-                former.forget(&channel);
-            } else {
-                former.unsubscribe(&channel);
-            }
+            self.leave(&former, &channel);
         }
         let slot = slot_of(&channel);
         Arc::clone(&self).subscribe(channel).await.ok()?;

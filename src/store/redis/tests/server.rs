@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// Sends one command, by a connection of its own, and returns the reply; the elements of arrays between spaces.
-    pub(super) fn tell(&self, command: &str) -> String {
+    pub(crate) fn tell(&self, command: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
@@ -100,7 +100,7 @@ fn read_reply(stream: &mut impl BufRead) -> String {
     }
 }
 
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,0 +1,61 @@
+//! What a client of a cluster does while its servers change.
+
+use std::task::{Context, Poll, Waker};
+
+use super::super::tests::server::Server;
+use super::super::tests::{OPTIONS, Recorder, until};
+use super::*;
+
+const CHANNEL: &str = "fairlock:unlock:{a}:c";
+
+/// Servers of before shard channels, none of which is known to have any slot.
+fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
+    let listener: Weak<Recorder> = Arc::downgrade(listener);
+    let url = format!("redis-cluster://{seeds}");
+    Arc::new(Cluster {
+        connector: Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap(),
+        options: OPTIONS,
+        publishing: Publishing::Unproven,
+        listener,
+        table: Mutex::new(Table::new()),
+        stale: Notify::new(),
+        runtime: Handle::current(),
+        closed: AtomicBool::new(false),
+    })
+}
+
+fn at(port: u16) -> Node {
+    Node {
+        host: "127.0.0.1".to_owned(),
+        port,
+    }
+}
+
+#[tokio::test]
+async fn nobody_listens_where_the_slot_was_as_it_moved() {
+    let (former, owner) = (Server::start(), Server::start());
+    let recorder = Arc::new(Recorder::default());
+    let cluster = cluster(&format!("127.0.0.1:{}", former.port), &recorder);
+    let has = |server: &Server| cluster.table().set_owner(slot_of(CHANNEL), &at(server.port));
+    let channel: Arc<str> = CHANNEL.into();
+    cluster.table().listen(&channel);
+    has(&former);
+    let mut subscribing = Box::pin(Arc::clone(&cluster).subscribe(channel));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(subscribing.as_mut().poll(&mut context), Poll::Pending));
+    has(&owner);
+    subscribing.await.unwrap();
+    let listeners = |server: &Server| server.tell(&format!("PUBSUB NUMSUB {CHANNEL}"));
+    assert_eq!(listeners(&owner), format!("{CHANNEL} 1"));
+    until("unsubscribed", || listeners(&former) == format!("{CHANNEL} 0")).await;
+}
+
+#[tokio::test]
+async fn those_whom_the_user_names_are_asked_before_those_that_may_be_gone() {
+    let cluster = cluster("127.0.0.1:1?node=127.0.0.1:2", &Arc::default());
+    for port in 3..6 {
+        cluster.table().id_of(&at(port));
+    }
+    let ports: Vec<_> = cluster.others().iter().map(|node| node.port).collect();
+    assert_eq!(ports, [1, 2, 5, 4, 3]);
+}
