@@ -113,12 +113,11 @@ impl Link {
                 tokio::time::sleep(self.ping_every).await;
                 ping.await;
             };
-            let age = connection.age();
             tokio::select! {
                 why = connection.lost() => return why,
                 () = probe => nonce += 1,
                 Some(condemned) = self.condemned.recv() => {
-                    let patient = condemned.why == Why::ReadOnly && age < READ_ONLY_PATIENCE;
+                    let patient = condemned.why == Why::ReadOnly && connection.age() < READ_ONLY_PATIENCE;
                     if condemned.generation == generation && !patient {
                         return ServerError::new(match condemned.why {
                             Why::Silent => "the server does not answer",

@@ -352,3 +352,69 @@ async fn whatever_breaks_the_answer_is_true() {
         "{executed} executed, {unknown} unknown"
     );
 }
+
+#[tokio::test]
+async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
+    let server = Server::start();
+    let recorder = Arc::new(Recorder::default());
+    // No ping comes before that.
+    let options = Options {
+        heartbeat: 3 * BOUND,
+        ..OPTIONS
+    };
+    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.tell("REPLICAOF 127.0.0.1 1");
+    let result = store.call(Append("a".to_owned())).await;
+    assert!(matches!(result, Err(Failure::NotExecuted(_))), "{result:?}");
+    // Well before the ping.
+    let left = tokio::time::timeout(BOUND / 2, until("left", || recorder.reconnects() > 0));
+    left.await.unwrap();
+}
+
+#[tokio::test]
+async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let mut calls: Vec<_> = (0..ROOM + 7).map(|n| start(&store, &n)).collect();
+    // There is room for one, and those who wait go only when there is for many.
+    calls.remove(0).await.unwrap();
+    calls.push(start(&store, &"newcomer"));
+    for call in join_all(calls).await {
+        call.unwrap();
+    }
+    let all = numbers(0..ROOM + 7);
+    assert!(server.tell("LRANGE list 0 -1") == format!("{all} newcomer"));
+}
+
+#[tokio::test]
+async fn a_flood_that_meets_the_flush_keeps_its_order() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    server.tell("SCRIPT FLUSH");
+    let calls: Vec<_> = (0..3 * ROOM).map(|n| start(&store, &n)).collect();
+    for call in join_all(calls.into_iter().rev()).await {
+        call.unwrap();
+    }
+    assert!(server.tell("LRANGE list 0 -1") == numbers(0..3 * ROOM));
+}
+
+#[tokio::test]
+async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    // Each waits in vain, on the one connection: so the first is answered in time, and the second is not.
+    let wait = || {
+        let replicas = Durability {
+            replicas: 1,
+            fsynced: false,
+        };
+        let within = OPTIONS.attempt_timeout * 6 / 10;
+        Arc::clone(store.lane()).call(move || Command::wait(replicas, within))
+    };
+    let (first, second) = tokio::join!(wait(), wait());
+    first.unwrap();
+    assert!(matches!(second, Err(Failure::Unknown(_))), "{second:?}");
+    store.call(Append("a".to_owned())).await.unwrap();
+    assert_eq!(recorder.reconnects(), 0);
+}
