@@ -5,7 +5,11 @@
 //! reply to SUBSCRIBE: if the server refuses it, the error is taken for the reply to the PING. Then every later reply
 //! is off by one, and the connection is replaced. A second task only moves messages on.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,8 +44,11 @@ pub(super) struct Subscriber {
     requests: mpsc::UnboundedReceiver<Request>,
     ping_every: Duration,
     pings: u64,
+    /// Each is confirmed, or one of `asked` or `todo`.
     channels: HashMap<Arc<str>, Channel>,
-    /// What is to be subscribed next, each part by one SUBSCRIBE.
+    /// What was asked for since the last SUBSCRIBE.
+    asked: Vec<Arc<str>>,
+    /// What is to be subscribed before that, each part by one SUBSCRIBE.
     todo: VecDeque<Vec<Arc<str>>>,
 }
 
@@ -89,6 +96,7 @@ impl Subscriber {
             ping_every,
             pings: 0,
             channels: HashMap::new(),
+            asked: Vec::new(),
             todo: VecDeque::new(),
         };
         (subscriber, sender)
@@ -107,13 +115,14 @@ impl Subscriber {
             tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
             match self.serve(&mut connection, &mut missed).await {
                 Verdict::Over => return,
-                Verdict::Lost(error) => {
+                // Nothing is wrong with the server, so there is nothing to wait for. (Of a shard each reply is read for itself: what
+                // was refused is the PING, as it will be again.)
+                Verdict::Refused(_) if !self.sharded => backoff = Backoff::default(),
+                Verdict::Lost(error) | Verdict::Refused(error) => {
                     tracing::warn!(server = self.connector.server(), %error, "the subscriber connection is lost");
                     missed = true;
                     backoff.ended_after(connection.age());
                 }
-                // Nothing is wrong with the server, so there is nothing to wait for.
-                Verdict::Refused(_) => backoff = Backoff::default(),
             }
             drop(connection);
             let former = self.disown();
@@ -136,18 +145,15 @@ impl Subscriber {
         former
     }
 
-    async fn reconnect(&self, backoff: &mut Backoff) -> Connection {
+    /// Opens a connection, and takes in requests meanwhile, so that they don't pile up.
+    async fn reconnect(&mut self, backoff: &mut Backoff) -> Connection {
+        let connector = Arc::clone(&self.connector);
+        let mut connecting = pin!(connect(&connector, backoff));
         loop {
-            tokio::time::sleep(backoff.next()).await;
-            match self.connector.open(Purpose::Messages).await {
-                Ok(connection) => return connection,
-                Err(failure) => {
-                    tracing::debug!(
-                        server = self.connector.server(),
-                        ?failure,
-                        "no subscriber connection"
-                    );
-                }
+            tokio::select! {
+                connection = &mut connecting => return connection,
+                // Nothing is confirmed, so it ends no subscription.
+                Some(request) = self.requests.recv() => drop(self.take_in(request)),
             }
         }
     }
@@ -183,34 +189,12 @@ impl Subscriber {
 
     /// Takes in this request and all others that have come.
     async fn accept(&mut self, request: Request, connection: &Connection) -> Result<(), Verdict> {
-        let mut subscribe = Vec::new();
         let mut unsubscribe = Vec::new();
         let mut next = Some(request);
         while let Some(request) = next {
-            match request {
-                Request::Subscribe(name, waiter) => {
-                    let channel = self.channels.entry(Arc::clone(&name)).or_default();
-                    if channel.status == Status::Confirmed {
-                        let _ = waiter.send(Ok(()));
-                    } else {
-                        channel.waiters.push(waiter);
-                        subscribe.push(name);
-                    }
-                }
-                Request::Forget(name) => drop(self.channels.remove(&name)),
-                Request::Unsubscribe(name) => {
-                    if self
-                        .channels
-                        .remove(&name)
-                        .is_some_and(|channel| channel.status == Status::Confirmed)
-                    {
-                        unsubscribe.push(name);
-                    }
-                }
-            }
+            unsubscribe.extend(self.take_in(request));
             next = self.requests.try_recv().ok();
         }
-        self.todo.push_back(subscribe);
         if unsubscribe.is_empty() {
             return Ok(());
         }
@@ -227,8 +211,48 @@ impl Subscriber {
         pong.map_err(Verdict::from)
     }
 
+    /// Takes a request in. Returns the channel that it ends the subscription to.
+    fn take_in(&mut self, request: Request) -> Option<Arc<str>> {
+        match request {
+            Request::Subscribe(name, waiter) => {
+                let channel = self.channels.entry(name).or_insert_with_key(|name| {
+                    self.asked.push(Arc::clone(name));
+                    Channel::default()
+                });
+                if channel.status == Status::Confirmed {
+                    let _ = waiter.send(Ok(()));
+                } else {
+                    channel.waiters.retain(|waiter| !waiter.is_closed());
+                    channel.waiters.push(waiter);
+                }
+                None
+            }
+            Request::Unsubscribe(name) => self.give_up(&name).then_some(name),
+            Request::Forget(name) => {
+                self.give_up(&name);
+                None
+            }
+        }
+    }
+
+    /// Nobody wants the channel any more. Returns whether it was confirmed.
+    fn give_up(&mut self, name: &Arc<str>) -> bool {
+        let Some(channel) = self.channels.get_mut(name) else {
+            return false;
+        };
+        let confirmed = channel.status == Status::Confirmed;
+        if confirmed {
+            self.channels.remove(name);
+        } else {
+            // It is forgotten when its turn comes.
+            *channel = Channel::default();
+        }
+        confirmed
+    }
+
     /// Subscribes to what is to be subscribed.
     async fn subscribe(&mut self, connection: &Connection) -> Result<(), Verdict> {
+        self.todo.push_back(std::mem::take(&mut self.asked));
         while let Some(mut names) = self.todo.pop_front() {
             names.retain(|name| self.is_wanted(name));
             if names.is_empty() {
@@ -343,6 +367,19 @@ impl From<Failure> for Verdict {
             Failure::Refused(error) => Verdict::Refused(error),
             Failure::Unknown(error) | Failure::NotExecuted(error) => Verdict::Lost(error),
             Failure::Closed => Verdict::Over,
+        }
+    }
+}
+
+/// Tries until there is a connection.
+async fn connect(connector: &Connector, backoff: &mut Backoff) -> Connection {
+    loop {
+        tokio::time::sleep(backoff.next()).await;
+        match connector.open(Purpose::Messages).await {
+            Ok(connection) => return connection,
+            Err(failure) => {
+                tracing::debug!(server = connector.server(), ?failure, "no subscriber connection");
+            }
         }
     }
 }

@@ -101,3 +101,34 @@ async fn refusals_alone_wake_nobody() {
     assert_eq!(recorder.reconnects(), 0);
     store.time().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_was_being_subscribed_as_the_connection_broke_is_subscribed_on_the_next_one() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let recorder = Arc::new(Recorder::default());
+    let options = Options {
+        attempt_timeout: BOUND,
+        ..OPTIONS
+    };
+    let store = connect_with(options, &wire.url(), &recorder).await.unwrap();
+    wire.freeze_present();
+    let subscribing = tokio::spawn(store.subscribe("c".into()));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    wire.cut_present();
+    subscribing.await.unwrap().unwrap();
+    assert_eq!(server.tell("PUBLISH c x"), "1");
+}
+
+#[tokio::test]
+async fn a_channel_that_was_given_up_meanwhile_is_not_subscribed() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    let mut given_up = store.subscribe("given up".into());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(given_up.as_mut().poll(&mut context).is_pending());
+    store.unsubscribe("given up");
+    store.subscribe("c".into()).await.unwrap();
+    assert!(matches!(given_up.await, Err(Failure::Unknown(_))));
+    assert_eq!(server.tell("PUBSUB CHANNELS"), "c");
+}

@@ -1,0 +1,79 @@
+//! The subscriber while nothing goes well.
+
+use tokio::time::sleep;
+
+use super::super::tests::server::{Server, free_port};
+use super::super::tests::{OPTIONS, Recorder};
+use super::*;
+
+const CHANNEL: &str = "fairlock:unlock:{a}:c";
+
+fn subscriber(url: &str, sharded: bool) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+    let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
+    let nobody: Weak<Recorder> = Weak::new();
+    Subscriber::new(
+        ServerId::default(),
+        sharded,
+        Arc::new(connector),
+        nobody,
+        OPTIONS.heartbeat,
+    )
+}
+
+fn subscribe() -> (Request, oneshot::Receiver<Result<(), Failure>>) {
+    let (waiter, told) = oneshot::channel();
+    (Request::Subscribe(CHANNEL.into(), waiter), told)
+}
+
+#[tokio::test]
+async fn requests_are_taken_in_while_there_is_no_connection() {
+    let (subscriber, requests) = subscriber(&format!("redis://127.0.0.1:{}", free_port()), false);
+    let running = tokio::spawn(subscriber.run(None));
+    let (request, told) = subscribe();
+    requests.send(request).unwrap();
+    requests.send(Request::Unsubscribe(CHANNEL.into())).unwrap();
+    assert!(told.await.is_err(), "unsubscribed meanwhile");
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() {
+    let (mut subscriber, _requests) = subscriber("redis://127.0.0.1", false);
+    for _ in 0..3 {
+        for _ in 0..3 {
+            // Whoever asked before has lost patience.
+            let (request, _) = subscribe();
+            assert!(subscriber.take_in(request).is_none());
+        }
+        assert_eq!(subscriber.channels[CHANNEL].waiters.len(), 1);
+        assert!(subscriber.take_in(Request::Unsubscribe(CHANNEL.into())).is_none());
+    }
+    assert_eq!(subscriber.asked.len(), 1);
+    assert!(!subscriber.is_wanted(&CHANNEL.into()));
+    assert!(subscriber.channels.is_empty());
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
+    let server = Server::start();
+    server.tell("ACL SETUSER u on >p ~* &* +@all -ping");
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
+    let (subscriber, requests) = subscriber(&url, true);
+    let running = tokio::spawn(subscriber.run(None));
+    let (request, told) = subscribe();
+    requests.send(request).unwrap();
+    told.await.unwrap().unwrap();
+    let connections = || -> u32 {
+        let stats = server.tell("INFO stats");
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    let before = connections();
+    sleep(OPTIONS.heartbeat).await;
+    let made = connections() - before;
+    // After 0, 20, 40 … ms; one is this question's.
+    assert!((2..15).contains(&made), "{made}");
+    running.abort();
+}
