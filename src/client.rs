@@ -282,4 +282,15 @@ mod tests {
         client.forget_anchors(server);
         assert_eq!(client.local(server, deadline, span), None);
     }
+
+    #[test]
+    fn no_deadline_is_reckoned_by_the_clock_of_another_server() {
+        let listener: Arc<dyn Listener> = Arc::new(Deaf);
+        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
+        let first = store.time().now_or_never().unwrap().unwrap();
+        let span = Duration::from_secs(5);
+        let deadline = first.at.now.after(span);
+        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
+        assert_eq!(client.local(ServerId(first.from.0 + 1), deadline, span), None);
+    }
 }

@@ -261,6 +261,34 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
+    fn no_grant_lasts_longer_than_its_lease() {
+        let terms = |length, max_hold| Terms {
+            length,
+            fixed: false,
+            max_hold,
+            claim_window: 5_000 * MS,
+        };
+        assert_eq!(terms(1_000 * MS, None).grant(), 1_000 * MS);
+        assert_eq!(terms(30_000 * MS, Some(2_000 * MS)).grant(), 2_000 * MS);
+        assert_eq!(terms(30_000 * MS, None).grant(), 5_000 * MS);
+    }
+
+    #[test]
+    fn a_fixed_lease_ends_with_the_shorter_of_its_length_and_its_maximum_hold() {
+        let granted = ServerTime::from_ms(1_000_000);
+        for (length, max_hold, lasts) in [(10, 4, 4), (4, 10, 4)] {
+            let terms = Terms {
+                length: length * 1_000 * MS,
+                fixed: true,
+                max_hold: Some(max_hold * 1_000 * MS),
+                claim_window: 5_000 * MS,
+            };
+            assert_eq!(terms.cap(granted), granted.after(lasts * 1_000 * MS));
+            assert_eq!(terms.ends_by_max_hold(), max_hold < length);
+        }
+    }
+
+    #[test]
     fn a_local_deadline_never_comes_after_the_servers() {
         let server_ahead = Duration::from_secs(1_000_000);
         for span in [100 * MS, 3_000 * MS, 30_000 * MS, 86_400_000 * MS] {

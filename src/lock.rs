@@ -1,5 +1,8 @@
 //! A lock: a name and options. Making one does no I/O.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,6 +7,8 @@
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(test)]
+pub(crate) mod scripted;
 
 use std::fmt;
 use std::pin::Pin;

@@ -71,6 +71,9 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
         (new().prefix("a}"), "prefix \"a}\"", "brace"),
         (new().prefix("a".repeat(513)), "prefix", "512 bytes"),
         (new().prefix("a:queue"), "\"a:queue\"", "must not end"),
+        (new().prefix("a:clients"), "\"a:clients\"", "must not end"),
+        (new().prefix("a:unlock"), "\"a:unlock\"", "must not end"),
+        (new().prefix("a:spin"), "\"a:spin\"", "must not end"),
     ];
     for (builder, value, limit) in cases {
         // Nobody listens there: whoever tried to connect would be told that.

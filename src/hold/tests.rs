@@ -85,3 +85,9 @@ async fn how_it_ended_first_counts() {
     assert_eq!(hold.end(LostReason::Taken), Some(LostReason::Released));
     assert_eq!(hold.lost().await.reason(), LostReason::Released);
 }
+
+#[tokio::test(start_paused = true)]
+async fn it_is_its_maximum_hold_that_ends_it_only_if_it_lasted_until_then() {
+    // Nobody renews it.
+    assert_eq!(hold(Some(2 * LEASE)).lost().await.reason(), LostReason::Expired);
+}

@@ -4,6 +4,7 @@ use futures_util::FutureExt;
 use tokio::time::{advance, sleep};
 
 use super::*;
+use crate::store::scripted::{Fate, client};
 use crate::{LockManager, MemoryStore};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -73,4 +74,62 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
     assert_eq!(guard.lost().await.reason(), LostReason::Expired);
     let next = others.lock("a").acquire_timeout(LEASE / 10).await;
     assert!(next.is_ok(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(locks.close().await.is_err(), "it holds a lock");
+    assert!(tasks() > 0);
+    guard.release().await.unwrap();
+    sleep(LEASE).await;
+    assert_eq!(tasks(), 0);
+}
+
+/// Withdraws a request, of which this is to become; returns how often that was tried.
+async fn withdrawn(fate: Fate) -> usize {
+    let (locks, seen) = client(&MemoryStore::new(), &[fate]);
+    let request = Request::new(&locks.service().client().id, LEASE, 1, None);
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let keeper = locks.service().keeper();
+    keeper.out(&keys, &request, true, &Arc::default());
+    keeper.drained().await;
+    seen.releases()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_the_server_refuses_is_not_repeated() {
+    assert_eq!(withdrawn(Fate::Refused).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_was_cut_short_is_repeated() {
+    assert_eq!(withdrawn(Fate::CutShort).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    guard.release().await.unwrap();
+    service.keeper().renew(&hold).await.unwrap();
+    assert_eq!(locks.stats().lost, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_lost_is_not_renewed_back_to_life() {
+    let locks = LockManager::builder()
+        .lease(LEASE)
+        .in_memory(&MemoryStore::new())
+        .unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    // The process stands still until nearly the end: the server has the hold still.
+    assert!(advance(LEASE - Duration::from_millis(1)).now_or_never().is_none());
+    assert!(guard.is_lost());
+    let renewed = guard.renew().now_or_never().unwrap();
+    assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
 }

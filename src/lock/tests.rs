@@ -1,0 +1,24 @@
+//! What a forced release tells when it takes more than one call.
+
+use crate::MemoryStore;
+use crate::store::scripted::{Fate, client};
+
+/// What the first call of a forced release comes to, and how many there are.
+async fn forced(fate: Fate) -> (bool, usize) {
+    let store = MemoryStore::new();
+    let (others, _) = client(&store, &[]);
+    let guard = others.lock("a").acquire().await.unwrap();
+    let (locks, seen) = client(&store, &[fate]);
+    let released = locks.lock("a").force_release(guard.fence()).await.unwrap();
+    (released, seen.releases())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_whose_reply_was_lost_is_told_as_done() {
+    assert_eq!(forced(Fate::Unheard).await, (true, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_that_was_cut_short_is_repeated() {
+    assert_eq!(forced(Fate::CutShort).await, (true, 2));
+}
