@@ -181,4 +181,12 @@ mod tests {
         };
         assert_eq!(error.to_string(), "Connection refused");
     }
+
+    #[test]
+    fn a_cluster_that_is_down_leaves_it_open_what_was_executed() {
+        assert!(matches!(
+            sorted("CLUSTERDOWN The cluster is down"),
+            Failure::Unknown(_)
+        ));
+    }
 }

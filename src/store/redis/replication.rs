@@ -215,25 +215,29 @@ fn advised(failure: Failure) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::OPTIONS;
     use super::super::tests::server::Server;
     use super::*;
+    use crate::key::{ClientId, Keys, Request};
+    use crate::lease::{Fence, ServerTime};
 
-    #[tokio::test]
-    async fn a_connection_does_not_speak_for_the_one_before() {
-        let server = Server::start();
+    async fn replication(server: &Server) -> Replication {
         let options = Options {
-            attempt_timeout: Duration::from_secs(1),
-            server_timeout: Duration::from_secs(1),
-            heartbeat: Duration::from_secs(3),
-            connections: 1,
             durability: Durability {
                 replicas: 1,
                 fsynced: false,
             },
+            ..OPTIONS
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
         let connection = connector.open(Purpose::Replication).await.unwrap();
-        let replication = Replication::start(ServerId::default(), &connector, options, Some(connection));
+        Replication::start(ServerId::default(), &connector, options, Some(connection))
+    }
+
+    #[tokio::test]
+    async fn a_connection_does_not_speak_for_the_one_before() {
+        let server = Server::start();
+        let replication = replication(&server).await;
         let enter = async |generation| {
             let (got, told) = oneshot::channel();
             let since = Instant::now();
@@ -248,5 +252,24 @@ mod tests {
         };
         assert!(matches!(enter(1).await, Ok(0)), "its own");
         assert!(matches!(enter(0).await, Err(Failure::Unknown(_))), "another");
+    }
+
+    #[tokio::test]
+    async fn of_a_hold_that_is_gone_nobody_is_asked_who_has_it() {
+        let server = Server::start();
+        let replication = replication(&server).await;
+        // Whoever wanted to wait would be told so.
+        replication.tasks[1].abort();
+        let call = Renew {
+            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
+            request: Request::new(&ClientId::from_number(1), OPTIONS.heartbeat, 1, None),
+            fence: Fence::new(1).unwrap(),
+            lease: OPTIONS.heartbeat,
+            cap: ServerTime::MAX,
+        };
+        let answer = replication.confirm(call, OPTIONS.attempt_timeout, false).await;
+        let Confirmed { renewed, got } = answer.unwrap().reply;
+        assert!(!matches!(renewed, Renewed::Until(_)), "{renewed:?}");
+        assert_eq!(got, 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Connecting, staying connected, and the end.
 
+use super::super::lane::Why;
 use super::*;
 
 #[tokio::test]
@@ -147,4 +148,25 @@ async fn replaced_connections_leave_nothing_behind() {
     }
     until("as many tasks as before", || tasks() == before).await;
     assert_eq!(server.tell("CLIENT LIST").lines().count(), 3);
+}
+
+#[tokio::test]
+async fn what_is_said_of_a_connection_does_not_end_the_next_one() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    for _ in 0..10 {
+        store.lane().condemn(1, Why::OutOfStep);
+    }
+    until("replaced", || recorder.reconnects() > 0).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+    assert_eq!(recorder.reconnects(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_leaves_no_connection() {
+    let server = Server::start();
+    let (store, _recorder) = store(&server.url()).await;
+    drop(store);
+    let connected = || server.tell("CLIENT LIST").lines().count() > 1;
+    until("disconnected", || !connected()).await;
 }
