@@ -6,11 +6,14 @@ const ACQUIRE: &str = "src/acquire.rs";
 const ANCHORS: &str = "src/anchors.rs";
 const AGENDA: &str = "src/agenda.rs";
 const CLIENT: &str = "src/client.rs";
+const GUARD: &str = "src/guard.rs";
 const HELD: &str = "src/held.rs";
 const HOLD: &str = "src/hold.rs";
 const ATTENDANT: &str = "src/attendant.rs";
 const KEEPER: &str = "src/keeper.rs";
 const LEASE: &str = "src/lease.rs";
+const LOCK: &str = "src/lock.rs";
+const REPLICATION: &str = "src/replication.rs";
 const ROOM: &str = "src/room.rs";
 const ROOMS: &str = "src/rooms.rs";
 const SCRIPT: &str = "src/script.rs";
@@ -28,7 +31,6 @@ const REPLIES: &[&str] = &["--test faults replies::"];
 const WAITERS: &[&str] = &["--test faults waiters::"];
 const NETWORK: &[&str] = &["--test faults network::"];
 const MIGRATION: &[&str] = &["--test cluster migration::"];
-const FLOOD: &[&str] = &["--lib flood"];
 const READERS: &[&str] = &["--lib fuzzing"];
 
 #[rustfmt::skip]
@@ -59,6 +61,12 @@ pub(super) const EDITS: &[Edit] = &[
         "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
     edit("another server's clock is not taken for the last one's", CLIENT, ".anchors.clear();", ".anchors.local(ServerTime::default());",
         &["--lib client", "--test faults forgetful::"]),
+    edit("no deadline of one server is reckoned by the clock of another", CLIENT,
+        "clocks.known.get(&server)?.anchors.local(deadline, now, span)", "clocks.known.values().next()?.anchors.local(deadline, now, span)",
+        &["--lib client"]),
+
+    edit("a guard that is lost is not renewed back to life", GUARD,
+        "        self.check()?;\n        self.held\n            .keeper()", "        self.held\n            .keeper()", KEEPER_TESTS),
 
     edit("a hold that nobody reads releases itself", HELD,
         "        self.keeper.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
@@ -66,6 +74,10 @@ pub(super) const EDITS: &[Edit] = &[
         &[PROMISES, "--test lease on_a_server"]),
     edit("a closed client stays for a release that is dropped", HELD,
         "        let _stay = self.keeper.stay();\n        let mut held = self;", "        let mut held = self;", &["--test faults unwilling::"]),
+    edit("a release that was given up is left to the keeper", HELD,
+        "held.settled = !matches!(released, Err(Error::Unavailable(_)));", "held.settled = true;", &["--test faults unwilling::"]),
+    edit("a late release tells whether somebody else had the lock since", HELD,
+        "            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),\n", "", IN_MEMORY),
 
     edit("a guard looks at the clock", HOLD, "None if self.clock.now() >= state.deadline =>", "None if false =>", IN_MEMORY),
     edit("lost resolves at the deadline by itself", HOLD,
@@ -78,6 +90,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a pushed grant was given for a claim window", HOLD, "let granted_for = if grant.pushed {", "let granted_for = if false {", IN_MEMORY),
     edit("a renewal that fails leaves doubt until one succeeds", HOLD, "        state.in_doubt = false;\n", "", NETWORK),
     edit("a hold that was ended stays ended as it was", HOLD, "before.or(Some(reason))", "Some(reason)", HOLD_TESTS),
+    edit("a lease that ran out before its maximum hold says expired", HOLD,
+        "!self.is_short_of_cap(state) && self.terms.ends_by_max_hold()", "self.terms.ends_by_max_hold()", HOLD_TESTS),
+    edit("who watches a lease is told of its release", HOLD, "        self.ended.notify_waiters();\n", "", IN_MEMORY),
 
     edit("no word is sent for a request that all was answered of", KEEPER,
         "if at_once || trail.unanswered().is_some() {", "if at_once {", REPLIES),
@@ -109,6 +124,24 @@ pub(super) const EDITS: &[Edit] = &[
         "self.client.is_closed() && self.pending() == 0", "self.client.is_closed()", IN_MEMORY),
     edit("holds are kept after their client is closed", KEEPER,
         "next.is_none() && self.client.is_closed()", "self.client.is_closed()", IN_MEMORY),
+    edit("a closed client ends once its last release is confirmed", KEEPER,
+        "            self.idle.notify_waiters();\n            self.wake_if_closing();\n", "            self.idle.notify_waiters();\n", KEEPER_TESTS),
+    edit("close returns as soon as all is confirmed", KEEPER,
+        "            self.idle.notify_waiters();\n            self.wake_if_closing();\n", "            self.wake_if_closing();\n", IN_MEMORY),
+    edit("a withdrawal that the server refuses is not repeated for ever", KEEPER,
+        "Err(Failure::Closed | Failure::Refused(_)) => return None,\n                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,",
+        "Err(Failure::Closed) => return None,\n                Err(_) => backoff.pause().await,", KEEPER_TESTS),
+    edit("a withdrawal that was cut short is repeated", KEEPER, "                Ok(answer) if answer.reply.more => {}\n", "", KEEPER_TESTS),
+    edit("a hold that was released is not counted as lost", KEEPER,
+        "if hold.end(reason).is_none() {", "{\n            let _ = hold.end(reason);", KEEPER_TESTS),
+    edit("a hold that is being renewed keeps its place in the schedule", KEEPER,
+        "        schedule\n            .looks\n            .insert((deadline, hold.request.clone()), Arc::clone(&hold));\n", "", IN_MEMORY),
+    edit("renewals that are due at one time go out in batches", KEEPER,
+        "next = next.map(|next| next.max(batch_over));", "let _ = batch_over;", &["--test lease on_a_real_server"]),
+    edit("a release is not repeated for ever", KEEPER, " || self.client.now() >= give_up", "", &["--test faults forgetful::"]),
+    edit("a release that is refused is told at once", KEEPER,
+        "if matches!(failure, Failure::Refused(_) | Failure::Closed) || self.client.now()", "if matches!(failure, Failure::Closed) || self.client.now()",
+        &["--test faults refusals::"]),
 
     edit("a deadline counts from the sending", LEASE,
         "self.sent.after(span.saturating_sub(drift(span) + MARGIN))", "self.received.after(span.saturating_sub(drift(span) + MARGIN))", UNITS),
@@ -127,6 +160,19 @@ pub(super) const EDITS: &[Edit] = &[
         "self.max_hold.map_or(self.length, |max| max.min(self.length))", "self.length", UNITS),
     edit("a hold is renewed when a third is used up", LEASE, "now.after(deadline.since(now) / 3)\n}\n\n/// When to repeat",
         "now.after(deadline.since(now) * 2)\n}\n\n/// When to repeat", UNITS),
+    edit("a pushed grant lasts no longer than its lease", LEASE, "self.claim_window.min(self.lease())", "self.claim_window", UNITS),
+    edit("a fixed lease ends with its maximum hold too", LEASE, "            max_hold.min(self.length)\n", "            self.length\n", UNITS),
+
+    edit("a forced release whose reply was lost is told as done", LOCK,
+        "let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;", "let done_before = false && unknown;", &["--lib lock::"]),
+    edit("a forced release that was cut short is repeated", LOCK,
+        "                if !answer.reply.more {\n                    return Ok(released);\n                }\n", "                if true {\n                    return Ok(released);\n                }\n",
+        &["--lib lock::"]),
+
+    edit("a grant that is not confirmed is given back before that is told", REPLICATION, "    let _ = held.release().await;\n", "    drop(held);\n",
+        &["--test replicas"]),
+    edit("the server's word on who has a grant is waited for", REPLICATION,
+        "tokio::time::timeout(left * 3 / 2, asked)", "tokio::time::timeout(left, asked)", &["--test replicas"]),
 
     edit("a room whose client lost a lease opens its record again", ROOM, "state.record == Some(losses)", "state.record.is_some()",
         &[ROOM_TESTS, PROMISES, "--test faults holders::", "--test faults waiters::"]),
@@ -178,12 +224,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a reply to another request is not accepted", SCRIPT, "if words.text()? != request {", "if words.text()?.is_empty() {", READERS),
     edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),
     edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
-    edit("replicas do not stand in for the disk of the primary", "src/store/redis/commands.rs", ".min(durability.replicas)", "", &["--lib commands"]),
-    edit("a flood of acquires is sent as others are answered", "src/store/redis/flights.rs", "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()", "true", FLOOD),
-    edit("a flood whose answers nobody reads holds up nobody", "src/store/redis/lane.rs",
-        "        self.mark(state);\n        Ok(Entry::Parked(resumed))", "        drop(state);\n        Ok(Entry::Parked(resumed))", FLOOD),
-    edit("renewals go ahead of a flood", "src/store/redis/lane.rs", "let goes = !command.gives_way || (", "let goes = (", FLOOD),
-    edit("who waits behind a flood is not given up while it is answered", "src/store/redis/lane.rs",
-        "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", FLOOD),
     edit("a request id is cut where its parts are", "src/key.rs", "text.is_ascii()\n            && ", "", READERS),
+    edit("no prefix ends like any kind of key", "src/key.rs",
+        "[\"queue\", \"clients\", \"unlock\", \"spin\"]", "[\"queue\", \"clients\", \"unlock\", \"queue\"]", &["--test settings"]),
 ];

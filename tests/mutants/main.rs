@@ -9,6 +9,7 @@ mod client;
 #[cfg(unix)]
 mod gate;
 mod lua;
+mod store;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -67,7 +68,7 @@ impl Edit {
 }
 
 fn edits() -> impl Iterator<Item = &'static Edit> {
-    lua::EDITS.iter().chain(client::EDITS)
+    lua::EDITS.iter().chain(client::EDITS).chain(store::EDITS)
 }
 
 fn root() -> &'static Path {

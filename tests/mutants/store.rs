@@ -1,0 +1,91 @@
+//! The guards of the way to the servers, in the order of the files.
+
+use super::{Edit, edit};
+
+const CLUSTER: &str = "src/store/redis/cluster.rs";
+const COMMANDS: &str = "src/store/redis/commands.rs";
+const CONNECTION: &str = "src/store/redis/connection.rs";
+const CONNECTOR: &str = "src/store/redis/connector.rs";
+const FAILURE: &str = "src/store/redis/failure.rs";
+const FLIGHTS: &str = "src/store/redis/flights.rs";
+const LANE: &str = "src/store/redis/lane.rs";
+const LINK: &str = "src/store/redis/link.rs";
+const REDIS: &str = "src/store/redis.rs";
+const ROUNDS: &str = "src/store/redis/replication.rs";
+const SENTINEL: &str = "src/store/redis/sentinel.rs";
+const SLOTS: &str = "src/store/redis/cluster/slots.rs";
+const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
+const WATCH: &str = "src/store/redis/cluster/watch.rs";
+
+const CALLS: &[&str] = &["--lib calls"];
+const CLUSTER_TESTS: &[&str] = &["--lib cluster::"];
+const CONNECTIONS: &[&str] = &["--lib connections"];
+const FAILURES: &[&str] = &["--lib failure"];
+const FLOOD: &[&str] = &["--lib flood"];
+const MIGRATION: &[&str] = &["--test cluster migration::"];
+const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a client that is dropped leaves no connection", REDIS,
+        "    fn drop(&mut self) {\n        self.close();\n    }", "    fn drop(&mut self) {}", CONNECTIONS),
+
+    edit("a channel is left where its slot was, as it has to be", CLUSTER, "if self.publishing.ends_with_the_slot() {", "if true {", CLUSTER_TESTS),
+    edit("a server that has left the cluster does not close the client", CLUSTER,
+        "Failure::Closed if !self.is_closed() => {", "Failure::Closed if false => {", &["--test cluster failover::"]),
+    edit("slots that there are not are not believed", SLOTS, "(first <= last && !servers.is_empty())", "(!servers.is_empty())", CLUSTER_TESTS),
+    edit("those whom the user names are asked before those that may be gone", WATCH,
+        "        let mut others = self.connector.seeds().to_vec();\n        others.extend(self.table().addresses().into_iter().rev());\n",
+        "        let mut others = self.table().addresses();\n        others.extend_from_slice(self.connector.seeds());\n", CLUSTER_TESTS),
+
+    edit("replicas do not stand in for the disk of the primary", COMMANDS, ".min(durability.replicas)", "", &["--lib commands"]),
+    edit("a server that imports a slot is told to answer all the same", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
+
+    edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
+
+    edit("a failover ends the connections to the former primary", CONNECTOR,
+        "Ok(connection) => Ok(connection.until(sentinels.successor_of(primary))),", "Ok(connection) => Ok(connection),", &["--test failover by_hand"]),
+
+    edit("a cluster that is down leaves it open what was executed", FAILURE,
+        "Some(\"CLUSTERDOWN\") => Failure::Unknown(words(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(words(error)),", FAILURES),
+
+    edit("a flood of acquires is sent as others are answered", FLIGHTS, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()", "true", FLOOD),
+
+    edit("renewals go ahead of a flood", LANE, "let goes = !command.gives_way || (", "let goes = (", FLOOD),
+    edit("who waits behind a flood is not given up while it is answered", LANE,
+        "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", FLOOD),
+    edit("a flood whose answers nobody reads holds up nobody", LANE,
+        "        self.mark(state);\n        Ok(Entry::Parked(resumed))", "        drop(state);\n        Ok(Entry::Parked(resumed))", FLOOD),
+    edit("no newcomer goes ahead of those who wait for room", LANE, "(state.parked.is_empty() && self.flights.has_room())", "self.flights.has_room()", FLOOD),
+    edit("who waits for room waits for the scripts too", LANE,
+        "        if state.healing {\n            return;\n        }\n        let client = client.clone();", "        let client = client.clone();", FLOOD),
+    edit("of those who wait no more go than there is room for", LANE, "if next.key().gives_way && !self.flights.has_room() {", "if false {", FLOOD),
+    edit("a call whose caller is gone is not sent", LANE, "if !resume.is_closed() {", "if true {", CALLS),
+    edit("one slow answer does not condemn a connection that answers others", LANE,
+        "*error.kind() == ErrorKind::Timeout && !self.has_heard_since(sent)", "*error.kind() == ErrorKind::Timeout", CALLS),
+
+    edit("a dead connection is found out though nothing is called", LINK, "                ping.await;\n", "                drop(ping);\n", CONNECTIONS),
+    edit("a replica is left at its first word once its connection is of age", LINK, "connection.age() < READ_ONLY_PATIENCE", "self.ping_every > READ_ONLY_PATIENCE", CALLS),
+    edit("what is said of a connection does not end the next one", LINK, "if condemned.generation == generation && !patient {", "if !patient {", CONNECTIONS),
+
+    edit("a hold that is gone is confirmed by nobody", ROUNDS,
+        "            if !matches!(answer.reply, Renewed::Until(_)) {\n                return Ok(answer.confirmed(0));\n            }\n", "", &["--lib replication::"]),
+    edit("replicas are asked on the connection that the hold was renewed on", ROUNDS,
+        "*generation != entrant.generation", "*generation == u64::MAX", &["--lib replication::"]),
+
+    edit("more than half of the sentinels are heard", SENTINEL,
+        "while count <= self.configs.len() / 2 {", "while count < 1 {", &["--test failover of_sentinels_that_differ"]),
+
+    edit("what was being subscribed as the connection broke is subscribed on the next one", SUBSCRIBER,
+        "Verdict::Lost(_) | Verdict::Over => self.todo.push_front(names),", "Verdict::Lost(_) | Verdict::Over => {}", SUBSCRIPTIONS),
+    edit("a channel that was given up meanwhile is not subscribed", SUBSCRIBER, "            names.retain(|name| self.is_wanted(name));\n", "", SUBSCRIPTIONS),
+    edit("a user who may not ping is not reconnected in a rush", SUBSCRIBER, "Verdict::Refused(_) if !self.sharded =>", "Verdict::Refused(_) =>", SUBSCRIPTIONS),
+    edit("requests do not pile up while there is no connection", SUBSCRIBER,
+        "Some(request) = self.requests.recv() => drop(self.take_in(request)),", "Some(()) = std::future::ready(None) => {}", SUBSCRIPTIONS),
+    edit("a channel that is asked for again and again is to be subscribed once", SUBSCRIBER,
+        "            *channel = Channel::default();\n", "            self.channels.remove(name);\n", SUBSCRIPTIONS),
+    edit("who waits is told of a reconnect once all is subscribed again", SUBSCRIBER,
+        "            if let Err(verdict) = self.subscribe(connection).await {\n                return verdict;\n            }\n            if std::mem::take(missed) {\n                if let Some(listener) = self.listener.upgrade() {\n                    listener.reconnected(self.server);\n                }\n            }\n",
+        "            if std::mem::take(missed) {\n                if let Some(listener) = self.listener.upgrade() {\n                    listener.reconnected(self.server);\n                }\n            }\n            if let Err(verdict) = self.subscribe(connection).await {\n                return verdict;\n            }\n",
+        SUBSCRIPTIONS),
+];
