@@ -79,7 +79,8 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
 #[tokio::test(start_paused = true)]
 async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let locks = LockManager::in_memory();
+    // The release takes a while.
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::Unheard]);
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(locks.close().await.is_err(), "it holds a lock");
     assert!(tasks() > 0);
