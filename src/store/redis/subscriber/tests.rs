@@ -1,22 +1,54 @@
 //! The subscriber while nothing goes well.
 
+use std::fmt;
+use std::sync::Mutex;
+
 use tokio::time::sleep;
 
 use super::super::tests::server::{Server, free_port};
-use super::super::tests::{OPTIONS, Recorder};
+use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 
+/// Looks, as it is told of a reconnect, how many listen to the channel.
+struct Witness {
+    server: Server,
+    listeners: Mutex<Option<String>>,
+}
+
+impl Listener for Witness {
+    fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+
+    fn reconnected(&self, _: ServerId) {
+        let listeners = self.server.tell(&format!("PUBSUB NUMSUB {CHANNEL}"));
+        *self.listeners.lock().unwrap() = Some(listeners);
+    }
+}
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Witness")
+    }
+}
+
 fn subscriber(url: &str, sharded: bool) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+    telling(Weak::<Recorder>::new(), url, sharded)
+}
+
+fn telling(
+    listener: Weak<dyn Listener>,
+    url: &str,
+    sharded: bool,
+) -> (Subscriber, mpsc::UnboundedSender<Request>) {
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
-    let nobody: Weak<Recorder> = Weak::new();
+    let ping_every = OPTIONS.heartbeat;
     Subscriber::new(
         ServerId::default(),
         sharded,
         Arc::new(connector),
-        nobody,
-        OPTIONS.heartbeat,
+        listener,
+        ping_every,
     )
 }
 
@@ -75,5 +107,24 @@ async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
     let made = connections() - before;
     // After 0, 20, 40 … ms; one is this question's.
     assert!((2..15).contains(&made), "{made}");
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_reconnect_is_told_once_all_is_subscribed_again() {
+    let witness = Arc::new(Witness {
+        server: Server::start(),
+        listeners: Mutex::default(),
+    });
+    let listener: Weak<Witness> = Arc::downgrade(&witness);
+    let (subscriber, requests) = telling(listener, &witness.server.url(), false);
+    let running = tokio::spawn(subscriber.run(None));
+    let (request, told) = subscribe();
+    requests.send(request).unwrap();
+    told.await.unwrap().unwrap();
+    witness.server.tell("CLIENT KILL TYPE pubsub");
+    let listeners = || witness.listeners.lock().unwrap().clone();
+    until("told", || listeners().is_some()).await;
+    assert_eq!(listeners(), Some(format!("{CHANNEL} 1")));
     running.abort();
 }

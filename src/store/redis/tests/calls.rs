@@ -372,10 +372,21 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     left.await.unwrap();
 }
 
+/// A store whose calls may take long, as those of a flood do on a busy machine.
+async fn patient(server: &Server) -> (Arc<RedisStore>, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder::default());
+    let options = Options {
+        attempt_timeout: BOUND,
+        ..OPTIONS
+    };
+    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    (store, recorder)
+}
+
 #[tokio::test]
 async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
     let server = Server::start();
-    let (store, _recorder) = store(&server.url()).await;
+    let (store, _recorder) = patient(&server).await;
     let mut calls: Vec<_> = (0..ROOM + 7).map(|n| start(&store, &n)).collect();
     // There is room for one, and those who wait go only when there is for many.
     calls.remove(0).await.unwrap();
@@ -390,7 +401,7 @@ async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
 #[tokio::test]
 async fn a_flood_that_meets_the_flush_keeps_its_order() {
     let server = Server::start();
-    let (store, _recorder) = store(&server.url()).await;
+    let (store, _recorder) = patient(&server).await;
     server.tell("SCRIPT FLUSH");
     let mut calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
     // The last one that was sent is the first to read that it has met the flush.
