@@ -134,3 +134,12 @@ async fn a_guard_that_is_lost_is_not_renewed_back_to_life() {
     let renewed = guard.renew().now_or_never().unwrap();
     assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_renews_what_it_holds() {
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(locks.close().await.is_err(), "it holds a lock");
+    sleep(3 * guard.lease().length()).await;
+    assert!(guard.check().is_ok());
+}

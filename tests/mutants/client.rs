@@ -135,7 +135,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that was released is not counted as lost", KEEPER,
         "if hold.end(reason).is_none() {", "{\n            let _ = hold.end(reason);", KEEPER_TESTS),
     edit("a hold that is being renewed keeps its place in the schedule", KEEPER,
-        "        schedule\n            .looks\n            .insert((deadline, hold.request.clone()), Arc::clone(&hold));\n", "", IN_MEMORY),
+        "        schedule\n            .looks\n            .insert((deadline, hold.request.clone()), Arc::clone(&hold));\n", "", KEEPER_TESTS),
     edit("renewals that are due at one time go out in batches", KEEPER,
         "next = next.map(|next| next.max(batch_over));", "let _ = batch_over;", &["--test lease on_a_real_server"]),
     edit("a release is not repeated for ever", KEEPER, " || self.client.now() >= give_up", "", &["--test faults forgetful::"]),
