@@ -166,5 +166,9 @@ mod tests {
         assert_eq!(next(&mut agenda, now), Todo::Question);
         assert!(!agenda.questioned(at(now), true));
         assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
+        assert!(
+            agenda.questioned(at(now), false),
+            "it was there, and is not any more"
+        );
     }
 }

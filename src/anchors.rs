@@ -238,6 +238,36 @@ mod tests {
     }
 
     #[test]
+    fn a_second_smaller_step_back_ends_no_doubt() {
+        let mut anchors = Anchors::default();
+        anchors.record(exchange(0, 1, 1, 0));
+        anchors.record(exchange(2000, 1, 1, 3_600_000));
+        anchors.record(exchange(3000, 1, 1, 3_601_000));
+        assert_eq!(
+            local(&anchors, 7000, 20_000),
+            None,
+            "a push of before the first one"
+        );
+    }
+
+    #[test]
+    fn a_correction_within_the_margin_is_no_reason_for_doubt() {
+        let mut anchors = Anchors::default();
+        anchors.record(exchange(0, 1, 1, 0));
+        anchors.record(exchange(100, 1, 1, 4));
+        assert!(local(&anchors, 5000, 102).is_some());
+    }
+
+    #[test]
+    fn the_time_is_told_by_the_fastest_way_there() {
+        let mut anchors = Anchors::default();
+        for (sent, up) in [(0, 400), (500, 3), (600, 90)] {
+            anchors.record(exchange(sent, up, 5, 0));
+        }
+        assert_eq!(anchors.server_time(tick(900)), Some(server(903)));
+    }
+
+    #[test]
     fn slow_answers_and_clocks_that_drift_are_no_reason_for_doubt() {
         let mut anchors = Anchors::default();
         let mut sent_ms = 0;

@@ -81,3 +81,17 @@ pub struct Holder {
     /// When the latest of their leases ends unless it is renewed.
     pub ttl: Duration,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_lock_never_says_to_try_again_at_once_or_too_early() {
+        for (ttl_ms, after_ms, secs) in [(0, 1, 1), (1, 1, 1), (1000, 1000, 1), (1001, 1001, 2)] {
+            let busy = Busy::of(Duration::from_millis(ttl_ms), 0);
+            assert_eq!(busy.retry_after(), Duration::from_millis(after_ms));
+            assert_eq!(busy.retry_after_secs(), secs);
+        }
+    }
+}

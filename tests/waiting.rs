@@ -106,7 +106,8 @@ async fn a_bounded_wait_ends_in_time_and_leaves_nothing(ground: Ground) {
         waited >= bound && waited <= took + Duration::from_millis(1),
         "{waited:?}"
     );
-    assert!(!retry_after.is_zero() && retry_after <= LONG, "{retry_after:?}");
+    // The holder renews long before half of its lease is over.
+    assert!(retry_after > LONG / 2 && retry_after <= LONG, "{retry_after:?}");
     assert!(error.is_transient());
     assert_eq!(error.retry_after(), Some(retry_after));
     let lock = here.lock("a");

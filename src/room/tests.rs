@@ -2,14 +2,18 @@
 //!
 //! Time stands still unless a test sleeps: what must not wait for a timer is done by [`settle`].
 
+mod failures;
+mod record;
+
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
+use crate::key::ClientId;
 use crate::lease::{Exchange, ServerTime};
 use crate::rooms::Rooms;
 use crate::store::{Contended, Grant, Listener};
-use crate::{Lock, LockGuard, LockManager, MemoryStore};
+use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
 
 const NAME: &str = "a";
 
@@ -28,7 +32,11 @@ impl Scene {
     }
 
     fn on(store: MemoryStore) -> Scene {
-        let client = || LockManager::builder().in_memory(&store).unwrap();
+        Scene::of(store, &LockManager::builder())
+    }
+
+    fn of(store: MemoryStore, builder: &LockManagerBuilder) -> Scene {
+        let client = || builder.clone().in_memory(&store).unwrap();
         let (other, locks) = (client(), client());
         Scene {
             other: other.lock(NAME),
@@ -43,7 +51,7 @@ impl Scene {
     }
 
     fn room(&self) -> Arc<Room> {
-        let keys = Arc::new(Keys::new("fairlock", NAME).unwrap());
+        let keys = keys();
         let channel = keys.channel_of(&self.rooms().client().id);
         self.rooms().enter(&keys, &channel, |_| ()).0
     }
@@ -58,10 +66,35 @@ impl Scene {
     }
 }
 
+fn keys() -> Arc<Keys> {
+    Arc::new(Keys::new("fairlock", NAME).unwrap())
+}
+
 /// Everything happens that needs no time.
 async fn settle() {
     for _ in 0..200 {
         yield_now().await;
+    }
+}
+
+fn exchange(now: Tick, server: ServerTime) -> Exchange {
+    Exchange {
+        sent: now,
+        received: now,
+        now: server,
+    }
+}
+
+/// The answer to a request that is queued as before.
+fn contended() -> Contended {
+    Contended {
+        ttl: Duration::from_secs(30),
+        ticket: None,
+        ahead: 0,
+        seen: true,
+        enqueued: false,
+        denied: false,
+        sibling: None,
     }
 }
 
@@ -247,19 +280,10 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
         record: None,
         again: true,
     };
-    let at = Exchange {
-        sent: now,
-        received: now,
-        now: time,
-    };
+    let at = exchange(now, time);
     let reply = Contended {
-        ttl: Duration::from_secs(1),
-        ticket: None,
-        ahead: 0,
-        seen: true,
-        enqueued: false,
-        denied: false,
         sibling: Some(sibling),
+        ..contended()
     };
     assert_eq!(room.heard(about, &at, Acquired::Contended(reply)), Heard::Queued);
     granted(waiter).await.forget();
@@ -376,4 +400,106 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
     .collect();
     let [one_before, two_before, none] = [0, 1, 2].map(|n: usize| verdicts[n].0);
     assert_eq!(turns, [two_before, one_before, oldest, none]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
+    // It found that out before it heard of its grant, or after.
+    for is_here in [true, false] {
+        let scene = Scene::new();
+        let _guard = scene.other.acquire().await.unwrap();
+        let _waiters = [scene.waiter().await, scene.waiter().await];
+        let room = scene.room();
+        // Later than that the attendant is not put off by the answer.
+        sleep(Duration::from_millis(100)).await;
+        scene.store.flush();
+        let _other = scene.other.acquire().await.unwrap();
+        let number = room.first().unwrap();
+        if !is_here {
+            room.quit(number);
+        }
+        let about = About {
+            number,
+            record: None,
+            again: true,
+        };
+        let reply = Contended {
+            enqueued: true,
+            ..contended()
+        };
+        let client = scene.rooms().client();
+        let at = exchange(client.now(), client.server_time(&keys()));
+        room.heard(about, &at, Acquired::Contended(reply));
+        settle().await;
+        assert_eq!(scene.store.queued(), room.numbers().len(), "{is_here}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    let client = scene.rooms().client();
+    let request = locked(&room.state).waiters[&first].request.clone();
+    let push = Push::write(&Grant {
+        fence: guard.fence(),
+        deadline: client.server_time(&keys()).after(request.grant()),
+        pushed: true,
+        request,
+    });
+    scene.rooms().reconnected(ServerId::default());
+    // By the clock of before it would be in time.
+    room.pushed(ServerId::default(), &push);
+    assert_eq!(room.first(), Some(first));
+    settle().await;
+    handed_over(guard, waiter).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_anothers_request_is_not_taken() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    let room = scene.room();
+    let first = room.first().unwrap();
+    let claim_window = Duration::from_secs(5);
+    let grant = Grant {
+        fence: guard.fence(),
+        deadline: ServerTime::MAX,
+        pushed: true,
+        request: Request::new(&ClientId::from_number(7), claim_window, first, None),
+    };
+    room.tell(&grant, Some(scene.rooms().client().now().after(claim_window)));
+    assert_eq!(room.first(), Some(first));
+    handed_over(guard, waiter).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_as_the_lease_ends_is_not_told_to_try_again_at_once() {
+    let scene = Scene::new();
+    let lease = Duration::from_secs(2);
+    let holder = scene.other.clone().fixed_lease(lease);
+    holder.acquire().await.unwrap().forget();
+    let ended = scene.lock.acquire_timeout(lease).await;
+    let Err(Error::Timeout { retry_after, .. }) = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(retry_after, Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_leaves_its_rooms_at_once() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = tokio::spawn(scene.lock.acquire());
+    settle().await;
+    assert_eq!(scene.rooms().len(), 1);
+    scene.locks.close().await.unwrap();
+    assert!(matches!(waiter.await.unwrap(), Err(Error::Closed)));
+    settle().await;
+    assert_eq!(scene.rooms().len(), 0);
+    released(guard).await;
 }

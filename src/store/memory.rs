@@ -64,6 +64,8 @@ struct Shared {
     origin_us: u64,
     #[cfg(test)]
     skew: inside::Skew,
+    #[cfg(test)]
+    line: inside::Line,
     state: Mutex<State>,
 }
 
@@ -82,6 +84,8 @@ impl Default for Shared {
             origin_us: millis(real) * 1000,
             #[cfg(test)]
             skew: inside::Skew::default(),
+            #[cfg(test)]
+            line: inside::Line::default(),
             state: Mutex::new(State {
                 rules: Rules::new(),
                 last_us: 0,
@@ -163,6 +167,8 @@ impl Client {
         let store = &*self.store;
         let mut state = store.state();
         self.check()?;
+        #[cfg(test)]
+        store.line.call()?;
         let sent = store.clock.now();
         let time = store.at(sent);
         // Calls within one µs, as all are while tokio's clock is paused, still get tickets that tell their order.
@@ -203,6 +209,8 @@ impl Client {
     fn subscribe(self: &Arc<Client>, channel: &Arc<str>) -> Result<(), Failure> {
         let mut state = self.store.state();
         self.check()?;
+        #[cfg(test)]
+        self.store.line.subscription()?;
         let clients = state.subscribers.entry(channel.clone()).or_default();
         if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {
             clients.push(self.clone());

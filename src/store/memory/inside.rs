@@ -1,6 +1,7 @@
 //! What a test sees of a store, and does to it, that no client can.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,8 +9,10 @@ use super::lock::Lock;
 use super::rules::Rules;
 use super::{MemoryStore, Shared, millis};
 use crate::clock::Tick;
+use crate::error::ServerError;
 use crate::key::Request;
 use crate::lease::Fence;
+use crate::store::Failure;
 
 /// A lock that is held, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,31 @@ impl Skew {
     pub(super) fn applied(&self, time: Duration, local: Tick) -> Duration {
         let set_back = *self.set_back.lock().unwrap_or_else(PoisonError::into_inner);
         time + local.since(Tick::ZERO) * self.drift_ppm / 1_000_000 - set_back
+    }
+}
+
+/// How many of the next calls and subscriptions do not arrive, which nobody can know.
+#[derive(Default)]
+pub(super) struct Line {
+    calls: AtomicU32,
+    subscriptions: AtomicU32,
+}
+
+impl Line {
+    pub(super) fn call(&self) -> Result<(), Failure> {
+        Self::pass(&self.calls)
+    }
+
+    pub(super) fn subscription(&self) -> Result<(), Failure> {
+        Self::pass(&self.subscriptions)
+    }
+
+    fn pass(losing: &AtomicU32) -> Result<(), Failure> {
+        let lost = losing.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+        match lost {
+            Ok(_) => Err(Failure::Unknown(ServerError::new("lost"))),
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -63,6 +91,16 @@ impl MemoryStore {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) += span;
         state.last_us = 0;
+    }
+
+    /// Loses so many calls from now on.
+    pub(crate) fn lose_calls(&self, calls: u32) {
+        self.0.line.calls.store(calls, Ordering::Release);
+    }
+
+    /// Loses so many subscriptions from now on.
+    pub(crate) fn lose_subscriptions(&self, subscriptions: u32) {
+        self.0.line.subscriptions.store(subscriptions, Ordering::Release);
     }
 
     /// Forgets all locks, as FLUSHALL does; subscriptions stay.

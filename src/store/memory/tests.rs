@@ -45,8 +45,12 @@ impl Peer {
     }
 
     fn acquire(&self, n: u64) -> Answer<Acquired> {
+        self.acquire_of(keys(), n)
+    }
+
+    fn acquire_of(&self, keys: Arc<Keys>, n: u64) -> Answer<Acquired> {
         let call = Acquire {
-            keys: keys(),
+            keys,
             request: self.request(n),
             mode: Mode::Open,
             lease: Duration::from_secs(30),
@@ -158,6 +162,19 @@ async fn time_is_tokios_and_fences_increase_while_it_stands_still() {
     assert_eq!(fourth.at.now.since(third.at.now), Duration::from_secs(31));
     assert_eq!(fourth.at.sent.since(third.at.received), Duration::from_secs(31));
     assert!(granted(&fourth) > granted(&third));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_in_use_does_not_keep_what_is_over() {
+    let store = MemoryStore::new();
+    let a = Peer::of(&store, 1);
+    for n in 0..3000 {
+        let keys = Keys::new("fairlock", &format!("orders:{n}")).unwrap();
+        a.acquire_of(Arc::new(keys), n);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let kept = store.0.state().rules.locks.len();
+    assert!(kept < 2000, "{kept}");
 }
 
 #[test]

@@ -466,6 +466,43 @@ fn what_is_over_is_dropped_in_passing() {
 }
 
 #[test]
+fn what_is_held_still_is_not_dropped_in_passing() {
+    let mut world = World::new();
+    let keys = world.keys.clone();
+    let lease = Duration::from_secs(600);
+    let call = Acquire {
+        lease,
+        ..world.call(&request(1), Mode::Open)
+    };
+    assert!(matches!(world.run(&call), Acquired::Granted(_)));
+    let owner = Owner::named("me");
+    let spin = SpinAcquire {
+        keys: keys.clone(),
+        owner: owner.clone(),
+        lease,
+    };
+    assert_eq!(
+        world.rules.spin_acquire(&spin, world.now()),
+        SpinAcquired::Held(1)
+    );
+    // Whoever waits is kept for less long than the holder.
+    world.queue(&request(2));
+    world.pass(300_000);
+    for n in 0..2_000 {
+        world.keys = Arc::new(Keys::new("fairlock", &format!("order:{n}")).unwrap());
+        world.grant(&request(1));
+        world.rules.sweep(world.now());
+    }
+    world.keys = keys.clone();
+    world.contended(&request(3), Mode::Try);
+    let release = SpinRelease { keys, owner };
+    assert_eq!(
+        world.rules.spin_release(&release, world.now()),
+        SpinReleased::Left(0)
+    );
+}
+
+#[test]
 fn the_spin_lock_is_counted_and_ends_with_its_lease() {
     let mut world = World::new();
     let (me, other) = (Owner::named("me"), Owner::named("other"));
