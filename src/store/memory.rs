@@ -208,9 +208,9 @@ impl Client {
     /// A client is closed under the store's lock too, so that none subscribes afterwards.
     fn subscribe(self: &Arc<Client>, channel: &Arc<str>) -> Result<(), Failure> {
         let mut state = self.store.state();
-        self.check()?;
         #[cfg(test)]
         self.store.line.subscription()?;
+        self.check()?;
         let clients = state.subscribers.entry(channel.clone()).or_default();
         if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {
             clients.push(self.clone());
