@@ -11,7 +11,6 @@ use futures_util::stream::FuturesUnordered;
 use crate::agenda::Todo;
 use crate::client::as_error;
 use crate::clock::Tick;
-use crate::error::Error;
 use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
 use crate::retry::{Backoff, Patience};
 use crate::room::{Heard, Room};
@@ -25,9 +24,6 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(Tick::ZERO);
     loop {
-        if client.is_closed() {
-            room.fail_all(&Error::Closed);
-        }
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !room.is_empty()) {
             subscription = Subscription::Asked(client.store.subscribe(Arc::clone(&room.channel)));
         }

@@ -50,6 +50,7 @@ struct State {
     /// [`Client::losses`] when the client's record was opened on the server; `None` when there may be none. Questions
     /// keep it fresh while somebody waits, so that it is known for no longer than that.
     record: Option<u64>,
+    /// When the last one left; of no meaning while somebody waits.
     empty_since: Option<Tick>,
 }
 
@@ -132,7 +133,6 @@ impl Room {
             free_at: None,
         };
         let mut state = locked(&self.state);
-        state.empty_since = None;
         state.waiters.insert(request.number(), waiter);
         receiver
     }
@@ -281,9 +281,8 @@ impl Room {
         };
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
-        // 1 ms, since the server cuts its times. An attendant that sleeps in an empty room is to wake for the interval.
+        // An attendant that sleeps in an empty room is to wake for the interval.
         let due = free_at
-            .after(Duration::from_millis(1))
             .min(at.received.after(self.client.options.question_interval()))
             .after(jitter(JITTER));
         let wakes = state.agenda.question_by(due) || was_lost;

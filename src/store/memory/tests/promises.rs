@@ -479,6 +479,7 @@ fn what_is_held_still_is_not_dropped_in_passing() {
     let spin = SpinAcquire {
         keys: keys.clone(),
         owner: owner.clone(),
+        request: Uuid::new_v4(),
         lease,
     };
     assert_eq!(
