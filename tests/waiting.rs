@@ -348,8 +348,11 @@ async fn the_status_tells_holder_and_queue(ground: Ground) {
 
     let lease = Duration::from_secs(20);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
-    let waiters = [tokio::spawn(lock.acquire()), tokio::spawn(lock.acquire())];
-    ground.queued(&lock, 2, 1).await;
+    let mut waiters = Vec::new();
+    for place in 1..=2 {
+        waiters.push(tokio::spawn(lock.acquire()));
+        ground.queued(&lock, place, 1).await;
+    }
     let status = lock.status().await.unwrap();
     assert_eq!(status.waiting, 2);
     let holder = status.holder.unwrap();
