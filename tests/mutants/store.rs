@@ -9,6 +9,7 @@ const CONNECTOR: &str = "src/store/redis/connector.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
 const FLIGHTS: &str = "src/store/redis/flights.rs";
 const LANE: &str = "src/store/redis/lane.rs";
+const PARKING: &str = "src/store/redis/lane/parking.rs";
 const LINK: &str = "src/store/redis/link.rs";
 const REDIS: &str = "src/store/redis.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
@@ -52,15 +53,15 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a flood of acquires is sent as others are answered", FLIGHTS, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()", "true", FLOOD),
 
     edit("renewals go ahead of a flood", LANE, "let goes = !command.gives_way || (", "let goes = (", FLOOD),
-    edit("who waits behind a flood is not given up while it is answered", LANE,
+    edit("who waits behind a flood is not given up while it is answered", PARKING,
         "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", FLOOD),
     edit("a flood whose answers nobody reads holds up nobody", LANE,
         "        self.mark(state);\n        Ok(Entry::Parked(resumed))", "        drop(state);\n        Ok(Entry::Parked(resumed))", FLOOD),
     edit("no newcomer goes ahead of those who wait for room", LANE, "(state.parked.is_empty() && self.flights.has_room())", "self.flights.has_room()", FLOOD),
-    edit("who waits for room waits for the scripts too", LANE,
+    edit("who waits for room waits for the scripts too", PARKING,
         "        if state.healing {\n            return;\n        }\n        let client = client.clone();", "        let client = client.clone();", FLOOD),
-    edit("of those who wait no more go than there is room for", LANE, "if next.key().gives_way && !self.flights.has_room() {", "if false {", FLOOD),
-    edit("a call whose caller is gone is not sent", LANE, "if !resume.is_closed() {", "if true {", CALLS),
+    edit("of those who wait no more go than there is room for", PARKING, "if next.key().gives_way && !self.flights.has_room() {", "if false {", FLOOD),
+    edit("a call whose caller is gone is not sent", PARKING, "if !resume.is_closed() {", "if true {", CALLS),
     edit("one slow answer does not condemn a connection that answers others", LANE,
         "*error.kind() == ErrorKind::Timeout && !self.has_heard_since(sent)", "*error.kind() == ErrorKind::Timeout", CALLS),
 

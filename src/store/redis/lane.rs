@@ -16,6 +16,7 @@
 //! right all the same.
 
 mod healing;
+mod parking;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,6 +32,7 @@ use fred::types::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use self::parking::{Parked, Place};
 use super::commands::{Command, Scripts};
 use super::connection::echoes;
 use super::failure;
@@ -89,24 +91,11 @@ struct State {
     parked: BTreeMap<Place, Parked>,
 }
 
-/// Those that give way come after the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    gives_way: bool,
-    entered: u64,
-}
-
 #[derive(Debug)]
 enum Gate {
     Open(Client),
     Down(Failure),
     Closed,
-}
-
-#[derive(Debug)]
-struct Parked {
-    command: Command,
-    resume: oneshot::Sender<Result<Sent, Failure>>,
 }
 
 type Reply = Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>;
@@ -280,31 +269,6 @@ impl Lane {
         }
     }
 
-    async fn resumed(&self, mut resumed: oneshot::Receiver<Result<Sent, Failure>>) -> Result<Sent, Failure> {
-        loop {
-            let since = self.clock.now();
-            if let Ok(result) = tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
-                return result.unwrap_or(Err(Failure::Closed));
-            }
-            if let Some(failure) = self.why_parked(since) {
-                // It may have been sent just now.
-                return resumed.try_recv().unwrap_or(Err(failure));
-            }
-        }
-    }
-
-    /// What a call has failed by that is parked since then; `None` as long as those before it are being answered.
-    fn why_parked(&self, since: Tick) -> Option<Failure> {
-        let state = self.state();
-        match &state.gate {
-            Gate::Open(_) if state.healing => Some(not_executed("the scripts were not loaded in time")),
-            Gate::Open(_) if self.has_heard_since(since) => None,
-            Gate::Open(_) => Some(not_executed("the server does not answer")),
-            Gate::Down(failure) => Some(failure.clone()),
-            Gate::Closed => Some(Failure::Closed),
-        }
-    }
-
     /// Whether the server has answered any call since then.
     pub(super) fn has_heard_since(&self, since: Tick) -> bool {
         self.heard.load(Ordering::Relaxed) > since.as_nanos()
@@ -369,44 +333,6 @@ impl Lane {
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state().gate, Gate::Open(_))
-    }
-
-    /// Sends what is parked, as far as there is room.
-    fn resume(self: &Arc<Lane>, mut state: MutexGuard<'_, State>) {
-        let Gate::Open(client) = &state.gate else { return };
-        if state.healing {
-            return;
-        }
-        let client = client.clone();
-        while let Some(next) = state.parked.first_entry() {
-            if next.key().gives_way && !self.flights.has_room() {
-                break;
-            }
-            let Parked { command, resume } = next.remove();
-            if !resume.is_closed() {
-                // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                drop(resume.send(Ok(self.send(&state, &client, command))));
-            }
-        }
-        self.mark(state);
-    }
-
-    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read it.
-    fn mark(self: &Arc<Lane>, mut state: MutexGuard<'_, State>) {
-        if state.parked.is_empty() || state.healing || state.marking || !matches!(state.gate, Gate::Open(_)) {
-            return;
-        }
-        state.marking = true;
-        let number = state.entered;
-        let lane = Arc::clone(self);
-        // A runtime that is gone drops the task at once.
-        drop(state);
-        self.runtime.spawn(async move {
-            Arc::clone(&lane).ping(number).await;
-            let mut state = lane.state();
-            state.marking = false;
-            lane.resume(state);
-        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
