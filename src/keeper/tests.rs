@@ -122,15 +122,14 @@ async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_is_lost_is_not_renewed_back_to_life() {
-    let locks = LockManager::builder()
-        .lease(LEASE)
-        .in_memory(&MemoryStore::new())
-        .unwrap();
+async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
+    let store = MemoryStore::new();
+    let locks = LockManager::builder().lease(LEASE).in_memory(&store).unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
     // The process stands still until nearly the end: the server has the hold still.
     assert!(advance(LEASE - Duration::from_millis(1)).now_or_never().is_none());
     assert!(guard.is_lost());
+    store.lose_calls(1);
     let renewed = guard.renew().now_or_never().unwrap();
     assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
 }

@@ -115,13 +115,13 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("an unanswered call may still run", CLIENT,
         "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
-    edit("another server's clock is not taken for the last one's", CLIENT, ".anchors.clear();", ".anchors.local(ServerTime::default());",
+    edit("another server's clock is not taken for the last one's", CLIENT, ".anchors.clear();", ".anchors.server_time(Tick::ZERO);",
         &["--lib client", "--test faults forgetful::"]),
     edit("no deadline of one server is reckoned by the clock of another", CLIENT,
         "clocks.known.get(&server)?.anchors.local(deadline, now, span)", "clocks.known.values().next()?.anchors.local(deadline, now, span)",
         &["--lib client"]),
 
-    edit("a guard that is lost is not renewed back to life", GUARD,
+    edit("a guard that is lost says so though no server answers", GUARD,
         "        self.check()?;\n        self.held\n            .keeper()", "        self.held\n            .keeper()", KEEPER_TESTS),
 
     edit("a hold that nobody reads releases itself", HELD,
