@@ -350,7 +350,7 @@ pub(super) const EDITS: &[Edit] = &[
         "", &["--lib store::memory::tests"]),
     edit("calls of one microsecond get tickets that tell their order", MEMORY,
         ".max(state.last_us + 1);",
-        ".max(1);", &["--test fairness in_memory"]),
+        ".max(1);", &["--lib store::memory::tests"]),
     edit("who subscribes twice is told once", MEMORY,
         "if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {",
         "if true {", &["--lib store::memory::tests"]),

@@ -112,6 +112,22 @@ fn clients_of_one_store_share_its_locks_and_one_is_told() {
     assert!(granted(&c.acquire(1)).is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn calls_of_one_instant_are_queued_in_their_order() {
+    let store = MemoryStore::new();
+    let [a, b] = [1, 2].map(|n| Peer::of(&store, n));
+    a.acquire(1);
+    // Their names are in the reverse order.
+    let mut last = None;
+    for n in [9, 5, 1] {
+        let Acquired::Contended(contended) = b.acquire(n).reply else {
+            panic!("it is held");
+        };
+        assert!(contended.ticket > last, "{contended:?}");
+        last = contended.ticket;
+    }
+}
+
 #[test]
 fn whoever_is_gone_is_passed_over() {
     let store = MemoryStore::new();
