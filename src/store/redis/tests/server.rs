@@ -1,6 +1,6 @@
 //! Real servers for the tests, and a wire to them that can be cut.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,9 @@ impl Server {
             if server.process.try_wait().unwrap().is_some() {
                 return None;
             }
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() && server.tell("PING") == "PONG" {
+            // Whoever took the port before may answer too, or not at all.
+            let own = format!("process_id:{}\r\n", server.process.id());
+            if server.ask("INFO server").is_ok_and(|info| info.contains(&own)) {
                 return Some(server);
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -65,9 +67,13 @@ impl Server {
 
     /// Sends one command, by a connection of its own, and returns the reply; the elements of arrays between spaces.
     pub(crate) fn tell(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        self.ask(command).unwrap()
+    }
+
+    fn ask(&self, command: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
         read_reply(&mut BufReader::new(stream))
     }
 }
@@ -80,24 +86,25 @@ impl Drop for Server {
     }
 }
 
-fn read_reply(stream: &mut impl BufRead) -> String {
+fn read_reply(stream: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
-    stream.read_line(&mut line).unwrap();
+    stream.read_line(&mut line)?;
     let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
-        return String::new();
+        return Ok(String::new());
     };
-    match kind {
+    Ok(match kind {
         "$" if rest != "-1" => {
             let mut text = vec![0; rest.parse::<usize>().unwrap() + 2];
-            stream.read_exact(&mut text).unwrap();
+            stream.read_exact(&mut text)?;
             String::from_utf8_lossy(&text).trim_end().to_owned()
         }
         "*" => {
-            let elements: Vec<_> = (0..rest.parse().unwrap()).map(|_| read_reply(stream)).collect();
-            elements.join(" ")
+            let elements: io::Result<Vec<_>> =
+                (0..rest.parse().unwrap()).map(|_| read_reply(stream)).collect();
+            elements?.join(" ")
         }
         _ => rest.to_owned(),
-    }
+    })
 }
 
 pub(crate) fn free_port() -> u16 {
