@@ -216,11 +216,11 @@ async fn a_full_client_refuses_at_once(ground: Ground) {
     let here = ground.client().await;
     let there = ground.client_with(|settings| settings.max_waiters(2)).await;
     let guard = here.lock("a").acquire().await.unwrap();
-    let waiters = [
-        tokio::spawn(there.lock("a").acquire()),
-        tokio::spawn(there.lock("a").acquire()),
-    ];
-    ground.queued(&here.lock("a"), 2, 1).await;
+    let mut waiters = Vec::new();
+    for place in 1..=2 {
+        waiters.push(tokio::spawn(there.lock("a").acquire()));
+        ground.queued(&here.lock("a"), place, 1).await;
+    }
     // Answered at its first poll: nothing was sent. The bound is over all locks.
     for name in ["a", "b"] {
         let refused = there

@@ -11,11 +11,13 @@
 //!
 //! In memory time is paused, so leases end at once and to the millisecond; bodies measure with tokio's `Instant`
 //! and sleep with tokio. `on_both_in_parallel!` is for bodies that need real threads, and so real time.
+//!
+//! A body that hangs fails, by name: a test that never ends would end all others with it.
 
 use std::time::Duration;
 
 use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::names::prefix;
 use super::server::Server;
@@ -122,6 +124,14 @@ impl Ground {
     }
 }
 
+/// Far more real time than any body takes, on however slow a machine.
+const HANGS: Duration = Duration::from_secs(180);
+
+/// Runs the body of a test in real time.
+pub async fn to_its_end(body: impl Future<Output = ()>) {
+    timeout(HANGS, body).await.expect("a test that does not hang");
+}
+
 /// Makes each of these functions a test in memory, with time paused, and one on a server.
 macro_rules! on_both {
     ($($body:ident),* $(,)?) => {
@@ -138,7 +148,8 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $body() {
-                    super::$body($crate::support::Ground::on_a_server().await).await;
+                    let ground = $crate::support::Ground::on_a_server().await;
+                    $crate::support::to_its_end(super::$body(ground)).await;
                 }
             )*
         }
@@ -153,12 +164,14 @@ macro_rules! on_both_in_parallel {
                 mod $body {
                     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                     async fn in_memory() {
-                        super::super::$body($crate::support::Ground::in_memory()).await;
+                        let ground = $crate::support::Ground::in_memory();
+                        $crate::support::to_its_end(super::super::$body(ground)).await;
                     }
 
                     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                     async fn on_a_server() {
-                        super::super::$body($crate::support::Ground::on_a_server().await).await;
+                        let ground = $crate::support::Ground::on_a_server().await;
+                        $crate::support::to_its_end(super::super::$body(ground)).await;
                     }
                 }
             )*

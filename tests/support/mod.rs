@@ -29,7 +29,7 @@ mod signal;
 
 pub use authority::Authority;
 #[cfg(feature = "redis")]
-pub use both::Ground;
+pub use both::{Ground, to_its_end};
 #[cfg(feature = "redis")]
 pub(crate) use both::{on_both, on_both_in_parallel};
 pub use cluster::{Cluster, NODE_TIMEOUT};
