@@ -1,5 +1,6 @@
 //! The gate: edit by edit, on a copy of the tree.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
@@ -12,9 +13,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Edit, edits, root};
-
-/// Several times as long as any of the named suites takes.
-const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -47,17 +45,9 @@ fn every_edit_is_killed_or_explained() {
         });
     }
 
-    let tree = Tree::new();
-    let mut suites: Vec<&str> = chosen.iter().flat_map(|edit| edit.tests).copied().collect();
-    suites.sort_unstable();
-    suites.dedup();
-    for suite in suites {
-        let verdict = tree.test(suite, "");
-        assert_eq!(
-            verdict,
-            Verdict::Survived,
-            "red without any edit: cargo test {suite}"
-        );
+    let mut tree = Tree::new();
+    for suite in chosen.iter().flat_map(|edit| edit.tests) {
+        tree.learn(suite);
     }
 
     let (mut rows, mut wrong) = (Vec::new(), 0);
@@ -102,12 +92,18 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// A copy of the crate. It stays, so that the next run builds only what has changed.
-struct Tree(PathBuf);
+struct Tree {
+    root: PathBuf,
+    /// How long a suite may run before it counts as endless.
+    limits: BTreeMap<&'static str, Duration>,
+}
 
 impl Tree {
     fn new() -> Tree {
-        let tree = Tree(Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"));
-
+        let tree = Tree {
+            root: Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"),
+            limits: BTreeMap::new(),
+        };
         for part in [
             "Cargo.toml",
             "Cargo.lock",
@@ -120,21 +116,38 @@ impl Tree {
             "examples",
             "fuzz/seeds",
         ] {
-            copy(&root().join(part), &tree.0.join(part));
+            copy(&root().join(part), &tree.root.join(part));
         }
         tree
+    }
+
+    /// Runs a suite without any edit, once: it must be green, and its time is the measure of what takes too long.
+    fn learn(&mut self, suite: &'static str) {
+        if self.limits.contains_key(suite) {
+            return;
+        }
+        assert!(self.build(suite), "does not compile: cargo test {suite}");
+        let began = Instant::now();
+        let verdict = self.run(suite, "", Duration::from_secs(600));
+        assert_eq!(
+            verdict,
+            Verdict::Survived,
+            "red without any edit: cargo test {suite}"
+        );
+        let limit = 10 * began.elapsed() + Duration::from_secs(20);
+        self.limits.insert(suite, limit);
     }
 
     /// The first verdict other than survival, with the edit in place. A busy machine can turn a test red by itself, so
     /// red counts when it comes twice in three runs.
     fn judge(&self, edit: &Edit) -> Verdict {
-        let file = self.0.join(edit.file);
+        let file = self.root.join(edit.file);
         let text = fs::read_to_string(&file).unwrap();
         let edited = edit.applied_to(&text).unwrap();
         for suite in edit.tests {
             // That one takes an edited script at run time, so that nothing must be built for it.
             let at_run_time = if edit.file.starts_with("lua/") && *suite == super::lua::AGAINST_RULES {
-                let other = self.0.join("edited.lua");
+                let other = self.root.join("edited.lua");
                 fs::write(&other, &edited).unwrap();
                 format!("{}:{}", file.display(), other.display())
             } else {
@@ -156,12 +169,21 @@ impl Tree {
     }
 
     fn test(&self, suite: &str, edited: &str) -> Verdict {
+        if self.build(suite) {
+            self.run(suite, edited, self.limits[suite])
+        } else {
+            Verdict::DoesNotCompile
+        }
+    }
+
+    fn build(&self, suite: &str) -> bool {
         let mut build = self.cargo(suite);
         build.arg("--no-run").stderr(Stdio::null());
-        if !build.status().unwrap().success() {
-            return Verdict::DoesNotCompile;
-        }
-        let output = self.0.join("output");
+        build.status().unwrap().success()
+    }
+
+    fn run(&self, suite: &str, edited: &str, limit: Duration) -> Verdict {
+        let output = self.root.join("output");
         let file = fs::File::create(&output).unwrap();
         let mut run = self.cargo(suite);
         run.stdout(file.try_clone().unwrap())
@@ -182,7 +204,7 @@ impl Tree {
                 };
             }
             // The other tests need not come to their end, which some of them may never do.
-            if red.is_some() || began.elapsed() > LIMIT {
+            if red.is_some() || began.elapsed() > limit {
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 child.wait().unwrap();
                 return red.map_or(Verdict::Endless(suite.to_owned()), Verdict::Killed);
@@ -194,11 +216,11 @@ impl Tree {
     fn cargo(&self, suite: &str) -> Command {
         let mut cargo = Command::new(env!("CARGO"));
         cargo
-            .current_dir(&self.0)
+            .current_dir(&self.root)
             .args(["test", "--all-features", "--quiet"])
             .args(suite.split(' '))
             // Of its own: cargo would take what it has built of the one tree for that of the other.
-            .env("CARGO_TARGET_DIR", self.0.join("target"))
+            .env("CARGO_TARGET_DIR", self.root.join("target"))
             // A failure is all that counts, not the smallest.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             // Enough to come to every kind of reply, and there are many edits.

@@ -106,7 +106,7 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
     let server = Server::start();
     let recorder = Arc::new(Recorder::default());
     let options = Options {
-        attempt_timeout: Duration::from_secs(2),
+        attempt_timeout: Duration::from_millis(1500),
         ..OPTIONS
     };
     let store = connect_with(options, &server.url(), &recorder).await.unwrap();
