@@ -25,113 +25,115 @@
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'try', 'wait', 'open' (wait, and open the client's record) or 'question' (wait, and prolong it)
--- ARGV[3]  ms: the lease of a grant to this call
+-- ARGV[3]  ms, of 8 digits: the lease of a grant to this call
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
 -- ARGV[5]  ms: how long the client's record lives
--- ARGV[6]  string: what the clients' unlock channels begin with
--- ARGV[7]  'publish', 'spublish' or 'unproven': how to publish, and what a count of 0 says (lib/hand_over.lua)
--- ARGV[8]  µs of the server's clock: the ticket that the request had before, if it had one
+-- ARGV[6]  string: the address of the clients (lib/hand_over.lua)
+-- ARGV[7]  µs of the server's clock: the ticket that the request had before, if it had one
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local heartbeat_ms, channel, way, ticket_us = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local heartbeat_ms, address, ticket_us = ARGV[5], ARGV[6], ARGV[7]
 
-local function granted(lock, now, deadline)
-  local pushed = request == lock.request and lock.pushed or '0'
-  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. lock.fence .. ' ' .. pushed
-end
-
-local now_us, now = server_clock()
-local lock = read_lock(lock_key, now_us)
-if not lock then
+local line = redis.call('HGET', lock_key, 'hold') or ''
+if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
-local held_until = settle(lock_key, clients_key, lock, now, request)
+local deadline, lock, held_until = FREE, nil, nil
+if line > '1' then
+  deadline = string.sub(line, 1, 13)
+  -- One hold that goes on, not too far ahead, and another's: that is most of them, and there is nothing to settle then.
+  if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 26, 26) ~= '1'
+    or string.sub(line, 45) == request then
+    lock, held_until = settle(lock_key, clients_key, line, now, request)
+    line, deadline = lock.line, lock.deadline
+  end
+end
 if held_until then
-  return granted(lock, now, held_until)
+  local pushed = string.sub(line, 45) == request and string.sub(line, 24, 24) or '0'
+  return '1 ' .. request .. ' ' .. now .. ' ' .. held_until .. ' ' .. string.sub(line, 28, 43) .. ' ' .. pushed
 end
 if now > not_after then
-  return '4 ' .. request .. ' ' .. now .. ' ' .. lock.deadline
+  return '4 ' .. request .. ' ' .. now .. ' ' .. deadline
 end
 if mode == 'question' then
-  local alive_until = redis.call('ZSCORE', clients_key, client_of(request))
+  local alive_until = redis.call('ZSCORE', clients_key, string.sub(request, 1, 32))
   if not alive_until or alive_until <= now then
-    return '5 ' .. request .. ' ' .. now .. ' ' .. lock.deadline
+    return '5 ' .. request .. ' ' .. now .. ' ' .. deadline
   end
 end
-if lock.count > 0 and lock.owner == owner_of(request) then
+-- A request that ends with its colon has no other owner than itself.
+if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
   -- First, since a queue of another type is an error.
   redis.call('ZREM', queue_key, request)
-  local holds, deadline = define_holds(lock_key, lock, now), (now + lease_ms) .. ''
-  holds.add(request, deadline, lease_ms)
-  holds.write()
-  return granted(lock, now, deadline)
+  lock = lock or settle(lock_key, clients_key, line, now, request)
+  deadline = string.format('%d', now + lease_ms)
+  lock.put(request, deadline, lease_ms)
+  lock.write()
+  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(line, 28, 43) .. ' 0'
 end
 
-local queued = redis.call('ZCARD', queue_key)
-if lock.count == 0 and queued == 0 then
-  grant(lock_key, lock, request, (now + lease_ms) .. '', lease_ms, '0')
-  if lock.forget then
-    lock.forget()
-  end
-  return granted(lock, now, lock.deadline)
-end
-
-local enqueued = 0
-if mode ~= 'try' then
+local queued, enqueued = redis.call('ZCARD', queue_key), '0'
+if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   if not ticket_us or ticket_us > now_us then
     ticket_us = now_us
   end
   -- A late first attempt, which brings no ticket, may have queued it behind its place.
-  enqueued = redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request)
-  -- One too many if it was moved.
-  queued = queued + enqueued
-  if enqueued == 1 and queued == 1 then
-    keep(queue_key, heartbeat_ms + KEPT_MS)
+  if redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request) == 1 then
+    -- One too many if it was moved.
+    queued, enqueued = queued + 1, '1'
+    if queued == 1 then
+      keep(queue_key, heartbeat_ms)
+    end
   end
 end
 
 local denied = '0'
-if lock.count == 0 then
-  local outcome
-  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, way, lock, now, request, lease_ms)
-  if outcome == 'more' then
-    return '6 ' .. request .. ' ' .. now .. ' 0'
-  elseif outcome == 'nobody' then
-    grant(lock_key, lock, request, (now + lease_ms) .. '', lease_ms, '0')
+if deadline == FREE then
+  local fence, more, heir, heir_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
+  if queued > 0 then
+    more, denied, heir, deadline, heir_ms, pushed =
+      hand_over(queue_key, clients_key, address, fence, now, lock, request, lease_ms)
   end
-  if lock.request == request then
-    return granted(lock, now, lock.deadline)
+  if more == '1' then
+    return '6 ' .. request .. ' ' .. now .. ' 0'
+  elseif not heir then
+    heir, deadline, heir_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
+  end
+  line = grant(lock_key, lock, deadline, heir_ms, pushed, fence, heir)
+  if heir == request then
+    return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' 0'
   end
 end
 
-local client, seen = client_of(request), '0'
+local client, seen = string.sub(request, 1, 32), '0'
 if mode == 'open' or mode == 'question' then
   redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now)
-  redis.call('ZADD', clients_key, (now + heartbeat_ms) .. '', client)
-  keep(clients_key, heartbeat_ms + KEPT_MS)
-  keep(queue_key, heartbeat_ms + KEPT_MS)
+  redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
+  keep(clients_key, heartbeat_ms)
+  keep(queue_key, heartbeat_ms)
 end
 if mode == 'question' then
-  local counted
-  if way == 'spublish' then
-    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel .. client)
+  local channel, counted = string.sub(address, 2) .. client, nil
+  if string.sub(address, 1, 1) == 's' then
+    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
   else
-    counted = redis.call('PUBSUB', 'NUMSUB', channel .. client)
+    counted = redis.call('PUBSUB', 'NUMSUB', channel)
   end
   seen = counted[2] > 0 and '1' or '0'
 end
 
-local status, ticket, ahead = '3', '0', queued
+local status, ticket, ahead = '3 ', '0', queued
 if mode ~= 'try' then
-  if enqueued == 0 then
+  if enqueued == '0' then
     ticket_us = redis.call('ZSCORE', queue_key, request)
   end
-  status, ticket, ahead = '2', ticket_us, queued - 1
+  status, ticket, ahead = '2 ', ticket_us, queued - 1
 end
-local sibling = '- 0 0 0'
-if client_of(lock.request) == client then
-  local deadline = lock.holds and lock.holds[lock.request].deadline or lock.deadline
-  sibling = lock.request .. ' ' .. lock.fence .. ' ' .. deadline .. ' ' .. lock.pushed
+local sibling = ' - 0 0 0'
+if string.sub(line, 45, 76) == client then
+  local holder = string.sub(line, 45)
+  local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline
+  sibling = ' ' .. holder .. ' ' .. string.sub(line, 28, 43) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
 end
-return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. ticket .. ' ' .. ahead .. ' ' .. enqueued
-  .. ' ' .. seen .. ' ' .. denied .. ' ' .. sibling
+return status .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' ' .. string.format('%d', ahead) .. ' '
+  .. enqueued .. ' ' .. seen .. ' ' .. denied .. sibling

@@ -15,15 +15,18 @@ local lock_key = KEYS[1]
 -- ARGV[2]  string: the key of the queue
 local request, queue_key = ARGV[1], ARGV[2]
 
-local now_us, now = server_clock()
-local lock = read_lock(lock_key, now_us)
-if not lock then
+local line = redis.call('HGET', lock_key, 'hold') or ''
+if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
-settle(lock_key, nil, lock, now, request)
+local lock = settle(lock_key, nil, line, now, request)
 local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
   return '2 ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
 end
-return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. lock.fence .. ' ' .. lock.owner .. ' ' .. lock.count
-  .. ' ' .. waiting
+local owner = string.sub(lock.line, 45)
+if string.sub(owner, -1) ~= ':' then
+  owner = string.sub(owner, -32)
+end
+return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. string.sub(line, 28, 43) .. ' ' .. owner .. ' '
+  .. lock.count .. ' ' .. waiting

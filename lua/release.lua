@@ -22,56 +22,55 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs late must not free
 --          a newer grant), 'out' (whatever the request has, hold or queue entry, for good) or 'force' (all holds under this fence)
 -- ARGV[3]  the fence; '' for 'out'
--- ARGV[4]  string: what the clients' unlock channels begin with
--- ARGV[5]  'publish', 'spublish' or 'unproven': how to publish, and what a count of 0 says (lib/hand_over.lua)
-local request, what, fence, channel, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- ARGV[4]  string: the address of the clients (lib/hand_over.lua)
+local request, what, fence, address = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local now_us, now = server_clock()
-local lock = read_lock(lock_key, now_us)
-if not lock then
+local line = redis.call('HGET', lock_key, 'hold') or ''
+if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
-local fits, was_until = what == 'out' or lock.fence == fence, lock.deadline
-local status, holds
-if lock.count == 1 and lock.request == request and fits and was_until > now then
-  -- The only hold there is, so that all the rest of the hash is over.
-  lock.count, status = 0, '1'
-else
-  local held_until = settle(lock_key, clients_key, lock, now, request)
-  was_until = lock.deadline
-  if what == 'force' then
-    if lock.count > 0 and fits then
-      lock.count, status = 0, '1'
+local status, was_held, was_until, lock = '1', true, string.sub(line, 1, 13), nil
+if was_until <= now or string.sub(line, 26) ~= '1 ' .. fence .. ' ' .. request then
+  -- It is not the only hold there is, or not one under this fence.
+  local held_until
+  lock, held_until = settle(lock_key, clients_key, line, now, request)
+  was_held = lock.count > 0
+  local is_last = string.sub(line, 28, 43) == fence
+  if what == 'out' then
+    redis.call('ZREM', queue_key, request)
+  end
+  if held_until and (what == 'out' or what == 'grant' and is_last) then
+    lock.drop(request)
+    if lock.count > 0 then
+      lock.write()
+      return '2 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
     end
-  elseif fits and held_until then
-    holds = define_holds(lock_key, lock, now)
-    holds.drop(request)
-    status = lock.count > 0 and '2' or '1'
+  elseif what == 'force' and was_held and is_last then
+    lock.count = 0
+  elseif what ~= 'out' then
+    -- Whether the lease ran out, rather than that somebody has had the lock since or released it.
+    local ran_out = line == '' or (is_last and line > '1')
+    status = ran_out and '3' or '4'
+  end
+  if lock.count > 0 then
+    return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
   end
 end
-if what == 'out' then
-  redis.call('ZREM', queue_key, request)
-  status = status or '1'
-end
-status = status or (define_holds(lock_key, lock, now).ran_out(fence) and '3' or '4')
 
-local outcome, denied = 'nobody', '0'
-if status == '2' then
-  holds.write()
-elseif lock.count == 0 then
-  lock.deadline = FREE
-  outcome, denied = hand_over(lock_key, queue_key, clients_key, channel, way, lock, now)
-  if outcome ~= 'handed' and was_until ~= FREE then
-    -- Nobody has it. What else the hash says stays, and tells of the last hold; it is kept for as long as that was to be
-    -- held, and KEPT_MS: only a long rest is worth a command.
-    if lock.holds then
-      lock.erase()
-    end
-    redis.call('HSET', lock_key, 'until', FREE)
-    if was_until - now > KEPT_MS then
-      redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
-    end
+fence = next_fence(line, now_us)
+local more, denied, heir, deadline, lease_ms, pushed = hand_over(queue_key, clients_key, address, fence, now, lock)
+if heir then
+  grant(lock_key, lock, deadline, lease_ms, pushed, fence, heir)
+elseif was_held then
+  -- Nobody has it. What else the line says stays, and tells of the last hold. It is kept for as long as that was to be held, and
+  -- KEPT_MS: only a long rest is worth a command.
+  if lock and lock.holds then
+    lock.erase()
+  end
+  redis.call('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14))
+  if was_until - now > KEPT_MS then
+    redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
   end
 end
-return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. denied .. ' ' .. (outcome == 'more' and '1' or '0')
+return status .. ' ' .. request .. ' ' .. now .. ' ' .. (deadline or FREE) .. ' ' .. denied .. ' ' .. more

@@ -15,30 +15,39 @@
 local lock_key = KEYS[1]
 -- ARGV[1]  string: the request
 -- ARGV[2]  the fence
--- ARGV[3]  ms: the lease
+-- ARGV[3]  ms, of 8 digits: the lease
 -- ARGV[4]  ms of the server's clock: the deadline is never later
-local request, fence, lease_ms, cap_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local request, fence, lease_ms, cap_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local now_us, now = server_clock()
-local lock = read_lock(lock_key, now_us)
-if not lock then
+local line = redis.call('HGET', lock_key, 'hold') or ''
+if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
-local held_until = settle(lock_key, nil, lock, now, request)
-local holds = define_holds(lock_key, lock, now)
-if not held_until or lock.fence ~= fence then
-  return (holds.ran_out(fence) and '2 ' or '3 ') .. request .. ' ' .. now .. ' ' .. lock.deadline
+local wanted = string.format('%d', math.min(now + lease_ms, cap_ms))
+
+if string.sub(line, 26) == '1 ' .. fence .. ' ' .. request then
+  -- The only hold there is. If it goes on, and not too far ahead, there is nothing to settle.
+  local deadline, last_ms = string.sub(line, 1, 13), string.sub(line, 15, 22)
+  if deadline > now and deadline - now <= last_ms + 0 then
+    if wanted <= deadline then
+      wanted, lease_ms = deadline, last_ms
+    end
+    -- First, since an out-of-memory server lets it pass, and then whatever follows.
+    redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + KEPT_MS))
+    redis.call('HSET', lock_key, 'hold', wanted .. ' ' .. lease_ms .. ' 0 1 ' .. fence .. ' ' .. request)
+    return '1 ' .. request .. ' ' .. now .. ' ' .. wanted
+  end
 end
-local deadline = math.min(now + lease_ms, cap_ms) .. ''
-if deadline <= held_until then
-  deadline = held_until
-elseif lock.holds then
-  lock.holds[request] = {deadline = deadline, lease = lease_ms, changed = true}
-else
-  lock.deadline, lock.lease = deadline, lease_ms
+
+local lock, held_until = settle(lock_key, nil, line, now, request)
+local is_last = string.sub(line, 28, 43) == fence
+if not held_until or not is_last then
+  local ran_out = line == '' or (is_last and line > '1')
+  return (ran_out and '2 ' or '3 ') .. request .. ' ' .. now .. ' ' .. lock.deadline
 end
-if request == lock.request then
-  lock.pushed = '0'
+if wanted > held_until then
+  lock.put(request, wanted, lease_ms)
+  held_until = wanted
 end
-holds.write()
-return '1 ' .. request .. ' ' .. now .. ' ' .. deadline
+lock.write(request)
+return '1 ' .. request .. ' ' .. now .. ' ' .. held_until

@@ -16,13 +16,12 @@ local spin_key = KEYS[1]
 -- ARGV[3]  string: the request
 local owner, lease_ms, request = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
-local _, now = server_clock()
-local f = redis.call('HMGET', spin_key, owner, 'request')
-if f[2] and not f[1] then
+local held, last = redis.call('HGET', spin_key, owner), redis.call('HGET', spin_key, 'request')
+if last and not held then
   return '2 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' 0'
 end
-local count = f[1] or '0'
-if f[2] ~= request then
+local count = held or '0'
+if last ~= request then
   count = count + 1 .. ''
   redis.call('HSET', spin_key, owner, count, 'request', request)
 end

@@ -13,8 +13,7 @@ local spin_key = KEYS[1]
 -- ARGV[1]  string: the owner
 local owner = ARGV[1]
 
-local _, now = server_clock()
-local count = tonumber(redis.call('HMGET', spin_key, owner)[1] or 0) - 1
+local count = tonumber(redis.call('HGET', spin_key, owner) or 0) - 1
 if count < 0 then
   return '2 ' .. owner .. ' ' .. now .. ' 0 0'
 elseif count == 0 then

@@ -3,7 +3,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::key::{Owner, Request};
+use std::time::Duration;
+
+use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
@@ -63,12 +65,14 @@ pub(crate) enum Publishing {
 }
 
 impl Publishing {
-    fn as_str(self) -> &'static str {
-        match self {
-            Publishing::Plain => "publish",
-            Publishing::Sharded => "spublish",
-            Publishing::Unproven => "unproven",
-        }
+    /// The channels of a lock's waiters as scripts are told of them: after a letter for the way.
+    fn address(self, keys: &Keys) -> String {
+        let way = match self {
+            Publishing::Plain => 'p',
+            Publishing::Sharded => 's',
+            Publishing::Unproven => 'u',
+        };
+        format!("{way}{}", keys.channel)
     }
 
     /// Whether a server drops its subscribers of a channel when another one takes over the channel's slot.
@@ -143,11 +147,10 @@ impl Operation for Acquire {
         let mut args = vec![
             request.to_string(),
             mode.to_owned(),
-            millis(*lease).to_string(),
+            wide_ms(*lease),
             format!("{:013}", not_after.ms()),
             millis(*heartbeat).to_string(),
-            keys.channel.clone(),
-            way.as_str().to_owned(),
+            way.address(keys),
         ];
         args.extend(ticket.map(|ticket| ticket.0.to_string()));
         Invocation {
@@ -212,8 +215,7 @@ impl Operation for Release {
                 self.request.to_string(),
                 what.to_owned(),
                 fence,
-                keys.channel.clone(),
-                way.as_str().to_owned(),
+                way.address(keys),
             ],
         }
     }
@@ -252,7 +254,7 @@ impl Operation for Renew {
             args: vec![
                 self.request.to_string(),
                 self.fence.to_string(),
-                millis(self.lease).to_string(),
+                wide_ms(self.lease),
                 self.cap.ms().to_string(),
             ],
         }
@@ -368,6 +370,11 @@ impl Operation for SpinRelease {
         };
         Ok((words.now, released))
     }
+}
+
+/// A lease of at most a day, in ms, in the width that it is kept in.
+fn wide_ms(lease: Duration) -> String {
+    format!("{:08}", millis(lease))
 }
 
 /// The words of a reply, in order, after those that every reply begins with. What comes after the last that is read is

@@ -21,7 +21,7 @@ pub(crate) const RELEASE: &str = concat!(
 
 /// A time that the server's clock never comes to, in ms.
 const NEVER_MS: &str = "9000000000000";
-const LEASE_MS: &str = "30000";
+const LEASE_MS: &str = "00030000";
 const HEARTBEAT_MS: &str = "3600000";
 
 /// One request's hold.
@@ -72,6 +72,11 @@ impl Desk {
         format!("{}{}", self.channel, self.client)
     }
 
+    /// The channels of the lock's waiters as scripts are told of them.
+    fn address(&self) -> String {
+        format!("p{}", self.channel)
+    }
+
     /// Takes the lock, which must be free.
     pub(crate) fn hold(&mut self) -> Outcome<Grant> {
         let (request, reply) = self.acquire()?;
@@ -109,8 +114,7 @@ impl Desk {
             LEASE_MS,
             NEVER_MS,
             HEARTBEAT_MS,
-            &self.channel,
-            "publish",
+            &self.address(),
         ])?;
         Ok((request, reply))
     }
@@ -146,8 +150,7 @@ impl Desk {
             &grant.request,
             "grant",
             &grant.fence,
-            &self.channel,
-            "publish",
+            &self.address(),
         ];
         words.map(str::to_owned).into()
     }

@@ -1,13 +1,12 @@
--- The server's clock, read once per script: before 7.2 it goes on while a script runs. Tests put another in its
--- place. No client's clock ever decides anything here.
+-- The server's clock, read once per script and before all else: before 7.2 it goes on while a script runs. Tests put another
+-- in its place. No client's clock ever decides anything here.
 --
--- Returns the time in µs as a string of 16 digits, and in ms as one of 13: of one width, times compare as strings.
-local function server_clock()
-  local time = redis.call('TIME')
-  local us = time[2]
-  if #us < 6 then
-    us = string.sub('00000' .. us, -6)
-  end
-  us = time[1] .. us
-  return us, string.sub(us, 1, 13)
+-- Defines `now_us`, the time in µs as a string of 16 digits, and `now`, in ms as one of 13: of one width, times compare as
+-- strings.
+local time = redis.call('TIME')
+local now_us = time[2]
+if #now_us < 6 then
+  now_us = string.sub('00000' .. now_us, -6)
 end
+now_us = time[1] .. now_us
+local now = string.sub(now_us, 1, 13)

@@ -1,38 +1,50 @@
 -- What a lock has beyond one hold that goes on: holds that are over, and the several ones of an owner. From two on each has a
 -- field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in `lock.holds`: request -> {deadline, lease}.
 
--- Defines what only few locks come to need.
-local function define_holds(lock_key, lock, now)
-  local holds = {}
-
-  -- Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
-  function holds.ran_out(fence)
-    return lock.fence == '0' or (lock.fence == fence and not lock.released)
+-- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock was set
+-- back, and a dead holder never mends it. The records of clients whose holds are over go with them, but for that of
+-- the caller, which is awake: at once or, when no hold is left, by `lock.forget`, after the first write of what follows.
+--
+-- Returns the lock: its line, the latest deadline (FREE without any), the count of its holds, and what changes them; and until
+-- when the caller's request holds, nil if it doesn't.
+local function settle(lock_key, clients_key, line, now, request)
+  local lock = {line = line, deadline = FREE, count = 0}
+  if line < '1' then
+    return lock
   end
+  local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
+  local fence, first = string.sub(line, 28, 43), string.sub(line, 45)
+  local dropped, ended = {}, {}
+  lock.deadline, lock.count = string.sub(line, 1, 13), 1
 
-  -- Adds a hold to those of its owner. The first gets an entry of its own with the second.
-  function holds.add(request, deadline, lease_ms)
-    lock.holds = lock.holds or {[lock.request] = {deadline = lock.deadline, lease = lock.lease, changed = true}}
-    lock.holds[request] = {deadline = deadline, lease = lease_ms, changed = true}
-    lock.count = lock.count + 1
+  -- Adds a hold to those of the owner, or prolongs one of them. The first gets an entry of its own with the second.
+  function lock.put(request, deadline, ms)
+    if request == first and not lock.holds then
+      lock.deadline, lease_ms = deadline, ms
+      return
+    end
+    lock.holds = lock.holds or {[first] = {deadline = lock.deadline, lease = lease_ms, changed = true}}
+    if not lock.holds[request] then
+      lock.count = lock.count + 1
+    end
+    lock.holds[request] = {deadline = deadline, lease = ms, changed = true}
   end
 
   -- Takes a hold away; `write` removes its field.
-  function holds.drop(request)
+  function lock.drop(request)
     lock.count = lock.count - 1
     if lock.holds then
       lock.holds[request] = nil
-      lock.dropped = lock.dropped or {}
-      table.insert(lock.dropped, request)
+      dropped[#dropped + 1] = request
     end
   end
 
   -- Removes the fields of all holds.
-  function holds.erase()
-    for request in pairs(lock.holds or {}) do
-      redis.call('HDEL', lock_key, 'h:' .. request)
+  function lock.erase()
+    for request in pairs(lock.holds) do
+      dropped[#dropped + 1] = request
     end
-    for _, request in ipairs(lock.dropped or {}) do
+    for _, request in ipairs(dropped) do
       redis.call('HDEL', lock_key, 'h:' .. request)
     end
     lock.holds = nil
@@ -40,113 +52,86 @@ local function define_holds(lock_key, lock, now)
 
   -- Writes the holds of a lock that goes on being held, after any change of them. PEXPIRE comes first: an
   -- out-of-memory server lets it pass, and then whatever follows.
-  function holds.write()
-    local entries, first = lock.holds, nil
+  function lock.write(claimed)
+    local entries, latest = lock.holds, nil
     if entries then
       lock.deadline = FREE
       for request, hold in pairs(entries) do
-        if hold.deadline > lock.deadline or (hold.deadline == lock.deadline and request < first) then
-          lock.deadline, first = hold.deadline, request
+        if hold.deadline > lock.deadline or (hold.deadline == lock.deadline and request < latest) then
+          lock.deadline, latest = hold.deadline, request
         end
       end
-      if not entries[lock.request] then
-        lock.request, lock.pushed = first, '0'
+      if not entries[first] then
+        first, pushed = latest, '0'
       end
-      lock.lease = entries[lock.request].lease
+      lease_ms = entries[first].lease
     end
-    redis.call('PEXPIRE', lock_key, (lock.deadline - now + KEPT_MS) .. '')
-    if entries then
-      for _, request in ipairs(lock.dropped or {}) do
+    if claimed == first then
+      pushed = '0'
+    end
+    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. (lock.count > 1 and ' + ' or ' 1 ') .. fence .. ' ' .. first
+    redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + KEPT_MS))
+    redis.call('HSET', lock_key, 'hold', lock.line)
+    if lock.count == 1 and entries then
+      lock.erase()
+    elseif entries then
+      for _, request in ipairs(dropped) do
         redis.call('HDEL', lock_key, 'h:' .. request)
       end
       for request, hold in pairs(entries) do
-        if lock.count == 1 then
-          redis.call('HDEL', lock_key, 'h:' .. request)
-        elseif hold.changed then
+        if hold.changed then
           redis.call('HSET', lock_key, 'h:' .. request, hold.deadline .. ' ' .. hold.lease)
         end
       end
     end
-    redis.call('HSET', lock_key, 'request', lock.request, 'until', lock.deadline, 'lease', lock.lease,
-      'pushed', lock.pushed, 'holds', lock.count .. '')
-    lock.dropped = nil
-    if lock.count == 1 then
-      lock.holds = nil
-    end
+    dropped = {}
   end
 
-  -- Reads the fields of two holds or more: drops those that are over, clamps the others. Returns the clients of the former.
-  function holds.read()
-    local changed, ended = false, {}
-    lock.holds, lock.erase = {}, holds.erase
+  local changed = false
+  if string.sub(line, 26, 26) == '1' then
+    if lock.deadline <= now then
+      lock.count, ended = 0, {first}
+    elseif lock.deadline - now > lease_ms + 0 then
+      lock.deadline, changed = string.format('%d', now + lease_ms), true
+    end
+  else
+    lock.holds, lock.count = {}, 0
     local all = redis.call('HGETALL', lock_key)
     for i = 1, #all, 2 do
       if string.sub(all[i], 1, 2) == 'h:' then
-        local request = string.sub(all[i], 3)
-        local hold = {deadline = string.sub(all[i + 1], 1, 13), lease = string.sub(all[i + 1], 15)}
-        lock.holds[request] = hold
-        if hold.deadline <= now then
-          holds.drop(request)
-          ended[#ended + 1] = client_of(request)
-          changed = true
-        elseif hold.deadline - now > hold.lease + 0 then
-          hold.deadline, hold.changed = (now + hold.lease) .. '', true
-          changed = true
+        local holder, deadline, ms = string.sub(all[i], 3), string.sub(all[i + 1], 1, 13), string.sub(all[i + 1], 15)
+        lock.holds[holder], lock.count = {deadline = deadline, lease = ms}, lock.count + 1
+        if deadline <= now then
+          lock.drop(holder)
+          ended[#ended + 1], changed = holder, true
+        elseif deadline - now > ms + 0 then
+          lock.holds[holder], changed = {deadline = string.format('%d', now + ms), lease = ms, changed = true}, true
         end
       end
     end
-    if lock.count == 0 then
-      lock.deadline = FREE
-    elseif changed then
-      holds.write()
-    end
-    return ended
   end
 
-  return holds
-end
-
--- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock was set
--- back, and a dead holder never mends it. The records of clients whose holds are over go with them, but for that of
--- the caller, which is awake: at once or, when no hold is left, by `lock.forget`, after the first write of what follows.
--- Returns until when the caller's request holds; nil if it doesn't.
-local function settle(lock_key, clients_key, lock, now, request)
+  local function forget()
+    for _, holder in ipairs(ended) do
+      local client = string.sub(holder, 1, 32)
+      if client ~= string.sub(request, 1, 32) then
+        redis.pcall('ZREM', clients_key, client)
+      end
+    end
+    lock.forget = nil
+  end
   if lock.count == 0 then
-    return nil
+    lock.deadline, lock.forget = FREE, clients_key and forget
+    return lock
   end
-  local ended
-  if lock.count == 1 and lock.deadline <= now then
-    lock.count, lock.deadline = 0, FREE
-    ended = {client_of(lock.request)}
-  else
-    local f = redis.call('HMGET', lock_key, 'owner', 'lease', 'pushed')
-    lock.owner, lock.lease, lock.pushed = f[1], f[2], f[3]
-    if lock.count > 1 then
-      ended = define_holds(lock_key, lock, now).read()
-    elseif lock.deadline - now > lock.lease + 0 then
-      lock.deadline = (now + lock.lease) .. ''
-      define_holds(lock_key, lock, now).write()
-    end
+  if changed then
+    lock.write()
   end
-  if ended and clients_key then
-    local function forget()
-      local caller = client_of(request)
-      for _, client in ipairs(ended) do
-        if client ~= caller then
-          redis.pcall('ZREM', clients_key, client)
-        end
-      end
-      lock.forget = nil
-    end
-    if lock.count == 0 then
-      lock.forget = forget
-    else
-      forget()
-    end
+  if clients_key then
+    forget()
   end
   if lock.holds then
-    return lock.holds[request] and lock.holds[request].deadline
-  elseif lock.count == 1 and lock.request == request then
-    return lock.deadline
+    return lock, lock.holds[request] and lock.holds[request].deadline
   end
+  return lock, request == first and lock.deadline or nil
 end

@@ -1,64 +1,49 @@
--- The lock's hash: reading it, and making a request the holder. What goes beyond one hold that is not over is in holds.lua.
+-- A lock's line, the field `hold` of its hash, and what a new holder of the lock is written with:
 --
--- A lock is a table: fence, next_fence, deadline (the latest of its holds', FREE without any), count of holds, request (by
--- which the owner became the owner); and once it is settled owner, lease (of `request`) and pushed. With one hold these say
--- it all; from two on there is more of them in `holds`. All are strings but the count: times in ms have 13 digits, and
--- compare as strings.
+--   <until> <lease> <pushed> <holds> <fence> <request>
+--   1       15      24       26      28      45
 --
--- A script runs all its definitions anew each time, and each costs as much as half a command, as does the turning of a
--- number into a string. So there are few of them, most locks need no more than these, what comes as a string stays one,
--- and a hash is read no further than it matters.
+-- `until` is the latest deadline; zeros after a release, and then the rest tells of the last hold. `lease` is that of `request`,
+-- by which the owner became the owner. `pushed` is 1 until its first renewal. `holds` is 1, or + for more (holds.lua). All but
+-- the request have one width, so that each begins where the numbers say, and times compare as strings, in digits alone: a
+-- server compares as its locale has it. The line of a newer format begins with a letter, which comes after the digits.
+--
+-- A script runs its definitions anew each time, and each costs as much as half a command with the variables of outside that it
+-- uses; so does the turning of a number into a string. So there are few, and what comes as a string stays one.
 
-local FORMAT = '1'
 local FREE = '0'
--- How long the hash outlives its deadline: a server clock set back by less takes no fence back, and the next script
--- can tell whose hold ran out.
+local NEWER = 'a'
+-- How long a key outlives what it is for: a server clock set back by less takes no fence back, and the next script can tell
+-- whose hold ran out.
 local KEPT_MS = 60000
 
--- Requests are `<client>:<grant_ms>:<n>:<owner>`, the first two parts 32 and 8 wide, the owner 32 wide or empty.
-local function client_of(request)
-  return string.sub(request, 1, 32)
-end
-
-local function owner_of(request)
-  if string.sub(request, -1) == ':' then
-    return request
-  end
-  return string.sub(request, -32)
-end
-
--- Sees to it that a key lives for so long at least. It lives 10 s longer, so that most calls need not prolong it.
+-- Sees to it that a key lives for so long and KEPT_MS at least. It lives 10 s longer, so that most calls need not prolong it.
 local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, (ms + 10000) .. '')
+  if redis.call('PTTL', key) < ms + KEPT_MS then
+    redis.call('PEXPIRE', key, string.format('%d', ms + KEPT_MS + 10000))
   end
 end
 
--- Reads what tells a free lock from one that is held, or was when it was last written; `settle` goes on from there. The
--- fence of the next owner is larger than the last one, also when the clock was set back: strings of 16 digits, or '0' where
--- there was none. Returns nil for a hash of a newer format.
-local function read_lock(lock_key, now_us)
-  local f = redis.call('HMGET', lock_key, 'v', 'fence', 'until', 'request', 'holds')
-  local fence, next_fence = f[2] or '0', now_us
-  if f[1] and f[1] ~= FORMAT then
-    return nil
-  elseif fence >= now_us then
-    next_fence = string.format('%.0f', fence + 1)
+-- The fence of the next owner: larger than the last one, also when the clock was set back.
+local function next_fence(line, now_us)
+  local fence = string.sub(line, 28, 43)
+  if fence >= now_us then
+    return string.format('%d', fence + 1)
   end
-  if fence == '0' or f[3] == FREE then
-    return {fence = fence, next_fence = next_fence, deadline = FREE, count = 0, released = true}
-  end
-  return {fence = fence, next_fence = next_fence, deadline = f[3], request = f[4], count = f[5] + 0}
+  return now_us
 end
 
--- Makes `request` the only holder of a lock that is free.
-local function grant(lock_key, lock, request, deadline, lease_ms, pushed)
-  if lock.holds then
+-- Makes `request` the only holder of a lock that is free. `lock` is what `settle` returned, nil where it was not called.
+-- Returns the line.
+local function grant(lock_key, lock, deadline, lease_ms, pushed, fence, request)
+  if lock and lock.holds then
     lock.erase()
   end
-  lock.fence, lock.owner, lock.request, lock.pushed = lock.next_fence, owner_of(request), request, pushed
-  lock.count, lock.deadline = 1, deadline
-  redis.call('HSET', lock_key, 'v', FORMAT, 'fence', lock.fence, 'owner', lock.owner, 'request', request,
-    'until', deadline, 'lease', lease_ms, 'pushed', pushed, 'holds', '1')
-  keep(lock_key, lease_ms + KEPT_MS)
+  local line = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' 1 ' .. fence .. ' ' .. request
+  redis.call('HSET', lock_key, 'hold', line)
+  keep(lock_key, lease_ms)
+  if lock and lock.forget then
+    lock.forget()
+  end
+  return line
 end

@@ -78,10 +78,8 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     assert_eq!(role(&group.servers[0]).await, "slave");
     links.iter().for_each(Proxy::thaw);
     let guard = inside.lock("a").acquire().await.unwrap();
-    let fence = group.servers[now]
-        .command(&["HGET", "fairlock:{a}", "fence"])
-        .await;
-    assert_eq!(fence.text().parse(), Ok(guard.fence().get()));
+    let line = group.servers[now].lock_line("fairlock:{a}").await;
+    assert_eq!(line.fence, guard.fence().get());
     guard.release().await.unwrap();
 }
 

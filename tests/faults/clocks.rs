@@ -1,13 +1,20 @@
 //! Servers whose clock was set back. What they wrote before that is ahead of their time now: here it is written by hand,
 //! since a test cannot set the clock of the machine.
 
+use super::parts;
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, lock_key, nothing_left, number,
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, kept, lock_key, nothing_left,
     queue_key, settings, subscribed,
 };
-use super::{parts, support::Server};
+use super::support::{LockLine, Server};
 
 const HOUR_MS: u64 = 3_600_000;
+
+/// Puts another line in the place of the lock's.
+async fn write(server: &Server, line: &LockLine) {
+    let line = line.to_string();
+    server.command(&["HSET", &lock_key(NAME), "hold", &line]).await;
+}
 
 #[tokio::test]
 async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_more() {
@@ -21,8 +28,9 @@ async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_mo
     holder.tell("acquire 1");
     parts::fence(&mut holder).await;
     holder.kill();
-    let ahead = (epoch_ms() + HOUR_MS).to_string();
-    server.command(&["HSET", &lock_key(NAME), "until", &ahead]).await;
+    let mut line = kept(&server, NAME).await;
+    line.until = epoch_ms() + HOUR_MS;
+    write(&server, &line).await;
     let next = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
     next.release().await.unwrap();
 }
@@ -33,13 +41,13 @@ async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
     let locks = connect(&server.url()).await;
     locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
     let mut last = (epoch_ms() + HOUR_MS) * 1_000;
-    server
-        .command(&["HSET", &lock_key(NAME), "fence", &last.to_string()])
-        .await;
+    let mut line = kept(&server, NAME).await;
+    line.fence = last;
+    write(&server, &line).await;
     for _ in 0..3 {
         let guard = locks.lock(NAME).acquire().await.unwrap();
         assert_eq!(guard.fence().get(), last + 1);
-        assert_eq!(number(&server, NAME, "fence").await, last + 1);
+        assert_eq!(kept(&server, NAME).await.fence, last + 1);
         guard.release().await.unwrap();
         last += 1;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::parts;
 use super::scene::{
-    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, lock_key, number, queued, settings, subscribed,
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, lock_key, queued, settings, subscribed,
 };
 use super::support::{Process, Server};
 
@@ -28,7 +28,7 @@ async fn killed_beside(other_keys: u32) {
     // Long enough for a renewal: the lease that ends is not the one that the waiter was told of.
     tokio::time::sleep(Duration::from_millis(450)).await;
     holder.kill();
-    let lease_end = number(&server, NAME, "until").await;
+    let lease_end = kept(&server, NAME).await.until;
 
     let guard = granted(waiter, 3 * SECOND).await;
     let granted_at = epoch_ms();
@@ -110,7 +110,7 @@ async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
     // Stopped first, so that it is dead before it can claim.
     dead.stop();
     guard.release().await.unwrap();
-    assert_eq!(number(&server, NAME, "pushed").await, 1);
+    assert!(kept(&server, NAME).await.pushed);
     dead.kill();
     granted(waiter, Duration::from_millis(1800))
         .await

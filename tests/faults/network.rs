@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LeaseState, LockManager};
 
 use super::scene::{
-    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, number, queued, settings, subscribed,
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, queued, settings, subscribed,
 };
 use super::support::{Proxy, Server, eventually};
 
@@ -29,7 +29,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     fault(&proxy);
     server.kill_clients("normal").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let lease_end = number(&server, NAME, "until").await;
+    let lease_end = kept(&server, NAME).await.until;
     let lost = tokio::spawn(guard.lost());
     loop {
         let now = epoch_ms();

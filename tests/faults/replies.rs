@@ -7,7 +7,7 @@ use fairlock::{Error, LockManager, Owner};
 use futures_util::future::join_all;
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, is_held, nothing_left, number,
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, is_held, kept, nothing_left,
     queued, settings, subscribed, turn, waiting,
 };
 use super::support::{History, Proxy, Server, eventually};
@@ -55,7 +55,7 @@ async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
     for n in 1..=2 {
         proxy.lose_reply(n);
         let guard = locks.lock(NAME).acquire().await.unwrap();
-        let fence = number(&server, NAME, "fence").await;
+        let fence = kept(&server, NAME).await.fence;
         assert_eq!(guard.fence().get(), fence);
         guard.release().await.unwrap();
         assert!(!is_held(&server, NAME).await);
@@ -110,7 +110,7 @@ async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing(
     guard.release().await.unwrap();
     proxy.thaw();
     // It ran, and holds for nobody; but not for a lease.
-    let has_run = async || number(&server, NAME, "fence").await > fence.get();
+    let has_run = async || kept(&server, NAME).await.fence > fence.get();
     eventually("the first attempt runs", SECOND, has_run).await;
     nothing_left(&server, NAME, SETTLED).await;
 }
@@ -131,7 +131,7 @@ async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
     .await;
     assert!(!is_held(&server, NAME).await);
     assert_eq!(waiting(&server, NAME).await, 0);
-    assert_eq!(number(&server, NAME, "fence").await, fence.get());
+    assert_eq!(kept(&server, NAME).await.fence, fence.get());
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     // it reads before that reply.
     let delay = Duration::from_millis(300);
     proxy.delay_down(delay);
-    let lease_end = number(&server, NAME, "until").await;
+    let lease_end = kept(&server, NAME).await.until;
     tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms() + 50))).await;
     let push = format!("1 {old_fence} {} {request}", lease_end - 500);
     assert_eq!(server.command(&["PUBLISH", &channel, &push]).await.int(), 1);
@@ -262,7 +262,7 @@ async fn a_question_that_runs_when_its_grant_is_over_leaves_no_holder() {
     // lock free, and hands it over.
     let evalshas = proxy.count("EVALSHA");
     proxy.delay_up(window * 2);
-    let lease_end = number(&server, NAME, "until").await;
+    let lease_end = kept(&server, NAME).await.until;
     tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms()) + 60)).await;
     assert_eq!(proxy.count("EVALSHA"), evalshas + 1, "the question is under way");
     assert!(

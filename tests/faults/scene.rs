@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use fairlock::{LockGuard, LockManager, LockManagerBuilder, Result};
 use tokio::task::JoinHandle;
 
-use super::support::{History, Resp, Server, eventually};
+use super::support::{History, LockLine, Server, eventually};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The name of the lock in tests that need one only.
@@ -43,18 +43,9 @@ pub(crate) fn clients_key(name: &str) -> String {
     format!("{PREFIX}:clients:{{{name}}}")
 }
 
-/// A field of the lock's hash.
-pub(crate) async fn field(server: &Server, name: &str, field: &str) -> Option<String> {
-    match server.command(&["HGET", &lock_key(name), field]).await {
-        Resp::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// A field of the lock's hash as a number; 0 when it is not there.
-pub(crate) async fn number(server: &Server, name: &str, of: &str) -> u64 {
-    let text = field(server, name, of).await;
-    text.map_or(0, |text| text.parse().expect("a number"))
+/// What the server has of the lock.
+pub(crate) async fn kept(server: &Server, name: &str) -> LockLine {
+    server.lock_line(&lock_key(name)).await
 }
 
 /// The time in ms that the lock's deadline is told in: the server runs on this machine, so its clock is ours.
@@ -81,7 +72,7 @@ pub(crate) async fn queued(server: &Server, name: &str, count: i64) {
 
 /// Whether somebody holds the lock.
 pub(crate) async fn is_held(server: &Server, name: &str) -> bool {
-    number(server, name, "until").await > epoch_ms()
+    kept(server, name).await.until > epoch_ms()
 }
 
 /// Waits until nobody holds and nobody is queued: no lease had to end for it.

@@ -6,7 +6,7 @@ use fairlock::LockManager;
 
 use super::parts;
 use super::scene::{
-    NAME, SECOND, SOON, connect, granted, in_line, number, queued, settings, subscribed, subscribers, waiting,
+    NAME, SECOND, SOON, connect, granted, in_line, kept, queued, settings, subscribed, subscribers, waiting,
 };
 use super::support::{Process, Proxy, Server, eventually};
 
@@ -95,7 +95,7 @@ async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_it
     frozen.stop();
     let started = Instant::now();
     guard.release().await.unwrap();
-    let pushed_fence = number(&server, NAME, "fence").await;
+    let pushed_fence = kept(&server, NAME).await.fence;
     let guard = granted(before, 2 * CLAIM).await;
     assert!(started.elapsed() >= CLAIM, "{:?}", started.elapsed());
 
@@ -123,7 +123,7 @@ async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     subscribed(&server, 1).await;
     frozen.stop();
     guard.release().await.unwrap();
-    let pushed_fence = number(&server, NAME, "fence").await;
+    let pushed_fence = kept(&server, NAME).await.fence;
     // It has a tenth of its claim window left, and nobody else waits.
     tokio::time::sleep(CLAIM * 9 / 10).await;
     frozen.cont();

@@ -13,7 +13,7 @@ use super::faults::{self, Counts};
 use super::part::{self, LATE, key, lock_name};
 use super::record::{self, Disturbance, End};
 use super::resource::{Writes, writes};
-use super::support::{Client, Process, Proxy, Resp, Server, TempDir, now_ns};
+use super::support::{Client, Process, Proxy, Server, TempDir, now_ns};
 use super::verdict::{Forgetting, History, Verdict};
 
 pub(crate) const PREFIX: &str = "soak";
@@ -317,10 +317,10 @@ async fn waiting(server: &Server, lock: usize) -> i64 {
 }
 
 async fn is_held(server: &Server, lock: usize) -> bool {
-    let until = server.command(&["HGET", &key("", lock), "until"]).await;
+    let line = server.lock_line(&key("", lock)).await;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     // The server's clock is ours.
-    matches!(until, Resp::Text(ms) if ms.parse::<u128>().expect("a time") > now.expect("a time").as_millis())
+    u128::from(line.until) > now.expect("a time").as_millis()
 }
 
 /// Notices when the machine or the server is slow, which excuses whoever missed a turn.

@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::authority::Authority;
 use super::clock;
+use super::lock_line::LockLine;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
@@ -280,6 +281,11 @@ impl Server {
             .command(words)
             .await
             .expect("a server that answers")
+    }
+
+    /// The line in which it keeps the lock of this key.
+    pub async fn lock_line(&self, key: &str) -> LockLine {
+        LockLine::of(&self.command(&LockLine::command(key)).await)
     }
 
     /// All keys that start with `prefix`, in order.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::super::lock::Lock;
 use super::super::rules::Spin;
-use crate::key::{Owner, Request};
 
 /// Returns the data of four keys as texts, hashes by field, and then for how long the server keeps each, in ms.
 pub(super) const DUMP: &str = "
@@ -30,9 +29,9 @@ return dump
 /// The hash of the lock, its queue, its clients, and its spin lock.
 pub(super) type Data = [String; 4];
 
-pub(super) fn data(lock: Option<&Lock>, format: &str, spin: Option<&Spin>) -> Data {
+pub(super) fn data(lock: Option<&Lock>, mark: &str, spin: Option<&Spin>) -> Data {
     [
-        lock.map(|lock| hash(lock, format)).unwrap_or_default(),
+        lock.map(|lock| hash(lock, mark)).unwrap_or_default(),
         lock.map(queue).unwrap_or_default(),
         lock.map(clients).unwrap_or_default(),
         spin.map(|spin| format!("{}={}, request={}", spin.owner, spin.count, spin.request.simple()))
@@ -40,42 +39,49 @@ pub(super) fn data(lock: Option<&Lock>, format: &str, spin: Option<&Spin>) -> Da
     ]
 }
 
-fn hash(lock: &Lock, format: &str) -> String {
+fn hash(lock: &Lock, mark: &str) -> String {
     let Some(holder) = &lock.written else {
         return String::new();
     };
+    let fence = holder.fence;
     if holder.holds.is_empty() {
-        return format!("fence={}, until=0, v={format}", holder.fence);
+        return format!("hold={mark}{RELEASED} {fence}");
     }
-    let request = holder.request.as_ref();
-    let first = request.and_then(|request| holder.holds.get(request));
-    let mut fields = BTreeSet::from([
-        format!("v={format}"),
-        format!("fence={}", holder.fence),
-        format!("owner={}", holder.owner.as_ref().map_or("", Owner::as_str)),
-        format!("request={}", request.map_or("", Request::as_str)),
-        format!("until={}", holder.deadline()),
-        format!("lease={}", first.map_or(0, |hold| hold.lease)),
-        format!("pushed={}", u8::from(holder.pushed)),
-        format!("holds={}", holder.holds.len()),
-    ]);
-    if holder.holds.len() > 1 {
+    let request = holder.request.as_ref().expect("of a hold");
+    let (lease, pushed) = (holder.holds[request].lease, u8::from(holder.pushed));
+    let several = holder.holds.len() > 1;
+    let holds = if several { '+' } else { '1' };
+    let until = holder.deadline();
+    let line = format!("hold={mark}{until} {lease:08} {pushed} {holds} {fence} {request}");
+    let mut fields = BTreeSet::from([line]);
+    if several {
         let holds = holder.holds.iter();
-        fields.extend(holds.map(|(request, hold)| format!("h:{request}={} {}", hold.deadline, hold.lease)));
+        fields
+            .extend(holds.map(|(request, hold)| format!("h:{request}={} {:08}", hold.deadline, hold.lease)));
     }
     fields.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// What the fields of a free lock say beside these is left from its last hold.
-const LEFT: [&str; 5] = ["owner=", "request=", "lease=", "pushed=", "holds="];
+/// The deadline of a lock that was released.
+const RELEASED: &str = "0000000000000";
 
-/// The fields of a hash as [`DUMP`] tells them, in order, without those that don't count.
+/// The fields of a hash as [`DUMP`] tells them, in order; of a lock that was released, its fence alone: the rest of the
+/// line is left from its last hold.
 pub(super) fn ordered(fields: &str) -> String {
-    let mut ordered: BTreeSet<_> = fields.split(", ").collect();
-    if ordered.contains("until=0") {
-        ordered.retain(|field| !LEFT.iter().any(|left| field.starts_with(left)));
+    let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
+    ordered.sort_unstable();
+    ordered.join(", ")
+}
+
+fn shortened(field: &str) -> String {
+    let words: Vec<_> = field.split(' ').collect();
+    match words[..] {
+        [until, _, _, _, fence, _] if until.strip_prefix("hold=") == Some(RELEASED) => {
+            format!("{until} {fence}")
+        }
+        ["hold=b", RELEASED, _, _, _, fence, _] => format!("hold=b {RELEASED} {fence}"),
+        _ => field.to_owned(),
     }
-    ordered.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn queue(lock: &Lock) -> String {

@@ -13,10 +13,8 @@ use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
 const CLOCK: &str = "
-local function server_clock()
-  local us = KEYS[#KEYS]
-  return us, string.sub(us, 1, 13)
-end
+local now_us = KEYS[#KEYS]
+local now = string.sub(now_us, 1, 13)
 ";
 
 #[derive(Debug)]

@@ -18,6 +18,12 @@ use crate::lease::{Fence, ServerTime, Ticket};
 use crate::script::{Operation, Publishing, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease};
 
+/// Has the line of a lock begin with a mark, or with none.
+const FORMAT: &str = "
+local line = redis.call('HGET', KEYS[1], 'hold')
+redis.call('HSET', KEYS[1], 'hold', ARGV[1] .. string.match(line, '%d.*'))
+";
+
 pub(super) const START_US: u64 = 1_700_000_000_123_456;
 
 /// The clients of all runs.
@@ -137,7 +143,7 @@ impl World<'_> {
                 if self.is_written(lock) {
                     self.newer[lock] = newer;
                     let key = self.keys[lock].lock.clone();
-                    self.operate(lock, &["HSET", &key, "v", self.format(lock)]);
+                    self.operate(lock, &["EVAL", FORMAT, "1", &key, self.mark(lock)]);
                 }
             }
         }
@@ -313,7 +319,7 @@ impl World<'_> {
         let keys = &self.keys[lock];
         self.setting.scripts.look(keys);
         let (kept, spin) = (self.rules.locks.get(&keys.lock), self.rules.spins.get(&keys.spin));
-        let data = dump::data(kept, self.format(lock), spin);
+        let data = dump::data(kept, self.mark(lock), spin);
         let holder = kept.and_then(|lock| lock.written.as_ref());
         let left_ms = holder.map_or(0, Holder::deadline).saturating_sub(self.now().ms);
         let is_written = data[0] != self.hashes[lock] && left_ms > 0;
@@ -348,8 +354,9 @@ impl World<'_> {
         kept.is_some_and(|lock| lock.written.is_some())
     }
 
-    fn format(&self, lock: usize) -> &'static str {
-        if self.newer[lock] { "2" } else { "1" }
+    /// What the line of a lock begins with, by its format.
+    fn mark(&self, lock: usize) -> &'static str {
+        if self.newer[lock] { "b " } else { "" }
     }
 
     fn now(&self) -> Now {
