@@ -113,8 +113,8 @@ if mode == 'open' or mode == 'question' then
   keep(queue_key, heartbeat_ms)
 end
 if mode == 'question' then
-  local channel, counted = string.sub(address, 2) .. client, nil
-  if string.sub(address, 1, 1) == 's' then
+  local way, channel, counted = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
+  if way == 's' or way == 'm' then
     counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
   else
     counted = redis.call('PUBSUB', 'NUMSUB', channel)

@@ -62,6 +62,8 @@ pub(crate) enum Publishing {
     Sharded,
     /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be reached.
     Unproven,
+    /// Within a shard that the slot has moved to lately, and its subscribers not yet: likewise.
+    Moved,
 }
 
 impl Publishing {
@@ -71,6 +73,7 @@ impl Publishing {
             Publishing::Plain => 'p',
             Publishing::Sharded => 's',
             Publishing::Unproven => 'u',
+            Publishing::Moved => 'm',
         };
         format!("{way}{}", keys.channel)
     }

@@ -9,6 +9,7 @@
 --   p   PUBLISH; with no receiver the client can't be reached
 --   s   SPUBLISH, in a cluster from 7.0 on; likewise
 --   u   PUBLISH, in an older cluster: receivers at its other nodes are not counted, so that the record alone decides
+--   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
 
 -- `fence` is what the new owner gets, `lock` what `settle` returned (or nil), `mine` (or nil) the caller's own request, queued
 -- too, which gets `mine_ms` instead of a claim window.
@@ -38,14 +39,14 @@ local function hand_over(queue_key, clients_key, address, fence, now, lock, mine
         local channel = string.sub(address, 2) .. client
         local push = '1 ' .. fence .. ' ' .. deadline .. ' ' .. request
         local heard
-        if way == 's' then
+        if way == 's' or way == 'm' then
           heard = redis.pcall('SPUBLISH', channel, push)
         else
           heard = redis.pcall('PUBLISH', channel, push)
         end
         if type(heard) == 'table' then
           denied = '1'
-        elseif heard > 0 or way == 'u' then
+        elseif heard > 0 or way == 'u' or way == 'm' then
           return '0', denied, request, deadline, grant_ms, '1'
         end
       end

@@ -82,7 +82,6 @@ pub(crate) async fn connect(
 /// A client of one server. Each lock, and its channel, has its place on one of the lines.
 pub(crate) struct RedisStore {
     id: ServerId,
-    publishing: Publishing,
     server: String,
     lines: Vec<Line>,
     /// Only for those who wait for replicas, or for disks.
@@ -155,18 +154,16 @@ impl RedisStore {
             Line::start(place, &connector, options, listener, scripts, first)
         });
         let lines = lines.collect();
-        let (id, publishing) = place;
         let listening = connector.sentinels().map(|sentinels| {
             let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
             tokio::spawn(listening).abort_handle()
         });
         Arc::new(RedisStore {
-            id,
-            publishing,
+            id: place.0,
             server: connector.server().to_owned(),
             lines,
             replication: (options.durability.wanted() > 0)
-                .then(|| Replication::start(id, &connector, options, replication)),
+                .then(|| Replication::start(place.0, &connector, options, replication)),
             listening,
         })
     }
@@ -192,23 +189,22 @@ impl RedisStore {
     }
 
     fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
-        self.call_there(operation, false)
+        self.call_in(Manner::default(), operation)
     }
 
-    /// `asking`: of a server that is importing the slot.
-    fn call_there<O: Operation + Sync>(&self, operation: O, asking: bool) -> Call<O::Reply> {
+    fn call_in<O: Operation + Sync>(&self, manner: Manner, operation: O) -> Call<O::Reply> {
         let lane = Arc::clone(&self.line(operation.key()).lane);
-        let place = (self.id, self.publishing);
+        let server = self.id;
         Box::pin(async move {
-            let (answer, _) = execute(&lane, place, operation, asking).await?;
+            let (answer, _) = execute(&lane, server, operation, manner).await?;
             Ok(answer)
         })
     }
 
-    fn confirm_there(&self, call: Renew, within: Duration, asking: bool) -> Call<Confirmed> {
+    fn confirm_in(&self, manner: Manner, call: Renew, within: Duration) -> Call<Confirmed> {
         match &self.replication {
-            Some(replication) => replication.confirm(call, within, asking),
-            None => unreplicated(self.call_there(call, asking)),
+            Some(replication) => replication.confirm(call, within, manner),
+            None => unreplicated(self.call_in(manner, call)),
         }
     }
 }
@@ -227,7 +223,7 @@ impl Store for RedisStore {
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        self.confirm_there(call, within, false)
+        self.confirm_in(Manner::default(), call, within)
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
@@ -302,18 +298,36 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// Runs a script, and returns with its answer the number of the connection that it ran on. `asking`: on a server that is
-/// importing the slot.
+/// How a call is made of a server.
+#[derive(Clone, Copy)]
+struct Manner {
+    publishing: Publishing,
+    /// The server is still importing the slot, and has its keys.
+    importing: bool,
+}
+
+impl Default for Manner {
+    /// Of a server that is no part of a cluster.
+    fn default() -> Manner {
+        Manner {
+            publishing: Publishing::Plain,
+            importing: false,
+        }
+    }
+}
+
+/// Runs a script, and returns with its answer the number of the connection that it ran on.
 async fn execute<O: Operation>(
     lane: &Arc<Lane>,
-    (from, way): (ServerId, Publishing),
+    from: ServerId,
     operation: O,
-    asking: bool,
+    manner: Manner,
 ) -> Result<(Answer<O::Reply>, u64), Failure> {
     let heard = Arc::clone(lane)
         .call(|| {
-            let command = lane.scripts().command(operation.invocation(way));
-            command.asking(asking).giving_way(operation.gives_way())
+            let invocation = operation.invocation(manner.publishing);
+            let command = lane.scripts().command(invocation);
+            command.asking(manner.importing).giving_way(operation.gives_way())
         })
         .await?;
     let line = match &heard.value {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::scene::{all_served, clients, longest_gap, overtakings, serve_some};
+use crate::scene::{all_served, clients, longest_gap, overtakings, queue, serve_some, waiting};
 use crate::support::{Cluster, History, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
@@ -43,10 +44,39 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     assert_eq!(grants.len(), WAITERS, "each is served once");
     history.assert_no_overlap();
     history.assert_fences_increase();
+    assert_eq!(overtakings(&grants), 0, "{grants:?}");
     // A question of each client at the latest finds out.
     assert!(longest_gap(&grants) < 10 * SECOND);
     let keys = cluster.servers[from].keys("fairlock:").await;
     assert!(keys.is_empty(), "left behind: {keys:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
+    const WAITERS: usize = 10;
+
+    let cluster = Cluster::start().await;
+    let clients = clients(&cluster, 5).await;
+    let locks: Vec<_> = clients.iter().map(|client| client.lock("moving")).collect();
+    let slot = cluster.slot("{moving}").await;
+    let from = Cluster::first_owner(slot);
+    let to = (from + 1) % 3;
+    let guard = locks[0].acquire().await.unwrap();
+    let (history, mut waiters) = (History::default(), JoinSet::new());
+    queue(&locks, WAITERS, 5 * MS, &history, &mut waiters).await;
+
+    cluster.send_off(slot, from, to, Duration::ZERO).await;
+    let released = tokio::spawn(guard.release());
+    // Nobody listens where the keys are.
+    sleep(300 * MS).await;
+    assert!(!released.is_finished());
+    assert_eq!(waiting(&locks[0]).await, WAITERS as u64);
+    cluster.assign(slot, from, to).await;
+    released.await.unwrap().unwrap();
+    all_served(&mut waiters, 20 * SECOND).await;
+    let grants = history.grants();
+    assert_eq!(grants.len(), WAITERS);
+    assert_eq!(overtakings(&grants), 0, "{grants:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

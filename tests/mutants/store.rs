@@ -40,6 +40,10 @@ pub(super) const EDITS: &[Edit] = &[
         "        let mut others = self.table().addresses();\n        others.extend_from_slice(self.connector.seeds());\n", CLUSTER_TESTS),
 
     edit("replicas do not stand in for the disk of the primary", COMMANDS, ".min(durability.replicas)", "", &["--lib commands"]),
+    edit("acquires and releases wait for a slot that is on its way", CLUSTER,
+        "since.elapsed() < patience", "false", MIGRATION),
+    edit("where a slot came lately, nobody is passed over who has not followed yet", CLUSTER,
+        "if self.table().has_moved_lately(slot)", "if false", MIGRATION),
     edit("a server that imports a slot is told to answer all the same", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
 
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),

@@ -143,6 +143,12 @@ impl Cluster {
     /// Moves a slot with all its keys, a key at a time, as an operator's tool does it; the servers in between redirect.
     /// `pause` is made between two steps.
     pub async fn migrate(&self, slot: usize, from: usize, to: usize, pause: Duration) {
+        self.send_off(slot, from, to, pause).await;
+        self.assign(slot, from, to).await;
+    }
+
+    /// The first part of it: the keys are there, and the slot is not.
+    pub async fn send_off(&self, slot: usize, from: usize, to: usize, pause: Duration) {
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (from_id, to_id) = (self.id(from).await, self.id(to).await);
         let slot = slot.to_string();
@@ -165,8 +171,14 @@ impl Cluster {
             );
             tokio::time::sleep(pause).await;
         }
-        ok(target, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
-        ok(source, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+    }
+
+    /// The last part of it.
+    pub async fn assign(&self, slot: usize, from: usize, to: usize) {
+        let (slot, id) = (slot.to_string(), self.id(to).await);
+        for server in [to, from] {
+            ok(&self.servers[server], &["CLUSTER", "SETSLOT", &slot, "NODE", &id]).await;
+        }
     }
 
     /// How often all servers together have run a command.

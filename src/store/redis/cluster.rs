@@ -2,10 +2,13 @@
 //! its lock, and listens there.
 //!
 //! - Servers are connected to when there is something to ask them; until then, calls wait in their lanes.
-//! - A call that is answered `MOVED` or `ASK` was not executed, and goes where it is told to.
+//! - A call that is answered `MOVED` or `ASK` was not executed, and goes where it is told to. While a slot is between two
+//!   servers, its subscribers are not where its keys are, so that nobody could be handed a lock: acquires and releases wait a
+//!   little for it to arrive, and then hand over by the clients' records alone until its subscribers have followed.
 //! - Who has which slot is asked for anew when a call was told to go elsewhere, when a connection breaks, and some fifteen
 //!   times in a heartbeat. Channels follow their slots, and who waits there asks again, since messages may have been lost.
 
+mod discovery;
 mod slots;
 mod table;
 #[cfg(test)]
@@ -18,20 +21,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use fred::interfaces::PubsubInterface;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use self::discovery::discover;
+use self::slots::Redirection;
 pub(super) use self::slots::slot_of;
-use self::slots::{Range, Redirection, ranges};
 use self::table::Table;
 use super::address::Node;
-use super::commands::Command;
-use super::connection::{Connection, Purpose, keep_trying};
 use super::connector::Connector;
-use super::{Options, RedisStore, failure};
+use super::{Manner, Options, RedisStore};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::key::Keys;
@@ -43,6 +44,10 @@ use crate::store::{
 
 /// How often one call is told to go elsewhere at most.
 const REDIRECTIONS: usize = 8;
+/// For how long a call waits for a slot that is on its way, and how long it is between two looks. A slot with many keys is
+/// on its way for longer; then order is worth less than the lock.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A client of a cluster.
 pub(super) struct ClusterStore {
@@ -72,7 +77,7 @@ impl ClusterStore {
     ) -> Result<Arc<ClusterStore>, Error> {
         let deadline = Instant::now() + options.server_timeout;
         let (publishing, ranges) = discover(&connector, deadline).await?;
-        let mut table = Table::new();
+        let mut table = Table::new(3 * look_every(options));
         table.adopt(&ranges);
         let cluster = Arc::new(Cluster {
             connector,
@@ -89,36 +94,50 @@ impl ClusterStore {
     }
 
     fn call<O: Operation + Clone + Sync>(&self, operation: O) -> Call<O::Reply> {
-        self.route(slot_of(operation.key()), move |server, asking| {
-            server.call_there(operation.clone(), asking)
+        let patience = if operation.gives_way() {
+            PATIENCE
+        } else {
+            Duration::ZERO
+        };
+        self.route(slot_of(operation.key()), patience, move |server, manner| {
+            server.call_in(manner, operation.clone())
         })
     }
 
-    /// Has a call sent to the server that has the slot, wherever that turns out to be. `send` is told whether that server
-    /// is only importing it.
+    /// Has a call sent to the server that has the slot, wherever that turns out to be; to one that is only importing it, once
+    /// patience is over.
     fn route<T: 'static>(
         &self,
         slot: usize,
-        send: impl Fn(&RedisStore, bool) -> Call<T> + Send + 'static,
+        patience: Duration,
+        send: impl Fn(&RedisStore, Manner) -> Call<T> + Send + 'static,
     ) -> Call<T> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
-            let mut importing = None;
-            for _ in 0..REDIRECTIONS {
-                let asking = importing.is_some();
+            let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
+            while redirections < REDIRECTIONS {
+                let manner = Manner {
+                    publishing: cluster.publishing_about(slot),
+                    importing: importing.is_some(),
+                };
                 let server = match importing.take() {
                     Some(server) => server,
                     None => cluster.owner(slot)?,
                 };
-                let failure = match send(&server, asking).await {
+                let failure = match send(&server, manner).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
                 match Redirection::told_by(&failure, &cluster.address(server.id)) {
+                    Some(Redirection::Ask { .. }) if since.elapsed() < patience => {
+                        sleep(PAUSE).await;
+                        continue;
+                    }
                     Some(Redirection::Moved { slot, to }) => cluster.moved(slot, &to),
                     Some(Redirection::Ask { to }) => importing = Some(cluster.server(&to)?),
                     None => return Err(cluster.failed(failure)),
                 }
+                redirections += 1;
             }
             Err(elsewhere())
         })
@@ -136,6 +155,14 @@ impl Cluster {
 
     fn address(&self, id: ServerId) -> Node {
         self.table().address(id).clone()
+    }
+
+    /// How scripts publish about a lock of this slot now.
+    fn publishing_about(&self, slot: usize) -> Publishing {
+        match self.publishing {
+            Publishing::Sharded if self.table().has_moved_lately(slot) => Publishing::Moved,
+            publishing => publishing,
+        }
     }
 
     /// The client of the server that has the slot.
@@ -267,8 +294,9 @@ impl Store for ClusterStore {
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        self.route(slot_of(&call.keys.lock), move |server, asking| {
-            server.confirm_there(call.clone(), within, asking)
+        let slot = slot_of(&call.keys.lock);
+        self.route(slot, Duration::ZERO, move |server, manner| {
+            server.confirm_in(manner, call.clone(), within)
         })
     }
 
@@ -349,57 +377,9 @@ impl fmt::Debug for Cluster {
     }
 }
 
-async fn discover(connector: &Connector, deadline: Instant) -> Result<(Publishing, Vec<Range>), Error> {
-    let unheard = "no server of the cluster answers";
-    keep_trying(deadline, unheard, || discover_by_any(connector)).await
-}
-
-/// Asks the seeds in turn, and is done with the first that answers or refuses.
-async fn discover_by_any(connector: &Connector) -> Result<(Publishing, Vec<Range>), Failure> {
-    let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
-    for seed in connector.seeds() {
-        match discover_by(connector, seed).await {
-            Err(failure @ (Failure::Unknown(_) | Failure::NotExecuted(_))) => last = failure,
-            done => return done,
-        }
-    }
-    Err(last)
-}
-
-async fn discover_by(connector: &Connector, seed: &Node) -> Result<(Publishing, Vec<Range>), Failure> {
-    let connection = connector.at(seed).open(Purpose::Commands).await?;
-    let ranges = slots_by(&connection, seed).await?;
-    if ranges.is_empty() {
-        return Err(Failure::NotExecuted(ServerError::new(format!(
-            "{seed}: no server of the cluster has any slot"
-        ))));
-    }
-    Ok((publishing_of(&connection).await?, ranges))
-}
-
-/// Asks a server, on a connection of its own, who has which slot.
-async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
-    let reply = Command::slots().run(connection.client()).await;
-    let reply = reply.map_err(|error| failure::of(&error))?;
-    ranges(&reply, asked).ok_or_else(|| {
-        Failure::Unknown(ServerError::new(format!(
-            "{reply:?} as the reply to CLUSTER SLOTS"
-        )))
-    })
-}
-
-/// Shards have channels of their own since 7.0; servers before that do not know the question.
-async fn publishing_of(connection: &Connection) -> Result<Publishing, Failure> {
-    let channels: Vec<String> = Vec::new();
-    match connection
-        .client()
-        .pubsub_shardnumsub::<fred::types::Value, _>(channels)
-        .await
-    {
-        Ok(_) => Ok(Publishing::Sharded),
-        Err(error) if failure::code(&error) == Some("ERR") => Ok(Publishing::Unproven),
-        Err(error) => Err(failure::of(&error)),
-    }
+/// How often it is asked for, without a cause, who has which slot.
+fn look_every(options: Options) -> Duration {
+    options.heartbeat / 15
 }
 
 fn elsewhere() -> Failure {

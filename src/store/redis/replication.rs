@@ -25,10 +25,10 @@ use super::connector::Connector;
 use super::failure;
 use super::lane::{Heard, Lane};
 use super::link::Link;
-use super::{Options, execute};
+use super::{Manner, Options, execute};
 use crate::error::{Error, ServerError};
 use crate::options::Durability;
-use crate::script::{self, Publishing};
+use crate::script;
 use crate::store::{Call, Confirmed, Failure, Renew, Renewed, ServerId};
 
 /// The shortest round. (A server that has nothing else to do may end it up to 100 ms late.)
@@ -96,15 +96,13 @@ impl Replication {
         }
     }
 
-    /// `asking`: of a server that is importing the slot.
-    pub(super) fn confirm(&self, call: Renew, within: Duration, asking: bool) -> Call<Confirmed> {
+    pub(super) fn confirm(&self, call: Renew, within: Duration, manner: Manner) -> Call<Confirmed> {
         let lane = Arc::clone(&self.lane);
         let entrants = self.entrants.clone();
-        // A renewal publishes nothing.
-        let place = (self.server, Publishing::Plain);
+        let server = self.server;
         Box::pin(async move {
             let since = Instant::now();
-            let (answer, generation) = execute(&lane, place, call, asking).await?;
+            let (answer, generation) = execute(&lane, server, call, manner).await?;
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }
@@ -267,7 +265,9 @@ mod tests {
             lease: OPTIONS.heartbeat,
             cap: ServerTime::MAX,
         };
-        let answer = replication.confirm(call, OPTIONS.attempt_timeout, false).await;
+        let answer = replication
+            .confirm(call, OPTIONS.attempt_timeout, Manner::default())
+            .await;
         let Confirmed { renewed, got } = answer.unwrap().reply;
         assert!(!matches!(renewed, Renewed::Until(_)), "{renewed:?}");
         assert_eq!(got, 0);

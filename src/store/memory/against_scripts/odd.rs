@@ -72,12 +72,48 @@ fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
     assert!(released.denied);
 }
 
+/// Whether the server has channels of a cluster's shards.
+fn has_shard_channels(setting: &mut Setting) -> bool {
+    let known = "return {redis.pcall('PUBSUB', 'SHARDNUMSUB').err and 'no' or 'yes'}";
+    let has = setting.scripts.evaluate(known) == ["yes"];
+    if !has {
+        println!("skipped: the server has no shard channels");
+    }
+    has
+}
+
+#[test]
+fn where_a_slot_came_lately_a_live_record_is_enough_to_be_handed_the_lock() {
+    let mut setting = Setting::start();
+    if !has_shard_channels(&mut setting) {
+        return;
+    }
+    for (way, is_handed_over) in [(Publishing::Sharded, false), (Publishing::Moved, true)] {
+        let mut world = World::new(&mut setting);
+        let grant = granted(&mut world, 0);
+        // It has a record, and no subscription here yet.
+        let waits = call(&world, 1);
+        assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+        let (keys, request) = (world.keys[0].clone(), grant.request);
+        let release = Release {
+            keys: keys.clone(),
+            request: request.clone(),
+            what: ReleaseWhat::Grant(grant.fence),
+        };
+        let released = world.ask_by(&release, way);
+        assert_eq!(
+            (released.outcome, released.denied),
+            (ReleaseOutcome::Released, false)
+        );
+        let holder = world.ask(&Inspect { keys, request }).holder;
+        assert_eq!(holder.is_some(), is_handed_over, "{way:?}: {holder:?}");
+    }
+}
+
 #[test]
 fn in_a_cluster_a_question_looks_for_a_subscription_to_the_shards_channel() {
     let mut setting = Setting::start();
-    let known = "return {redis.pcall('PUBSUB', 'SHARDNUMSUB').err and 'no' or 'yes'}";
-    if setting.scripts.evaluate(known) == ["no"] {
-        println!("skipped: the server has no shard channels");
+    if !has_shard_channels(&mut setting) {
         return;
     }
     let mut world = World::new(&mut setting);

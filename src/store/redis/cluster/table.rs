@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::RedisStore;
 use super::super::address::Node;
@@ -13,6 +16,10 @@ pub(super) struct Table {
     servers: Vec<Server>,
     /// By slot.
     owners: Vec<Option<ServerId>>,
+    /// When slots came to their owners from others, of those that did lately.
+    moved: HashMap<usize, Instant>,
+    /// In which time those who listen follow a slot.
+    settling: Duration,
     /// Where each channel is subscribed, or nowhere yet.
     channels: HashMap<Arc<str>, Option<ServerId>>,
 }
@@ -30,10 +37,12 @@ pub(super) struct Astray {
 }
 
 impl Table {
-    pub(super) fn new() -> Table {
+    pub(super) fn new(settling: Duration) -> Table {
         Table {
             servers: Vec::new(),
             owners: vec![None; SLOTS],
+            moved: HashMap::new(),
+            settling,
             channels: HashMap::new(),
         }
     }
@@ -87,15 +96,32 @@ impl Table {
     }
 
     pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
-        self.owners[slot] = Some(self.id_of(owner));
+        let owner = self.id_of(owner);
+        self.give(slot, owner);
+    }
+
+    fn give(&mut self, slot: usize, owner: ServerId) {
+        let former = self.owners[slot].replace(owner);
+        if former.is_some_and(|former| former != owner) {
+            self.moved.insert(slot, Instant::now());
+        }
+    }
+
+    /// Whether the slot has come to its owner so lately that those who listen may not have followed.
+    pub(super) fn has_moved_lately(&self, slot: usize) -> bool {
+        let moved = self.moved.get(&slot);
+        moved.is_some_and(|moved| moved.elapsed() < self.settling)
     }
 
     /// Takes over who has which slot. Slots that nobody has any more keep their last owner, who may come back.
     pub(super) fn adopt(&mut self, ranges: &[Range]) {
+        self.moved.retain(|_, moved| moved.elapsed() < self.settling);
         for range in ranges {
             // Replicas are made known too: when all masters are gone, they are asked.
             let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
-            self.owners[range.first..=range.last].fill(ids.first().copied());
+            for slot in range.first..=range.last {
+                self.give(slot, ids[0]);
+            }
         }
     }
 

@@ -17,7 +17,7 @@ fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
         options: OPTIONS,
         publishing: Publishing::Unproven,
         listener,
-        table: Mutex::new(Table::new()),
+        table: Mutex::new(Table::new(OPTIONS.heartbeat)),
         stale: Notify::new(),
         runtime: Handle::current(),
         closed: AtomicBool::new(false),

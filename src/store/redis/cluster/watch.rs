@@ -10,9 +10,10 @@ use tokio::time::{sleep, timeout};
 use super::super::address::Node;
 use super::super::commands::Command;
 use super::super::connection::Purpose;
+use super::discovery::slots_by;
 use super::slots::{Range, ranges, slot_of};
 use super::table::Astray;
-use super::{Cluster, slots_by};
+use super::{Cluster, look_every};
 use crate::store::{Listener, ServerId, Store};
 
 /// The pause between two looks while something is amiss: short at first, as a failover is over in seconds.
@@ -25,7 +26,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
     loop {
         // Unasked, nobody tells a waiter that its slot has moved and its subscription ended. Until it learns that, hand-overs pass
         // it over.
-        let _ = timeout(cluster.options.heartbeat / 15, cluster.stale.notified()).await;
+        let _ = timeout(look_every(cluster.options), cluster.stale.notified()).await;
         let mut pause = SHORTEST;
         loop {
             turn += 1;

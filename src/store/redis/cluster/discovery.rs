@@ -1,0 +1,71 @@
+//! The first that is asked of a cluster.
+
+use fred::interfaces::PubsubInterface;
+use tokio::time::Instant;
+
+use super::super::address::Node;
+use super::super::commands::Command;
+use super::super::connection::{Connection, Purpose, keep_trying};
+use super::super::connector::Connector;
+use super::super::failure;
+use super::slots::{Range, ranges};
+use crate::error::{Error, ServerError};
+use crate::script::Publishing;
+use crate::store::Failure;
+
+/// Asks the seeds until one of them knows the cluster: how scripts publish in it, and who has which slot.
+pub(super) async fn discover(
+    connector: &Connector,
+    deadline: Instant,
+) -> Result<(Publishing, Vec<Range>), Error> {
+    let unheard = "no server of the cluster answers";
+    keep_trying(deadline, unheard, || discover_by_any(connector)).await
+}
+
+/// Asks the seeds in turn, and is done with the first that answers or refuses.
+async fn discover_by_any(connector: &Connector) -> Result<(Publishing, Vec<Range>), Failure> {
+    let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
+    for seed in connector.seeds() {
+        match discover_by(connector, seed).await {
+            Err(failure @ (Failure::Unknown(_) | Failure::NotExecuted(_))) => last = failure,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+async fn discover_by(connector: &Connector, seed: &Node) -> Result<(Publishing, Vec<Range>), Failure> {
+    let connection = connector.at(seed).open(Purpose::Commands).await?;
+    let ranges = slots_by(&connection, seed).await?;
+    if ranges.is_empty() {
+        return Err(Failure::NotExecuted(ServerError::new(format!(
+            "{seed}: no server of the cluster has any slot"
+        ))));
+    }
+    Ok((publishing_of(&connection).await?, ranges))
+}
+
+/// Asks a server, on a connection of its own, who has which slot.
+pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
+    let reply = Command::slots().run(connection.client()).await;
+    let reply = reply.map_err(|error| failure::of(&error))?;
+    ranges(&reply, asked).ok_or_else(|| {
+        Failure::Unknown(ServerError::new(format!(
+            "{reply:?} as the reply to CLUSTER SLOTS"
+        )))
+    })
+}
+
+/// Shards have channels of their own since 7.0; servers before that do not know the question.
+async fn publishing_of(connection: &Connection) -> Result<Publishing, Failure> {
+    let channels: Vec<String> = Vec::new();
+    match connection
+        .client()
+        .pubsub_shardnumsub::<fred::types::Value, _>(channels)
+        .await
+    {
+        Ok(_) => Ok(Publishing::Sharded),
+        Err(error) if failure::code(&error) == Some("ERR") => Ok(Publishing::Unproven),
+        Err(error) => Err(failure::of(&error)),
+    }
+}
