@@ -246,7 +246,7 @@ impl Room {
             Acquired::Gone => {
                 // Answers to calls of before, which are read after this one, tell of the record that is gone.
                 self.client.note_loss();
-                self.return_all();
+                self.ask_all();
                 Heard::Queued
             }
             Acquired::Late | Acquired::More => {
@@ -311,15 +311,8 @@ impl Room {
         }
     }
 
-    /// Everybody asks again after this client could not be reached: whose turn came meanwhile has lost its place, and
-    /// the client its record, without which nobody here could be reached at the next turn either.
-    pub(crate) fn return_all(&self) {
-        self.forget_record();
-        self.ask_all();
-    }
-
-    /// Everybody asks again, with tickets.
-    fn ask_all(&self) {
+    /// Everybody asks again, with tickets: whose turn came while this client could not be reached has lost its place.
+    pub(crate) fn ask_all(&self) {
         locked(&self.state).agenda.ask_all();
         self.call.notify_one();
     }

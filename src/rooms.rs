@@ -126,11 +126,11 @@ impl Listener for Rooms {
 
     fn reconnected(&self, server: ServerId) {
         self.client.forget_anchors(server);
-        // Whatever is answered to calls of before.
+        // The records may be gone, whatever is answered to calls of before.
         self.client.note_loss();
         for room in self.all() {
             if self.client.store.server_of(&room.keys) == server {
-                room.return_all();
+                room.ask_all();
             }
         }
     }
