@@ -1,13 +1,13 @@
-//! The table of races in `tests/README.md` names tests that exist.
+//! The tables of promises and of races in `tests/README.md` name tests that exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tests of the table, such as `faults::waiters::…`: a test binary, or `lib` for the crate itself, and the path in it.
+/// The tests of the tables, such as `faults::waiters::…`: a test binary, or `lib` for the crate itself, and the path in it.
 fn named() -> Vec<&'static str> {
-    let table = include_str!("README.md").split("## Races").nth(1);
-    let rows = table
-        .expect("a table of races")
+    let tables = include_str!("README.md").split("## Promises").nth(1);
+    let rows = tables
+        .expect("a table of promises")
         .lines()
         .filter(|line| line.starts_with("| "));
     rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect()
@@ -30,6 +30,7 @@ fn source(test: &str) -> PathBuf {
                 .fold(base.clone(), |path, module| path.join(module))
         })
         .map(|path| path.with_extension("rs"))
+        .chain([base.join("main.rs")])
         .find(|path| path.is_file())
         .unwrap_or_else(|| panic!("{test}: no such file"))
 }
@@ -42,7 +43,7 @@ fn listed(source: &str, call: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_race_has_tests_that_exist() {
+fn every_promise_and_every_race_has_tests_that_exist() {
     let named = named();
     assert!(named.len() > 40, "{}", named.len());
     for test in named {
