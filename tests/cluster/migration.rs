@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fairlock::Lock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -11,16 +12,42 @@ use crate::support::{Cluster, History, eventually};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
+/// Clients of a lock, and the move that its slot is to make.
+struct Scene {
+    cluster: Cluster,
+    locks: Vec<Lock>,
+    slot: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Scene {
+    async fn start() -> Scene {
+        let cluster = Cluster::start().await;
+        let clients = clients(&cluster, 5).await;
+        let slot = cluster.slot("{moving}").await;
+        let from = Cluster::first_owner(slot);
+        Scene {
+            cluster,
+            locks: clients.iter().map(|client| client.lock("moving")).collect(),
+            slot,
+            from,
+            to: (from + 1) % 3,
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     const WAITERS: usize = 50;
 
-    let cluster = Cluster::start().await;
-    let clients = clients(&cluster, 5).await;
-    let locks: Vec<_> = clients.iter().map(|client| client.lock("moving")).collect();
-    let slot = cluster.slot("{moving}").await;
-    let from = Cluster::first_owner(slot);
-    let to = (from + 1) % 3;
+    let Scene {
+        cluster,
+        locks,
+        slot,
+        from,
+        to,
+    } = Scene::start().await;
 
     let history = History::default();
     let mut waiters = JoinSet::new();
@@ -55,12 +82,13 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
 async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
     const WAITERS: usize = 10;
 
-    let cluster = Cluster::start().await;
-    let clients = clients(&cluster, 5).await;
-    let locks: Vec<_> = clients.iter().map(|client| client.lock("moving")).collect();
-    let slot = cluster.slot("{moving}").await;
-    let from = Cluster::first_owner(slot);
-    let to = (from + 1) % 3;
+    let Scene {
+        cluster,
+        locks,
+        slot,
+        from,
+        to,
+    } = Scene::start().await;
     let guard = locks[0].acquire().await.unwrap();
     let (history, mut waiters) = (History::default(), JoinSet::new());
     queue(&locks, WAITERS, 5 * MS, &history, &mut waiters).await;

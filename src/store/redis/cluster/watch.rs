@@ -24,8 +24,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) async fn watch(cluster: Arc<Cluster>) {
     let mut turn = 0;
     loop {
-        // Unasked, nobody tells a waiter that its slot has moved and its subscription ended. Until it learns that, hand-overs pass
-        // it over.
+        // Unasked, nobody tells a waiter that its slot has moved and its subscription ended. Until it learns that, it hears of no
+        // hand-over; and after three such looks it is passed over.
         let _ = timeout(look_every(cluster.options), cluster.stale.notified()).await;
         let mut pause = SHORTEST;
         loop {
