@@ -1,6 +1,6 @@
 //! What the client executes without a server, again and again: for `scripts/bench`, which counts its instructions.
 //!
-//! Called as `instructions <scenario> <rounds>`.
+//! Called as `fairlock-instructions <scenario> <rounds>`.
 
 use std::process::ExitCode;
 
@@ -9,11 +9,10 @@ use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args().skip(1);
     let (Some(scenario), Some(rounds)) = (arguments.next(), arguments.next()) else {
-        // `cargo test --all-targets` calls it so.
-        println!("instructions: run it as `scripts/bench`, see benches/README.md");
-        return ExitCode::SUCCESS;
+        eprintln!("instructions: which scenario, and how many rounds? `scripts/bench` says both");
+        return ExitCode::FAILURE;
     };
     let Ok(rounds) = rounds.parse() else {
         eprintln!("instructions: {rounds:?} is no number of rounds");
