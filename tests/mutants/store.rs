@@ -43,7 +43,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("acquires and releases wait for a slot that is on its way", CLUSTER,
         "since.elapsed() < patience", "false", MIGRATION),
     edit("where a slot came lately, nobody is passed over who has not followed yet", CLUSTER,
-        "if self.table().has_moved_lately(slot)", "if false", MIGRATION),
+        "if table.has_moved_lately(slot)", "if false", MIGRATION),
     edit("a server that imports a slot is told to answer all the same", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
 
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),

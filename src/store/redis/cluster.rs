@@ -116,13 +116,14 @@ impl ClusterStore {
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
             while redirections < REDIRECTIONS {
-                let manner = Manner {
-                    publishing: cluster.publishing_about(slot),
-                    importing: importing.is_some(),
-                };
-                let server = match importing.take() {
-                    Some(server) => server,
+                let is_importing = importing.is_some();
+                let (server, publishing) = match importing.take() {
+                    Some(server) => (server, cluster.publishing),
                     None => cluster.owner(slot)?,
+                };
+                let manner = Manner {
+                    publishing,
+                    importing: is_importing,
                 };
                 let failure = match send(&server, manner).await {
                     Ok(answer) => return Ok(answer),
@@ -157,26 +158,20 @@ impl Cluster {
         self.table().address(id).clone()
     }
 
-    /// How scripts publish about a lock of this slot now.
-    fn publishing_about(&self, slot: usize) -> Publishing {
-        match self.publishing {
-            Publishing::Sharded if self.table().has_moved_lately(slot) => Publishing::Moved,
-            publishing => publishing,
-        }
-    }
-
-    /// The client of the server that has the slot.
-    fn owner(self: &Arc<Self>, slot: usize) -> Result<Arc<RedisStore>, Failure> {
+    /// The client of the server that has the slot, and how scripts publish about its locks now.
+    fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, Publishing), Failure> {
         let mut table = self.table();
-        match table.owner(slot) {
-            Some(owner) => self.open(&mut table, owner),
-            None => {
-                self.stale.notify_one();
-                Err(Failure::NotExecuted(ServerError::new(format!(
-                    "no server of the cluster has slot {slot}"
-                ))))
-            }
-        }
+        let Some(owner) = table.owner(slot) else {
+            self.stale.notify_one();
+            return Err(Failure::NotExecuted(ServerError::new(format!(
+                "no server of the cluster has slot {slot}"
+            ))));
+        };
+        let publishing = match self.publishing {
+            Publishing::Sharded if table.has_moved_lately(slot) => Publishing::Moved,
+            publishing => publishing,
+        };
+        Ok((self.open(&mut table, owner)?, publishing))
     }
 
     fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
@@ -221,7 +216,7 @@ impl Cluster {
     /// Subscribes where the slot is, wherever that turns out to be.
     async fn subscribe(self: Arc<Self>, channel: Arc<str>) -> Result<(), Failure> {
         for _ in 0..REDIRECTIONS {
-            let server = self.owner(slot_of(&channel))?;
+            let (server, _) = self.owner(slot_of(&channel))?;
             match server.subscribe(Arc::clone(&channel)).await {
                 Ok(()) => {
                     let mut table = self.table();
