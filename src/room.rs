@@ -50,6 +50,8 @@ struct State {
     /// [`Client::losses`] when the client's record was opened on the server; `None` when there may be none. Questions
     /// keep it fresh while somebody waits, so that it is known for no longer than that.
     record: Option<u64>,
+    /// How often a subscription was confirmed.
+    subscriptions: u64,
     /// When the last one left; of no meaning while somebody waits.
     empty_since: Option<Tick>,
 }
@@ -91,6 +93,8 @@ struct About {
     record: Option<u64>,
     /// The request, or one whose place it took, has been queued before, as far as is known here.
     again: bool,
+    /// [`State::subscriptions`] when it was asked.
+    subscriptions: u64,
 }
 
 /// What a reply means for the one who asked.
@@ -198,6 +202,7 @@ impl Room {
                 number,
                 record: (mode != Mode::Wait).then_some(losses),
                 again: question || waiter.ticket.is_some(),
+                subscriptions: state.subscriptions,
             },
         })
     }
@@ -281,10 +286,16 @@ impl Room {
         };
         waiter.ticket = contended.ticket;
         waiter.free_at = Some(free_at);
-        // An attendant that sleeps in an empty room is to wake for the interval.
-        let due = free_at
-            .min(at.received.after(self.client.options.question_interval()))
-            .after(jitter(JITTER));
+        let due = if about.subscriptions == state.subscriptions {
+            // An attendant that sleeps in an empty room is to wake for the interval.
+            free_at
+                .min(at.received.after(self.client.options.question_interval()))
+                .after(jitter(JITTER))
+        } else {
+            // Its turn may have come, and gone, before the subscription was there; and the question whether one was missed
+            // may have been for another, since nobody knew its ticket yet.
+            at.received
+        };
         let wakes = state.agenda.question_by(due) || was_lost;
         drop(state);
         if wakes {
@@ -417,7 +428,9 @@ impl Room {
 
     /// The subscription is confirmed.
     pub(crate) fn subscribed(&self) {
-        locked(&self.state).agenda.subscribed(self.client.now());
+        let mut state = locked(&self.state);
+        state.subscriptions += 1;
+        state.agenda.subscribed(self.client.now());
     }
 
     /// The room's question was answered. Returns whether the subscription is not there, though it was confirmed.

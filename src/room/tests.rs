@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::key::ClientId;
 use crate::lease::{Exchange, ServerTime};
+use crate::options::LockOptions;
 use crate::rooms::Rooms;
 use crate::store::{Contended, Grant, Listener};
 use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
@@ -279,6 +280,7 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
         number: room.numbers().into_iter().find(|other| *other != number).unwrap(),
         record: None,
         again: true,
+        subscriptions: locked(&room.state).subscriptions,
     };
     let at = exchange(now, time);
     let reply = Contended {
@@ -422,6 +424,7 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
             number,
             record: None,
             again: true,
+            subscriptions: locked(&room.state).subscriptions,
         };
         let reply = Contended {
             enqueued: true,
@@ -433,6 +436,31 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
         settle().await;
         assert_eq!(scene.store.queued(), room.numbers().len(), "{is_here}");
     }
+}
+
+/// Its turn comes before its client listens, and its first answer after the client has asked whether it missed anything.
+#[tokio::test(start_paused = true)]
+async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_timer() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let client = scene.rooms().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let request = client.next_request(&terms, None);
+    let room = scene.room();
+    let _verdict = room.join(&request, terms, None, &Arc::new(Trail::default()));
+    let Asked { call, about, .. } = room.ask(request.number(), false).unwrap();
+    let answer = client.acquire(call).await.unwrap();
+    let next = tokio::spawn(scene.other.acquire());
+    settle().await;
+    released(guard).await;
+    settle().await;
+    let _guard = next.await.unwrap().unwrap();
+    // Another one opens the client's record again, subscribes, and asks.
+    let _waiter = scene.waiter().await;
+    assert_eq!(scene.store.queued(), 1);
+    room.heard(about, &answer.at, answer.reply);
+    settle().await;
+    assert_eq!(scene.store.queued(), 2);
 }
 
 #[tokio::test(start_paused = true)]

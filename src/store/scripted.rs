@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
@@ -28,6 +29,8 @@ pub(crate) enum Fate {
     Unheard,
     /// It is said to have stopped half-way.
     CutShort,
+    /// It is executed, and its reply comes a second later.
+    HeardLate,
 }
 
 #[derive(Debug)]
@@ -84,6 +87,11 @@ impl Store for Scripted {
                     let mut answer = released.await?;
                     answer.reply.more = true;
                     Ok(answer)
+                }
+                Some(Fate::HeardLate) => {
+                    let answer = released.await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    answer
                 }
             }
         })
