@@ -190,6 +190,12 @@ impl Connection {
             }
         }
     }
+
+    /// Asks for any sign of life: sentinels before 7.0 refuse a PING with a nonce.
+    pub(super) async fn answers(&self) -> Result<(), Failure> {
+        let pong = self.client.ping::<Value>(None).await;
+        pong.map(drop).map_err(|error| failure::of(&error))
+    }
 }
 
 impl Drop for Connection {

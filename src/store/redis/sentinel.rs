@@ -137,9 +137,8 @@ impl Sentinels {
     ) -> Result<(), Failure> {
         let mut messages = connection.messages();
         let client = connection.client().clone();
-        let (_, pong) = join(client.subscribe(SWITCHED), connection.ping(0)).await;
-        pong?;
-        let mut pings = 0;
+        let (_, answered) = join(client.subscribe(SWITCHED), connection.answers()).await;
+        answered?;
         self.tell(self.ask(config).await?);
         loop {
             tokio::select! {
@@ -148,10 +147,7 @@ impl Sentinels {
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 _ = connection.lost() => return Ok(()),
-                () = tokio::time::sleep(ping_every) => {
-                    pings += 1;
-                    connection.ping(pings).await?;
-                }
+                () = tokio::time::sleep(ping_every) => connection.answers().await?,
             }
         }
     }
