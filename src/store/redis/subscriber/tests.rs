@@ -88,6 +88,10 @@ async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() 
 #[tokio::test]
 async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
     let server = Server::start();
+    if server.tell("PUBSUB SHARDNUMSUB").contains("ERR") {
+        println!("skipped: the server has no shard channels");
+        return;
+    }
     server.tell("ACL SETUSER u on >p ~* &* +@all -ping");
     let url = format!("redis://u:p@127.0.0.1:{}", server.port);
     let (subscriber, requests) = subscriber(&url, true);
