@@ -215,11 +215,13 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 /// The acquire calls of one request that nobody has answered. Any of them may still run, until its `not_after`;
-/// so once the request's use is over, an `out` must follow.
+/// so once the request's use is over, an `out` must follow. One that is answered only then may have run after that `out`: it was
+/// taken down as sent, and then another thread was faster. So another one must follow its answer.
 #[derive(Debug, Default)]
 pub(crate) struct Trail {
     open: AtomicU32,
     latest_not_after_ms: AtomicU64,
+    ended: AtomicBool,
 }
 
 impl Trail {
@@ -233,8 +235,18 @@ impl Trail {
     /// A reply came, or one that says that the call was not executed and will not be.
     pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
         if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {
-            self.open.fetch_sub(1, Ordering::AcqRel);
+            self.open.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    /// The use of the request is over. Said before it is asked what is unanswered: so a call is either answered by then, or its
+    /// answer finds that this was said.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
     }
 
     pub(crate) fn was_sent(&self) -> bool {
@@ -243,7 +255,7 @@ impl Trail {
 
     /// The server time past which none of the unanswered calls can run; `None` when all were answered.
     pub(crate) fn unanswered(&self) -> Option<ServerTime> {
-        (self.open.load(Ordering::Acquire) > 0)
+        (self.open.load(Ordering::SeqCst) > 0)
             .then(|| ServerTime::from_ms(self.latest_not_after_ms.load(Ordering::Acquire)))
     }
 }

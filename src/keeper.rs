@@ -65,6 +65,7 @@ enum Errand {
     Out {
         keys: Arc<Keys>,
         request: Request,
+        at_once: bool,
         trail: Arc<Trail>,
     },
 }
@@ -109,13 +110,14 @@ impl Keeper {
         self.send(Errand::Release(hold));
     }
 
-    /// Makes sure that nothing is left of a request that is never used again. `has_some` if the server may have something of it
-    /// now; what its unanswered calls may leave is seen to in any case.
-    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, has_some: bool, trail: &Arc<Trail>) {
-        if has_some || trail.unanswered().is_some() {
+    /// Makes sure that nothing is left of a request that is never used again.
+    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, at_once: bool, trail: &Arc<Trail>) {
+        trail.end();
+        if at_once || trail.unanswered().is_some() {
             self.send(Errand::Out {
                 keys: Arc::clone(keys),
                 request: request.clone(),
+                at_once,
                 trail: Arc::clone(trail),
             });
         }
@@ -354,22 +356,22 @@ impl Keeper {
                     }
                 }
             }
-            Errand::Out { keys, request, trail } => self.withdraw(&keys, &request, &trail).await,
-        }
-        Done::Errand
-    }
-
-    /// Sends an `out` that comes after all calls of the request.
-    async fn withdraw(&self, keys: &Arc<Keys>, request: &Request, trail: &Trail) {
-        loop {
-            // Asked before: a call that is answered while the `out` is under way may have run after it.
-            let unanswered = trail.unanswered();
-            self.send_out(keys, request).await;
-            let Some(not_after) = unanswered else { return };
-            if trail.unanswered().is_some() {
-                return self.out_after(keys, request, not_after).await;
+            Errand::Out {
+                keys,
+                request,
+                at_once,
+                trail,
+            } => {
+                if at_once {
+                    self.send_out(&keys, &request).await;
+                }
+                // What was under way is answered by now, as a rule, and seen to by who read that.
+                if let Some(not_after) = trail.unanswered() {
+                    self.out_after(&keys, &request, not_after).await;
+                }
             }
         }
+        Done::Errand
     }
 
     /// Sends an `out` until it is answered; returns the server's time.
@@ -411,8 +413,8 @@ impl Keeper {
         // Asked before: a question that is under way now may run after the release, and be answered before that is.
         let is_asked_for = hold.trail.unanswered().is_some();
         let released = self.release_grant(hold, give_up).await;
-        // So may one have that was under way as the hold ran out. Either has queued the request anew, or made it the holder
-        // again, under a fence that nobody knows of.
+        // So may one have that was under way as the hold ran out. Either may have queued the request anew, or made it the
+        // holder again, under a fence that nobody knows of.
         let was_over = matches!(released, Err(Error::Lost(_)));
         self.out(&hold.keys, &hold.request, is_asked_for || was_over, &hold.trail);
         released

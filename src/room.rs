@@ -211,8 +211,12 @@ impl Room {
     pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
         let Asked { call, trail, about } = asked;
         let is_question = call.mode == Mode::Question;
+        let request = call.request.clone();
         let answer = self.client.acquire(call).await;
         trail.answered(&answer);
+        if trail.has_ended() {
+            self.keeper.out(&self.keys, &request, true, &trail);
+        }
         match answer {
             Ok(Answer { at, reply, .. }) => {
                 let seen = match &reply {

@@ -111,49 +111,36 @@ async fn a_withdrawal_that_was_cut_short_is_repeated() {
     assert_eq!(withdrawn(Fate::CutShort).await, 2);
 }
 
-/// A question of the request is sent before the release, runs after it, and is answered before it is.
+/// It is taken down as sent before the release, runs after it, and is answered before it is.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_runs_after_the_end_leaves_nothing_though_it_is_answered_first() {
-    // The request is withdrawn, or its hold is released.
-    for is_withdrawn in [true, false] {
-        let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
-        let guard = locks.lock("a").lease(LEASE).acquire().await.unwrap();
-        let service = locks.service();
-        let (keeper, client) = (service.keeper(), service.client());
-        let hold = keeper.held().remove(0);
-        let not_after = client.not_after(&hold.keys);
-        hold.trail.sent(not_after);
-        let release = tokio::spawn(async move {
-            if is_withdrawn {
-                guard.forget();
-            } else {
-                guard.release().await.unwrap();
-            }
-        });
-        if is_withdrawn {
-            keeper.out(&hold.keys, &hold.request, true, &hold.trail);
-        }
-        sleep(Duration::from_millis(500)).await;
-        let question = client.acquire(Acquire {
-            keys: Arc::clone(&hold.keys),
-            request: hold.request.clone(),
-            mode: Mode::Open,
-            lease: LEASE,
-            not_after,
-            ticket: None,
-            heartbeat: LEASE,
-        });
-        let answer = question.await;
-        assert!(
-            matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
-            "{answer:?}"
-        );
-        hold.trail.answered(&answer);
-        release.await.unwrap();
-        keeper.drained().await;
-        let tried = locks.lock("a").try_acquire().await.unwrap();
-        assert!(tried.acquired().is_some(), "nobody knows of that hold");
-    }
+async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    let not_after = service.client().not_after(&hold.keys);
+    hold.trail.sent(not_after);
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(500)).await;
+    let question = service.client().acquire(Acquire {
+        keys: Arc::clone(&hold.keys),
+        request: hold.request.clone(),
+        mode: Mode::Open,
+        lease: LEASE,
+        not_after,
+        ticket: None,
+        heartbeat: LEASE,
+    });
+    let answer = question.await;
+    assert!(
+        matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
+        "{answer:?}"
+    );
+    hold.trail.answered(&answer);
+    release.await.unwrap().unwrap();
+    service.keeper().drained().await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
 
 #[tokio::test(start_paused = true)]

@@ -438,6 +438,33 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
     }
 }
 
+/// It is taken down as sent, and then another thread is faster.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_sent_after_the_end_of_its_request_leaves_nothing() {
+    // Its hold was released, or its caller stopped waiting.
+    for was_granted in [true, false] {
+        let scene = Scene::new();
+        let mut guard = scene.other.acquire().await.unwrap();
+        let waiter = scene.waiter().await;
+        let room = scene.room();
+        let asked = room.ask(room.first().unwrap(), true).unwrap();
+        if was_granted {
+            handed_over(guard, waiter).await;
+            guard = scene.other.acquire().await.unwrap();
+        } else {
+            waiter.abort();
+        }
+        settle().await;
+        assert_eq!(scene.store.queued(), 0);
+        room.send(asked).await.unwrap();
+        settle().await;
+        assert_eq!(scene.store.queued(), 0, "granted: {was_granted}");
+        released(guard).await;
+        let tried = scene.other.try_acquire().await.unwrap();
+        assert!(tried.acquired().is_some(), "granted: {was_granted}");
+    }
+}
+
 /// Its turn comes before its client listens, and its first answer after the client has asked whether it missed anything.
 #[tokio::test(start_paused = true)]
 async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_timer() {

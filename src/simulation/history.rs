@@ -27,6 +27,9 @@ pub(super) enum Fault {
     LostPush,
     DoublePush,
     SlowPush,
+    /// The thread of a task stands still for a moment, before a call is sent or with the answer in its hands: so others of the
+    /// client are faster.
+    SlowTask,
     /// A connection breaks, and a new one takes its place after a while.
     CommandsCut,
     /// The same, but nobody is told: what is sent is lost until a call is not answered in time.
@@ -55,7 +58,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const OF_MESSAGES: [Fault; 7] = [
+    pub(super) const OF_MESSAGES: [Fault; 8] = [
         Fault::SlowCall,
         Fault::SlowReply,
         Fault::LostReply,
@@ -63,6 +66,7 @@ impl Fault {
         Fault::LostPush,
         Fault::DoublePush,
         Fault::SlowPush,
+        Fault::SlowTask,
     ];
 
     /// Whether it strikes the server, and with it all clients.

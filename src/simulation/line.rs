@@ -16,12 +16,13 @@ use tokio::time::Instant;
 use super::ear::Ears;
 use super::history::Fault;
 use super::network::{Network, Stream};
+use super::pace::LONGEST_MOMENT;
 use super::process::Process;
 use super::server::{Operation, Server, Time};
 use crate::client::locked;
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
-use crate::lease::{Exchange, ServerTime};
+use crate::lease::{Exchange, ServerTime, millis};
 use crate::store::memory::Connection;
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
@@ -148,6 +149,7 @@ impl Line {
                 told: Mutex::new(Some(told)),
                 was_sent: AtomicBool::new(false),
             });
+            ends.dawdle().await;
             ends.enter(operation, Arc::clone(&caller))?;
             let patience = ends.attempt_timeout;
             let began = Instant::now();
@@ -161,6 +163,7 @@ impl Line {
                 Err(_) => return Err(not_executed("no connection")),
             };
             let received = ends.clock.now();
+            ends.dawdle().await;
             Ok(Answer {
                 from: ServerId::default(),
                 at: Exchange { sent, received, now },
@@ -171,6 +174,13 @@ impl Line {
 }
 
 impl Ends {
+    /// The thread of the calling task may stand still.
+    async fn dawdle(&self) {
+        if self.network.strikes(Fault::SlowTask, self.client) {
+            tokio::time::sleep(self.network.ms(1..=millis(LONGEST_MOMENT))).await;
+        }
+    }
+
     /// Sends a call, or has it wait for a connection.
     fn enter<O: Operation>(
         self: &Arc<Self>,

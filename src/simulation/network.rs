@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::history::{Fault, History};
-use super::pace::LONGEST_DELAY;
+use super::pace::{LONGEST_DELAY, LONGEST_MOMENT};
 use crate::client::locked;
 
 type Event = Box<dyn FnOnce() + Send>;
@@ -110,6 +110,7 @@ impl Network {
         if strikes {
             let lasts = match fault {
                 Fault::SlowCall | Fault::SlowReply => LONGEST_DELAY,
+                Fault::SlowTask => LONGEST_MOMENT,
                 _ => Duration::ZERO,
             };
             self.history.fault(fault, Some(client), lasts);

@@ -11,6 +11,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1250);
 pub(super) const ROUNDING: Duration = Duration::from_millis(20);
 /// The longest time that a call or a reply is slow by.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
+/// The longest time that the thread of a task stands still.
+pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +49,9 @@ impl Pace {
         match fault {
             // The same once more, or a message that is no news; a process that is gone has nobody who waits.
             Fault::ExecutedTwice | Fault::DoublePush | Fault::Killed | Fault::Closed => Duration::ZERO,
-            // The client is told of the new connection, and has everybody ask.
-            Fault::MessagesCut | Fault::MessagesHalfOpen => self.prompt(),
+            // The client is told of the new connection, and has everybody ask. What a slow task leaves, or has missed, is found
+            // out as it goes on.
+            Fault::MessagesCut | Fault::MessagesHalfOpen | Fault::SlowTask => self.prompt(),
             // Nobody tells: the next question finds out.
             Fault::LostPush | Fault::SlowPush => self.question(),
             // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated. The client

@@ -151,7 +151,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who watches a lease is told of its release", HOLD, "        self.ended.notify_waiters();\n", "", IN_MEMORY),
 
     edit("no word is sent for a request that all was answered of", KEEPER,
-        "if has_some || trail.unanswered().is_some() {", "if has_some {", REPLIES),
+        "if at_once || trail.unanswered().is_some() {", "if at_once {", REPLIES),
     edit("a hold that ended meanwhile is not watched", KEEPER, "        if hold.is_over() {\n            return;\n        }\n", "",
         &[PROMISES, "--test lease on_a_server"]),
     edit("a hold whose time is over is lost", KEEPER, "if self.client.now() >= deadline {", "if false {", IN_MEMORY),
@@ -165,10 +165,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an out after an unanswered call comes after its time", KEEPER, "Some(at) if at <= not_after => now = at,", "Some(at) if false => now = at,", REPLIES)
         .equal("it sleeps until then by an estimate that is never early while the clocks agree"),
     edit("what no out has withdrawn is withdrawn after its time", KEEPER,
-        "return self.out_after(keys, request, not_after).await;", "let _ = not_after;\n                return;", REPLIES),
-    edit("what is answered while an out is under way may have run after it", KEEPER,
-        "            let unanswered = trail.unanswered();\n            self.send_out(keys, request).await;\n",
-        "            self.send_out(keys, request).await;\n            let unanswered = trail.unanswered();\n", KEEPER_TESTS),
+        "                    self.out_after(&keys, &request, not_after).await;\n", "                    let _ = not_after;\n", REPLIES),
+    edit("what is answered after the end of its request is withdrawn then", ROOM, "if trail.has_ended() {", "if false {", &[ROOM_TESTS]),
+    edit("a request that is withdrawn has ended", KEEPER, "        trail.end();\n", "", &[ROOM_TESTS]),
     edit("an id with an unanswered call is withdrawn after its release", KEEPER,
         "        self.out(&hold.keys, &hold.request, is_asked_for || was_over, &hold.trail);\n", "        let _ = is_asked_for || was_over;\n", REPLIES),
     edit("what is answered while a release is under way may have run after it", KEEPER, "is_asked_for || was_over", "was_over", KEEPER_TESTS),
