@@ -4,12 +4,19 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::{Client, History, Process, Proxy, Resp, Server, TempDir, eventually};
+use support::{Client, History, Process, Proxy, Resp, Server, TempDir, eventually, free_port};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn no_port_is_given_twice_though_nobody_listens_there() {
+    let ports: BTreeSet<u16> = (0..300).map(|_| free_port()).collect();
+    assert_eq!(ports.len(), 300);
+}
 
 #[tokio::test]
 async fn a_server_starts_answers_restarts_and_leaves_nothing() {

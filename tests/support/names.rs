@@ -2,8 +2,9 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A key prefix of this test's own, also among all test processes that share a server.
@@ -30,7 +31,8 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// A loopback port that nobody listens on.
+/// A loopback port that nobody listens on, and that nobody else is given as long as this process lives: neither while its server is
+/// killed, nor while its proxy refuses connections. Clients that try it then must not find another test's server there.
 ///
 /// It is taken from below the range that the kernel gives to outgoing connections. A client that keeps
 /// reconnecting to a dead port within that range is sooner or later given that very port as its own, is then
@@ -39,11 +41,21 @@ fn random() -> u64 {
 pub fn free_port() -> u16 {
     for _ in 0..1_000 {
         let port = u16::try_from(10_000 + random() % 10_000).expect("below 20,000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if claim(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
     panic!("no free port between 10000 and 20000");
+}
+
+/// Takes the port as this process's own, unless it is one's already. The UDP port of that number stands for it: that is free,
+/// whoever uses the other one, and the system gives it back when the process ends.
+fn claim(port: u16) -> bool {
+    static CLAIMS: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    let claim = UdpSocket::bind(("127.0.0.1", port));
+    claim
+        .map(|claim| CLAIMS.lock().expect("no panic").push(claim))
+        .is_ok()
 }
 
 /// A directory that is removed with this value.
