@@ -116,14 +116,15 @@ impl ClusterStore {
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
             while redirections < REDIRECTIONS {
-                let is_importing = importing.is_some();
-                let (server, publishing) = match importing.take() {
-                    Some(server) => (server, cluster.publishing),
+                let (server, manner) = match importing.take() {
+                    Some(server) => (
+                        server,
+                        Manner {
+                            publishing: cluster.publishing,
+                            importing: true,
+                        },
+                    ),
                     None => cluster.owner(slot)?,
-                };
-                let manner = Manner {
-                    publishing,
-                    importing: is_importing,
                 };
                 let failure = match send(&server, manner).await {
                     Ok(answer) => return Ok(answer),
@@ -158,8 +159,8 @@ impl Cluster {
         self.table().address(id).clone()
     }
 
-    /// The client of the server that has the slot, and how scripts publish about its locks now.
-    fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, Publishing), Failure> {
+    /// The client of the server that has the slot, and how calls about its locks are made of it now.
+    fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, Manner), Failure> {
         let mut table = self.table();
         let Some(owner) = table.owner(slot) else {
             self.stale.notify_one();
@@ -171,7 +172,11 @@ impl Cluster {
             Publishing::Sharded if table.has_moved_lately(slot) => Publishing::Moved,
             publishing => publishing,
         };
-        Ok((self.open(&mut table, owner)?, publishing))
+        let manner = Manner {
+            publishing,
+            importing: false,
+        };
+        Ok((self.open(&mut table, owner)?, manner))
     }
 
     fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
