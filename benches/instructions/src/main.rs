@@ -1,6 +1,6 @@
-//! What the client executes without a server, again and again: for `scripts/bench`, which counts its instructions.
+//! What the client executes, again and again: for `scripts/bench`, which counts its instructions.
 //!
-//! Called as `fairlock-instructions <scenario> <rounds>`.
+//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (Some(scenario), Some(rounds)) = (arguments.next(), arguments.next()) else {
+    let (Some(scenario), Some(rounds), url) = (arguments.next(), arguments.next(), arguments.next()) else {
         eprintln!("instructions: which scenario, and how many rounds? `scripts/bench` says both");
         return ExitCode::FAILURE;
     };
@@ -18,12 +18,14 @@ async fn main() -> ExitCode {
         eprintln!("instructions: {rounds:?} is no number of rounds");
         return ExitCode::FAILURE;
     };
-    let done = match &*scenario {
-        "pair" => pairs(rounds).await,
-        "busy" => busy(rounds).await,
-        "hand-over" => hand_overs(rounds).await,
+    let done = match (&*scenario, url) {
+        ("pair", None) => pairs(&LockManager::in_memory(), rounds).await,
+        ("busy", None) => busy(rounds).await,
+        ("hand-over", None) => hand_overs(rounds).await,
+        #[cfg(feature = "server")]
+        ("on-server", Some(url)) => on_server(&url, rounds).await,
         _ => {
-            eprintln!("instructions: no scenario is called {scenario:?}");
+            eprintln!("instructions: no scenario is called {scenario:?}, with such arguments");
             return ExitCode::FAILURE;
         }
     };
@@ -37,12 +39,18 @@ async fn main() -> ExitCode {
 }
 
 /// Acquires and releases a lock that nobody else wants.
-async fn pairs(rounds: u32) -> Result<()> {
-    let lock = LockManager::in_memory().lock("a");
+async fn pairs(locks: &LockManager, rounds: u32) -> Result<()> {
+    let lock = locks.lock("a");
     for _ in 0..rounds {
         lock.acquire().await?.release().await?;
     }
     Ok(())
+}
+
+/// The same with a server: commands are written and replies are read besides, by the client library.
+#[cfg(feature = "server")]
+async fn on_server(url: &str, rounds: u32) -> Result<()> {
+    pairs(&LockManager::connect(url).await?, rounds).await
 }
 
 /// Tries to acquire a lock that is held.
