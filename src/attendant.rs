@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 
 use crate::agenda::Todo;
 use crate::client::as_error;
@@ -26,6 +26,10 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !room.is_empty()) {
             subscription = Subscription::Asked(client.store.subscribe(Arc::clone(&room.channel)));
+        }
+        // First: a room that can't be reached misses its turns, and so has always somebody to ask for.
+        if let Some(answer) = subscription.answer().now_or_never() {
+            subscription = subscription_after(answer, &room, client.now(), &mut backoff);
         }
         let kept = if client.is_closed() || rooms.len() > MAX_ROOMS_KEPT {
             Duration::ZERO
@@ -51,18 +55,9 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
                 tokio::select! {
                     biased;
                     // Until it is up, the room lives by its questions.
-                    answer = subscription.answer() => subscription = match answer {
-                        Ok(()) => {
-                            backoff = Backoff::new();
-                            room.subscribed();
-                            Subscription::Up
-                        }
-                        Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
-                            room.fail_all(&as_error(failure));
-                            Subscription::Due(client.now())
-                        }
-                        Err(_) => Subscription::Due(client.now().after(backoff.step())),
-                    },
+                    answer = subscription.answer() => {
+                        subscription = subscription_after(answer, &room, client.now(), &mut backoff);
+                    }
                     () = room.call.notified() => {}
                     () = client.clock.sleep_until(until) => {}
                 }
@@ -97,6 +92,26 @@ impl Subscription {
             Subscription::Asked(answer) => answer.await,
             Subscription::Due(_) | Subscription::Up => std::future::pending().await,
         }
+    }
+}
+
+fn subscription_after(
+    answer: Result<(), Failure>,
+    room: &Room,
+    now: Tick,
+    backoff: &mut Backoff,
+) -> Subscription {
+    match answer {
+        Ok(()) => {
+            *backoff = Backoff::new();
+            room.subscribed();
+            Subscription::Up
+        }
+        Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
+            room.fail_all(&as_error(failure));
+            Subscription::Due(now)
+        }
+        Err(_) => Subscription::Due(now.after(backoff.step())),
     }
 }
 

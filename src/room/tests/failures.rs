@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::TryAcquire;
+use crate::attendant::attend;
 use crate::options::NOT_AFTER;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -37,6 +38,23 @@ async fn a_question_that_failed_is_repeated_soon() {
     scene.store.lose_calls(1);
     sleep(3 * JITTER).await;
     released(granted(waiter).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_has_always_somebody_to_ask_for_subscribes_too() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let client = scene.rooms().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let request = client.next_request(&terms, None);
+    let room = scene.room();
+    let _verdict = room.join(&request, terms, None, &Arc::new(Trail::default()));
+    room.ask_all();
+    scene.store.lose_calls(u32::MAX);
+    let attendant = tokio::spawn(attend(Arc::clone(scene.rooms()), room));
+    sleep(client.options.server_timeout / 2).await;
+    assert_eq!(scene.store.subscribed(), 1);
+    attendant.abort();
 }
 
 #[tokio::test(start_paused = true)]
