@@ -89,7 +89,7 @@ pub(super) const EDITS: &[Edit] = &[
         "let kept = if client.is_closed() || rooms",
         "let kept = if rooms", &[ROOM_TESTS]),
     edit("a room that has always somebody to ask for subscribes too", ATTENDANT,
-        "subscription.answer().now_or_never()", "subscription.answer().now_or_never().filter(|_| false)", &[ROOM_TESTS]),
+        "if let Some(answer) = subscription.answer().now_or_never() {", "if let Some(answer) = None::<Result<(), Failure>> {", &[ROOM_TESTS]),
     edit("a subscription that failed is tried again after its own pause", ATTENDANT,
         "Subscription::Due(at) if !room.is_empty() => until.min(*at),",
         "Subscription::Due(at) if false => until.min(*at),", &[ROOM_TESTS]),
