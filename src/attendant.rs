@@ -95,6 +95,7 @@ impl Subscription {
     }
 }
 
+/// What becomes of a subscription by the answer to it; the room hears of it.
 fn subscription_after(
     answer: Result<(), Failure>,
     room: &Room,

@@ -57,6 +57,16 @@ impl Scene {
         self.rooms().enter(&keys, &channel, |_| ()).0
     }
 
+    /// A request that is in the room, and of which nothing has been sent.
+    fn newcomer(&self) -> (Request, oneshot::Receiver<Verdict>) {
+        let client = self.rooms().client();
+        let terms = LockOptions::default().terms(&client.options).unwrap();
+        let request = client.next_request(&terms, None);
+        let trail = Arc::new(Trail::default());
+        let verdict = self.room().join(&request, terms, None, &trail);
+        (request, verdict)
+    }
+
     /// Another waiter, queued and subscribed.
     async fn waiter(&self) -> JoinHandle<LockGuard> {
         let wait = self.lock.acquire();
@@ -470,11 +480,8 @@ async fn a_question_that_is_sent_after_the_end_of_its_request_leaves_nothing() {
 async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_timer() {
     let scene = Scene::new();
     let guard = scene.other.acquire().await.unwrap();
-    let client = scene.rooms().client();
-    let terms = LockOptions::default().terms(&client.options).unwrap();
-    let request = client.next_request(&terms, None);
-    let room = scene.room();
-    let _verdict = room.join(&request, terms, None, &Arc::new(Trail::default()));
+    let (client, room) = (scene.rooms().client(), scene.room());
+    let (request, _verdict) = scene.newcomer();
     let Asked { call, about, .. } = room.ask(request.number(), false).unwrap();
     let answer = client.acquire(call).await.unwrap();
     let next = tokio::spawn(scene.other.acquire());

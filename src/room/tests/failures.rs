@@ -44,11 +44,8 @@ async fn a_question_that_failed_is_repeated_soon() {
 async fn a_room_that_has_always_somebody_to_ask_for_subscribes_too() {
     let scene = Scene::new();
     let _guard = scene.other.acquire().await.unwrap();
-    let client = scene.rooms().client();
-    let terms = LockOptions::default().terms(&client.options).unwrap();
-    let request = client.next_request(&terms, None);
-    let room = scene.room();
-    let _verdict = room.join(&request, terms, None, &Arc::new(Trail::default()));
+    let (client, room) = (scene.rooms().client(), scene.room());
+    let _newcomer = scene.newcomer();
     room.ask_all();
     scene.store.lose_calls(u32::MAX);
     let attendant = tokio::spawn(attend(Arc::clone(scene.rooms()), room));
