@@ -9,6 +9,8 @@
 //! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody waits, in
 //! `idleness`; what must be true at the end, in `World::quiet_end`.
 //!
+//! What a wait costs the server is in `crowd`: so many calls for a grant, and no more, however many wait.
+//!
 //! A suspended machine is a process that stands still: its clock goes on, and its timers fire once it wakes.
 //!
 //! # What it notices
@@ -39,6 +41,7 @@
 //! another grant of the client (so does its own question). Nor is what costs only a place in the queue, in worlds in which
 //! anything goes wrong; nor an unseen subscription, since a client that is deaf counts as held up for good.
 
+mod crowd;
 mod ear;
 mod faults;
 mod history;

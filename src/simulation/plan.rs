@@ -99,6 +99,16 @@ impl Plan {
         }
     }
 
+    /// The same with nothing that goes wrong at all.
+    pub(super) fn without_faults(self) -> Plan {
+        Plan {
+            force: false,
+            weather: Weather::new(),
+            faults: Vec::new(),
+            ..self
+        }
+    }
+
     pub(super) fn pace(&self) -> Pace {
         Pace::of(&self.options, self.latency)
     }

@@ -50,12 +50,7 @@ impl Outcome {
         fastrand::seed(seed);
         let mut rng = Rng::with_seed(seed);
         let plan = Plan::draw(&mut rng);
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        let mut outcome = runtime.block_on(simulate(&plan, rng));
+        let mut outcome = on_simulated_time(simulate(&plan, rng));
         outcome.seed = seed;
         outcome
     }
@@ -70,50 +65,35 @@ impl Outcome {
     }
 }
 
+/// Runs a world from its beginning to its end: no time passes but what it sleeps.
+pub(super) fn on_simulated_time<T>(world: impl Future<Output = T>) -> T {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(world)
+}
+
 async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
-    let history = History::new(plan.pace());
-    let network = Network::new(
-        Arc::clone(&history),
-        rng.fork(),
-        plan.latency,
-        plan.weather.clone(),
-    );
-    let server = Server::new(
-        MemoryStore::at_time(BEGINNING_US, plan.drift_ppm),
-        Arc::clone(&history),
-    );
-    tokio::spawn(Arc::clone(&network).run());
-    let mut world = World {
-        network: Arc::clone(&network),
-        server,
-        peers: Vec::new(),
-        rng: rng.fork(),
-        clock_was_set: false,
-    };
-    for client in 0..plan.clients {
-        let peer = world.connect(client, plan, &mut rng).await;
-        world.peers.push(peer);
-    }
+    let mut world = World::of(plan, &mut rng).await;
     let users = world.begin(plan, plan.calls, &mut rng);
     world.misbehave(plan).await;
     world.calm();
     tokio::time::sleep(SETTLED).await;
-    history.record(Event::Calm);
+    world.network.history.record(Event::Calm);
     let later = world.begin(plan, 2, &mut rng);
     let mut left = Vec::from_iter(world.wait_for(users.into_iter().chain(later)).await);
     left.extend(world.quiet_end(plan, &mut rng).await);
 
-    let events = history.events();
+    let events = world.network.history.events();
     let mut violations = violations(&events, plan, key);
     violations.extend(left);
     let stats = world.peers.iter().map(|peer| peer.manager.stats());
     let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {
         (lost + stats.lost, handed + stats.handed_over)
     });
-    for peer in &world.peers {
-        peer.process.end();
-    }
-    network.end();
+    world.end();
     Outcome {
         seed: 0,
         plan: plan.clone(),
@@ -124,7 +104,7 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     }
 }
 
-fn name(lock: usize) -> String {
+pub(super) fn name(lock: usize) -> String {
     format!("lock{lock}")
 }
 
@@ -133,6 +113,38 @@ fn key(lock: usize) -> String {
 }
 
 impl World {
+    pub(super) async fn of(plan: &Plan, rng: &mut Rng) -> World {
+        let history = History::new(plan.pace());
+        let network = Network::new(
+            Arc::clone(&history),
+            rng.fork(),
+            plan.latency,
+            plan.weather.clone(),
+        );
+        let server = Server::new(MemoryStore::at_time(BEGINNING_US, plan.drift_ppm), history);
+        tokio::spawn(Arc::clone(&network).run());
+        let mut world = World {
+            network,
+            server,
+            peers: Vec::new(),
+            rng: rng.fork(),
+            clock_was_set: false,
+        };
+        for client in 0..plan.clients {
+            let peer = world.connect(client, plan, rng).await;
+            world.peers.push(peer);
+        }
+        world
+    }
+
+    /// Nothing of it runs any more.
+    pub(super) fn end(&self) {
+        for peer in &self.peers {
+            peer.process.end();
+        }
+        self.network.end();
+    }
+
     async fn connect(&mut self, client: usize, plan: &Plan, rng: &mut Rng) -> Peer {
         // So that the clocks of two clients show different times.
         tokio::time::sleep(Duration::from_millis(rng.u64(1..=50))).await;
