@@ -25,6 +25,8 @@ pub(crate) struct Client {
     clocks: Mutex<Clocks>,
     requests: AtomicU64,
     losses: AtomicU64,
+    /// By the names of their locks: when the leases are over on the server that this client let run out.
+    lapses: Mutex<HashMap<Arc<str>, Tick>>,
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
@@ -78,6 +80,7 @@ impl Client {
             clocks: Mutex::new(clocks),
             requests: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            lapses: Mutex::default(),
             runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
@@ -163,7 +166,7 @@ impl Client {
         }
     }
 
-    /// How often this client may have lost its records: with a lease that it lost or let lapse, or with a connection.
+    /// How often this client may have lost its records: with a lease that it lost, or with a connection.
     /// The next request of a room opens one again when the number has changed.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
@@ -171,6 +174,22 @@ impl Client {
 
     pub(crate) fn note_loss(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A lease is to run out, and is over on the server by `end`. The next script that finds it so takes this client for dead,
+    /// and its record of that lock away.
+    pub(crate) fn note_lapse(&self, keys: &Keys, end: Tick) {
+        let now = self.now();
+        let mut lapses = locked(&self.lapses);
+        // No record is relied on for longer than that.
+        lapses.retain(|_, end| end.after(self.options.question_interval()) > now);
+        let latest = lapses.entry(Arc::clone(&keys.name)).or_insert(end);
+        *latest = end.max(*latest);
+    }
+
+    /// When the last lease of this lock is over, or was, that was let run out lately.
+    pub(crate) fn lapse(&self, keys: &Keys) -> Option<Tick> {
+        locked(&self.lapses).get(&keys.name).copied()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -58,6 +58,7 @@ impl Held {
     /// Lets it run out: no renewal, no release.
     pub(crate) fn forget(mut self) {
         self.finish();
+        self.keeper.let_lapse(&self.hold);
         self.settled = true;
     }
 

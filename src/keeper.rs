@@ -25,7 +25,7 @@ use crate::clock::Tick;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, ServerTime};
+use crate::lease::{Exchange, ServerTime, over_everywhere};
 use crate::retry::Backoff;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
 
@@ -103,6 +103,12 @@ impl Keeper {
         }
         drop(schedule);
         self.wake_if_closing();
+    }
+
+    /// Lets a hold that it has left run out.
+    pub(crate) fn let_lapse(&self, hold: &Hold) {
+        let end = over_everywhere(hold.deadline(), hold.terms.lease());
+        self.client.note_lapse(&hold.keys, end);
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.

@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::options::NOT_AFTER;
 
 /// Taken off every local deadline, since clocks run at rates of their own: 1 ‰ of the span.
 const DRIFT_PER_MILLE: u32 = 1;
@@ -247,6 +248,12 @@ impl Exchange {
     pub(crate) fn offset_at_most(&self) -> i128 {
         i128::from(self.received.as_nanos()) - self.now.nanos()
     }
+}
+
+/// When a lease of that length is over on the server too, whose local `deadline` is on the safe side: unless the server took longer
+/// for the last call than one waits for it.
+pub(crate) fn over_everywhere(deadline: Tick, span: Duration) -> Tick {
+    deadline.after(NOT_AFTER + 2 * (drift(span) + MARGIN))
 }
 
 /// How far two clocks may go apart in that time.

@@ -47,13 +47,21 @@ struct State {
     /// Whether the room has an attendant.
     attended: bool,
     agenda: Agenda,
-    /// [`Client::losses`] when the client's record was opened on the server; `None` when there may be none. Questions
-    /// keep it fresh while somebody waits, so that it is known for no longer than that.
-    record: Option<u64>,
+    /// What is known of the client's record on the server; `None` when there may be none.
+    record: Option<Record>,
     /// How often a subscription was confirmed.
     subscriptions: u64,
     /// When the last one left; of no meaning while somebody waits.
     empty_since: Option<Tick>,
+}
+
+/// The client's record was opened, or prolonged. It lives for three times as long as a room goes without a question, and is
+/// relied on for as long as one: whoever joins by then is in the room when the next question finds it, or finds it gone.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    since: Tick,
+    /// [`Client::losses`] when it was asked for.
+    losses: u64,
 }
 
 #[derive(Debug)]
@@ -89,7 +97,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug)]
 struct About {
     number: u64,
-    /// That of the record that it opens or prolongs, if it does.
+    /// [`Record::losses`] of the record that it opens or prolongs, if it does.
     record: Option<u64>,
     /// The request, or one whose place it took, has been queued before, as far as is known here.
     again: bool,
@@ -152,8 +160,6 @@ impl Room {
     fn note_empty(&self, state: &mut State) {
         if state.waiters.is_empty() {
             state.empty_since = Some(self.client.now());
-            // It may run out, or have been taken away, and no question tells: the next one opens it.
-            state.record = None;
         }
     }
 
@@ -175,15 +181,20 @@ impl Room {
 
     /// The call that asks for this request; `None` when it is not here any more.
     pub(crate) fn ask(&self, number: u64, question: bool) -> Option<Asked> {
-        let losses = self.client.losses();
+        let (losses, lapse) = (self.client.losses(), self.client.lapse(&self.keys));
         let not_after = self.client.not_after(&self.keys);
+        let now = self.client.now();
         let state = locked(&self.state);
-        let opened = state.record == Some(losses);
         let waiter = state.waiters.get(&number)?;
-        let mode = match (opened, question) {
-            (false, _) => Mode::Open,
-            (true, true) => Mode::Question,
-            (true, false) => Mode::Wait,
+        let is_relied_on = |record: Record| {
+            lapse.is_none_or(|end| end <= record.since)
+                && now.since(record.since) < self.client.options.question_interval()
+        };
+        let mode = match state.record.filter(|record| record.losses == losses) {
+            // Whose answer tells whether it is still there.
+            Some(_) if question => Mode::Question,
+            Some(record) if is_relied_on(record) => Mode::Wait,
+            _ => Mode::Open,
         };
         waiter.trail.sent(not_after);
         let call = Acquire {
@@ -271,8 +282,9 @@ impl Room {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
         // Only a call that queued opened the record, or prolonged it.
-        if !state.waiters.is_empty() {
-            state.record = about.record.or(state.record);
+        if let Some(losses) = about.record {
+            let since = at.sent;
+            state.record = Some(Record { since, losses });
         }
         // It was not in the queue though it had been: then the others are not either. That counts also when it has
         // heard of its grant before this.
@@ -435,6 +447,10 @@ impl Room {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
         state.agenda.subscribed(self.client.now());
+        if state.waiters.is_empty() {
+            // A turn that came before may have taken it away, and nobody is here to ask.
+            state.record = None;
+        }
     }
 
     /// The room's question was answered. Returns whether the subscription is not there, though it was confirmed.

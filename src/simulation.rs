@@ -21,7 +21,8 @@
 //! | who is told that the record is gone has all ask | 139 of 511 | starved, free |
 //! | … and forgets the record | 191 of 2,015 | free |
 //! | all ask after a reconnect | 2 of 2,734 | free |
-//! | an empty room knows of no record | 232 of 1,183 | free |
+//! | a record is relied on for an interval | 4,375 of 22,897 | free |
+//! | … and not where a lease of its client was let run out since | 3 of 77,135 | free |
 //! | a room asks at the TTL that it was told | 603 of 2,524 | free |
 //! | … and after the interval, when the TTL is longer | 16 of 1,565 | free |
 //! | an earlier question wakes the attendant | 672 of 1,872 | free |

@@ -1,5 +1,5 @@
-//! What a room knows of its client's record: that there is one, only after a call of somebody who waits opened it or
-//! prolonged it. When in doubt the next call opens it.
+//! What a room knows of its client's record: that there is one, for a while after a call opened it or prolonged it. When in
+//! doubt the next call opens it.
 
 use super::*;
 
@@ -37,18 +37,63 @@ async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_when_nobody_waits_any_more_tells_nothing_of_it() {
+async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
     let (scene, room) = opened().await;
-    let first = room.first().unwrap();
-    let terms = locked(&room.state).waiters[&first].terms;
-    let asked = room.ask(first, true).unwrap();
     for number in room.numbers() {
         room.quit(number);
     }
-    room.send(asked).await.unwrap();
-    let request = scene.rooms().client().next_request(&terms, None);
-    let _verdict = room.join(&request, terms, None, &Arc::new(Trail::default()));
+    let _verdict = scene.newcomer();
+    assert_eq!(next_mode(&room), Mode::Wait);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_was_empty_for_as_long_as_between_two_questions_opens_it_again() {
+    let (scene, room) = opened().await;
+    for number in room.numbers() {
+        room.quit(number);
+    }
+    sleep(scene.rooms().client().options.question_interval()).await;
+    let _verdict = scene.newcomer();
     assert_eq!(next_mode(&room), Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_in_which_somebody_waits_asks_whether_it_is_there_however_old_it_is() {
+    let (scene, room) = opened().await;
+    sleep(2 * scene.rooms().client().options.question_interval()).await;
+    // As if no question had prolonged it.
+    locked(&room.state).record.as_mut().unwrap().since = Tick::ZERO;
+    let asked = room.ask(room.first().unwrap(), true).unwrap();
+    assert_eq!(asked.call.mode, Mode::Question);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
+    let (scene, room) = opened().await;
+    for number in room.numbers() {
+        room.quit(number);
+    }
+    room.subscribed();
+    let _verdict = scene.newcomer();
+    assert_eq!(next_mode(&room), Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_let_run_out_takes_it_with_it() {
+    let scene = Scene::new();
+    let ms = Duration::from_millis;
+    let guard = scene.lock.clone().fixed_lease(ms(100)).acquire().await.unwrap();
+    guard.forget();
+    drop(scene.waiter().await);
+    let room = scene.room();
+    assert_eq!(next_mode(&room), Mode::Open, "it may be gone any time");
+    for number in room.numbers() {
+        room.quit(number);
+    }
+    sleep(ms(100) + NOT_AFTER + ms(50)).await;
+    scene.other.acquire().await.unwrap().forget();
+    drop(scene.waiter().await);
+    assert_eq!(next_mode(&room), Mode::Wait, "it was opened since");
 }
 
 #[tokio::test(start_paused = true)]
