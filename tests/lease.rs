@@ -108,8 +108,8 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(ground: Ground)
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").fixed_lease(lease).acquire());
     ground.queued(&here.lock("a"), 1, 1).await;
-    guard.release().await.unwrap();
     let start = Instant::now();
+    guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
     if ground.server().is_none() {
         // On a slow machine the push may be read too late, and the grant asked for anew.

@@ -78,15 +78,16 @@ async fn a_wait_of_a_client_behind_itself_ends_with_the_release(ground: Ground) 
 async fn a_lease_that_runs_out_lets_the_waiter_in(ground: Ground) {
     let (here, there) = (ground.client().await, ground.client().await);
     let lease = Duration::from_millis(400);
+    // Before the lease begins: how long its answer takes is no matter then.
+    let start = Instant::now();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     guard.forget();
-    let start = Instant::now();
     let next = timeout(LONG, there.lock("a").acquire())
         .await
         .expect("free")
         .unwrap();
     let waited = start.elapsed();
-    assert!(waited > lease / 2, "{waited:?}");
+    assert!(waited >= lease - Duration::from_millis(5), "{waited:?}");
     assert!(waited < lease + ground.slack(), "{waited:?}");
     next.release().await.unwrap();
 }
