@@ -218,7 +218,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let fill = "for i = 1, 4000 do redis.call('SET', 'other:' .. i, string.rep('x', 4096)) end";
     server.command(&["EVAL", fill, "0"]).await;
     // How long it takes beyond that is the machine's affair.
-    let patient = LockManager::builder().server_timeout(60 * SECOND);
+    let patient = settings().server_timeout(60 * SECOND);
     let (locks, others) = (
         impatient(&server).await,
         patient.connect(&server.url()).await.unwrap(),

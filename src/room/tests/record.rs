@@ -21,6 +21,12 @@ fn next_mode(room: &Room) -> Mode {
     room.ask(next, false).unwrap().call.mode
 }
 
+fn all_quit(room: &Room) {
+    for number in room.numbers() {
+        room.quit(number);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
     let (scene, room) = opened().await;
@@ -39,9 +45,7 @@ async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
 #[tokio::test(start_paused = true)]
 async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
     let (scene, room) = opened().await;
-    for number in room.numbers() {
-        room.quit(number);
-    }
+    all_quit(&room);
     let _verdict = scene.newcomer();
     assert_eq!(next_mode(&room), Mode::Wait);
 }
@@ -49,9 +53,7 @@ async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
 #[tokio::test(start_paused = true)]
 async fn a_room_that_was_empty_for_as_long_as_between_two_questions_opens_it_again() {
     let (scene, room) = opened().await;
-    for number in room.numbers() {
-        room.quit(number);
-    }
+    all_quit(&room);
     sleep(scene.rooms().client().options.question_interval()).await;
     let _verdict = scene.newcomer();
     assert_eq!(next_mode(&room), Mode::Open);
@@ -70,9 +72,7 @@ async fn a_room_in_which_somebody_waits_asks_whether_it_is_there_however_old_it_
 #[tokio::test(start_paused = true)]
 async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
     let (scene, room) = opened().await;
-    for number in room.numbers() {
-        room.quit(number);
-    }
+    all_quit(&room);
     room.subscribed();
     let _verdict = scene.newcomer();
     assert_eq!(next_mode(&room), Mode::Open);
@@ -87,9 +87,7 @@ async fn a_lease_that_is_let_run_out_takes_it_with_it() {
     drop(scene.waiter().await);
     let room = scene.room();
     assert_eq!(next_mode(&room), Mode::Open, "it may be gone any time");
-    for number in room.numbers() {
-        room.quit(number);
-    }
+    all_quit(&room);
     sleep(ms(100) + NOT_AFTER + ms(50)).await;
     scene.other.acquire().await.unwrap().forget();
     drop(scene.waiter().await);
