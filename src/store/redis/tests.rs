@@ -17,9 +17,10 @@ use crate::key::{ClientId, Keys, Request};
 use crate::script::{Invocation, Publishing};
 use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
 
+/// Of a client that gives a busy machine its time.
 pub(super) const OPTIONS: Options = Options {
-    attempt_timeout: Duration::from_millis(400),
-    server_timeout: Duration::from_millis(1500),
+    attempt_timeout: BOUND,
+    server_timeout: BOUND,
     heartbeat: Duration::from_millis(900),
     connections: 1,
     durability: Durability {
@@ -27,7 +28,13 @@ pub(super) const OPTIONS: Options = Options {
         fsynced: false,
     },
 };
-/// In which all that these options bound must have happened, on a busy machine too.
+/// Of one that gives up soon, where that is what a test is about.
+const HASTY: Options = Options {
+    attempt_timeout: Duration::from_millis(400),
+    server_timeout: Duration::from_millis(1500),
+    ..OPTIONS
+};
+/// In which all must have happened that need not wait for anything, on a busy machine too; and all that [`HASTY`] bounds.
 const BOUND: Duration = Duration::from_secs(5);
 
 static APPEND: Script = Script {
@@ -98,19 +105,15 @@ impl Recorder {
 }
 
 async fn store(url: &str) -> (Arc<RedisStore>, Arc<Recorder>) {
+    store_with(OPTIONS, url).await
+}
+
+async fn store_with(options: Options, url: &str) -> (Arc<RedisStore>, Arc<Recorder>) {
     let recorder = Arc::new(Recorder::default());
-    (connect(url, &recorder).await.unwrap(), recorder)
+    (connect(options, url, &recorder).await.unwrap(), recorder)
 }
 
-async fn connect(url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
-    connect_with(OPTIONS, url, recorder).await
-}
-
-async fn connect_with(
-    options: Options,
-    url: &str,
-    recorder: &Arc<Recorder>,
-) -> Result<Arc<RedisStore>, Error> {
+async fn connect(options: Options, url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
     let scripts = [&script::ALL[..], &[&APPEND, &APPEND_SLOWLY]].concat();
     let connector = Connector::new(url, None, options.attempt_timeout)?;

@@ -84,13 +84,11 @@ async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
 async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
     let server = Server::start();
     let options = Options {
-        // A busy machine may take its time, but no PING of an idle connection comes to help.
-        attempt_timeout: BOUND,
+        // No PING of an idle connection comes to help.
         heartbeat: 10 * BOUND,
         ..OPTIONS
     };
-    let recorder = Arc::new(Recorder::default());
-    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    let (store, _recorder) = store_with(options, &server.url()).await;
     let unread: Vec<_> = (0..ROOM).map(|n| start(&store, &n)).collect();
     let more: Vec<_> = (ROOM..3 * ROOM).map(|n| start(&store, &n)).collect();
     let last = tokio::time::timeout(BOUND, store.call(Append("last".to_owned())));
@@ -104,13 +102,12 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
 #[tokio::test]
 async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
     let server = Server::start();
-    let recorder = Arc::new(Recorder::default());
     let options = Options {
         // Many times as long as the server needs for those in flight, on a busy machine too.
         attempt_timeout: Duration::from_secs(3),
         ..OPTIONS
     };
-    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    let (store, recorder) = store_with(options, &server.url()).await;
     let began = Instant::now();
     let calls = (0..40 * ROOM).map(|n| start(&store, &format!("slow{n}")));
     for call in join_all(calls).await {
@@ -124,7 +121,7 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
 async fn an_unanswered_call_is_unknown_and_its_connection_replaced() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
-    let (store, recorder) = store(&wire.url()).await;
+    let (store, recorder) = store_with(HASTY, &wire.url()).await;
     wire.freeze_present();
     let started = Instant::now();
     // A steady stream of calls, none of which is answered.
@@ -160,14 +157,14 @@ async fn calls_in_flight_on_a_broken_connection_are_unknown_at_once() {
 async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
     let server = Server::start();
     let port = server.port;
-    let (store, recorder) = store(&server.url()).await;
+    let (store, recorder) = store_with(HASTY, &server.url()).await;
     store.subscribe("c".into()).await.unwrap();
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let started = Instant::now();
     let result = store.call(Append("late".to_owned())).await;
     assert!(matches!(result, Err(Failure::NotExecuted(_))), "{result:?}");
-    assert!(started.elapsed() < OPTIONS.attempt_timeout + BOUND);
+    assert!(started.elapsed() < HASTY.attempt_timeout + BOUND);
     let gone = start(&store, &"gone");
     drop(gone);
     let server = tokio::task::spawn_blocking(move || Server::start_on(port))
@@ -307,7 +304,7 @@ async fn acquire_and_release(store: &RedisStore) {
 async fn whatever_breaks_the_answer_is_true() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
-    let (store, _recorder) = store(&wire.url()).await;
+    let (store, _recorder) = store_with(HASTY, &wire.url()).await;
     let done = Instant::now() + Duration::from_secs(2);
     let callers = (0..32).map(|caller| {
         let store = Arc::clone(&store);
@@ -365,13 +362,12 @@ async fn whatever_breaks_the_answer_is_true() {
 #[tokio::test]
 async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     let server = Server::start();
-    let recorder = Arc::new(Recorder::default());
     // No ping comes before that.
     let options = Options {
         heartbeat: 3 * BOUND,
         ..OPTIONS
     };
-    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
+    let (store, recorder) = store_with(options, &server.url()).await;
     tokio::time::sleep(Duration::from_millis(1100)).await;
     server.tell("REPLICAOF 127.0.0.1 1");
     let result = store.call(Append("a".to_owned())).await;
@@ -381,21 +377,10 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     left.await.unwrap();
 }
 
-/// A store whose calls may take long, as those of a flood do on a busy machine.
-async fn patient(server: &Server) -> (Arc<RedisStore>, Arc<Recorder>) {
-    let recorder = Arc::new(Recorder::default());
-    let options = Options {
-        attempt_timeout: BOUND,
-        ..OPTIONS
-    };
-    let store = connect_with(options, &server.url(), &recorder).await.unwrap();
-    (store, recorder)
-}
-
 #[tokio::test]
 async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
     let server = Server::start();
-    let (store, _recorder) = patient(&server).await;
+    let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..ROOM + 7).map(|n| start(&store, &n)).collect();
     // There is room for one, and those who wait go only when there is for many.
     calls.remove(0).await.unwrap();
@@ -410,7 +395,7 @@ async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
 #[tokio::test]
 async fn a_flood_that_meets_the_flush_keeps_its_order() {
     let server = Server::start();
-    let (store, _recorder) = patient(&server).await;
+    let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     let mut calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
     // The last one that was sent is the first to read that it has met the flush.
@@ -427,14 +412,14 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
 #[tokio::test]
 async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
     let server = Server::start();
-    let (store, recorder) = store(&server.url()).await;
+    let (store, recorder) = store_with(HASTY, &server.url()).await;
     // Each waits in vain, on the one connection: so the first is answered in time, and the second is not.
     let wait = || {
         let replicas = Durability {
             replicas: 1,
             fsynced: false,
         };
-        let within = OPTIONS.attempt_timeout * 6 / 10;
+        let within = HASTY.attempt_timeout * 6 / 10;
         Arc::clone(store.lane()).call(move || Command::wait(replicas, within))
     };
     let (first, second) = tokio::join!(wait(), wait());

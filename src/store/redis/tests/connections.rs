@@ -20,12 +20,12 @@ async fn a_wrong_password_is_refused_at_once_and_never_shown() {
     let recorder = Arc::new(Recorder::default());
     for credentials in ["", ":s3cret@", "nobody:s3cret@"] {
         let url = format!("redis://{credentials}127.0.0.1:{}", server.port);
-        let error = connect(&url, &recorder).await.unwrap_err();
+        let error = connect(OPTIONS, &url, &recorder).await.unwrap_err();
         assert!(matches!(error, Error::Refused(_)), "{error:?}");
         assert!(!format!("{error} {error:?}").contains("s3cret"));
     }
     let url = format!("redis://:right-one@127.0.0.1:{}", server.port);
-    let store = connect(&url, &recorder).await.unwrap();
+    let store = connect(OPTIONS, &url, &recorder).await.unwrap();
     store.time().await.unwrap();
     assert!(!format!("{store:?}").contains("right-one"));
 }
@@ -36,7 +36,7 @@ async fn an_unreachable_server_is_unavailable_after_the_bound() {
     let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     for port in [free_port(), mute.local_addr().unwrap().port()] {
         let started = Instant::now();
-        let error = connect(&format!("redis://127.0.0.1:{port}"), &recorder)
+        let error = connect(HASTY, &format!("redis://127.0.0.1:{port}"), &recorder)
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
@@ -46,7 +46,7 @@ async fn an_unreachable_server_is_unavailable_after_the_bound() {
         );
         let waited = started.elapsed();
         assert!(
-            waited >= OPTIONS.server_timeout && waited < OPTIONS.server_timeout + BOUND,
+            waited >= HASTY.server_timeout && waited < HASTY.server_timeout + BOUND,
             "{waited:?}"
         );
     }
@@ -57,7 +57,7 @@ async fn a_server_that_comes_up_within_the_bound_is_connected_to() {
     let port = free_port();
     let recorder = Arc::new(Recorder::default());
     let url = format!("redis://127.0.0.1:{port}");
-    let connecting = tokio::spawn(async move { connect(&url, &recorder).await });
+    let connecting = tokio::spawn(async move { connect(OPTIONS, &url, &recorder).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
         .await
@@ -69,7 +69,7 @@ async fn a_server_that_comes_up_within_the_bound_is_connected_to() {
 async fn dead_links_are_noticed_and_replaced() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
-    let (store, recorder) = store(&wire.url()).await;
+    let (store, recorder) = store_with(HASTY, &wire.url()).await;
     store.subscribe("c".into()).await.unwrap();
     // Idle: only the pings notice, on both connections.
     wire.freeze_present();

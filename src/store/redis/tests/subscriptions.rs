@@ -54,14 +54,7 @@ async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
 async fn a_refused_subscription_is_told_and_harms_no_other() {
     let server = Server::start();
     server.tell("ACL SETUSER u on >p ~* resetchannels &good:* +@all");
-    let recorder = Arc::new(Recorder::default());
-    // Each refusal costs a connection, and many of them take long on a busy machine.
-    let options = Options {
-        attempt_timeout: BOUND,
-        ..OPTIONS
-    };
-    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
-    let store = connect_with(options, &url, &recorder).await.unwrap();
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
     let good = |n: usize| format!("good:unlock:{{{n}}}:c");
     store.subscribe(good(0).into()).await.unwrap();
     for round in 1..4 {
@@ -106,12 +99,7 @@ async fn refusals_alone_wake_nobody() {
 async fn what_was_being_subscribed_as_the_connection_broke_is_subscribed_on_the_next_one() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
-    let recorder = Arc::new(Recorder::default());
-    let options = Options {
-        attempt_timeout: BOUND,
-        ..OPTIONS
-    };
-    let store = connect_with(options, &wire.url(), &recorder).await.unwrap();
+    let (store, _recorder) = store(&wire.url()).await;
     wire.freeze_present();
     let subscribing = tokio::spawn(store.subscribe("c".into()));
     tokio::time::sleep(Duration::from_millis(50)).await;
