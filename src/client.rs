@@ -25,7 +25,7 @@ pub(crate) struct Client {
     clocks: Mutex<Clocks>,
     requests: AtomicU64,
     losses: AtomicU64,
-    /// By the names of their locks: when the leases are over on the server that this client let run out.
+    /// By the names of their locks: when the leases of this client are over on the server that run out without a release.
     lapses: Mutex<HashMap<Arc<str>, Tick>>,
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// How often this client may have lost its records: with a lease that it lost, or with a connection.
+    /// How often this client may have lost its records, with a connection, or was told that one is gone.
     /// The next request of a room opens one again when the number has changed.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
@@ -176,18 +176,23 @@ impl Client {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A lease is to run out, and is over on the server by `end`. The next script that finds it so takes this client for dead,
+    /// A lease runs out without a release, and is over on the server by `end`. The next script that finds it so takes this client for dead,
     /// and its record of that lock away.
     pub(crate) fn note_lapse(&self, keys: &Keys, end: Tick) {
-        let now = self.now();
         let mut lapses = locked(&self.lapses);
-        // No record is relied on for longer than that.
-        lapses.retain(|_, end| end.after(self.options.question_interval()) > now);
+        if lapses.len() == lapses.capacity() {
+            let now = self.now();
+            // No record is relied on for longer than that.
+            lapses.retain(|_, end| end.after(self.options.question_interval()) > now);
+            // So that as many come as are left before they are looked through again: all leases of a client can run out at once.
+            let left = lapses.len();
+            lapses.reserve(left + 1);
+        }
         let latest = lapses.entry(Arc::clone(&keys.name)).or_insert(end);
         *latest = end.max(*latest);
     }
 
-    /// When the last lease of this lock is over, or was, that was let run out lately.
+    /// When the last lease of this lock is over, or was, that ran out lately.
     pub(crate) fn lapse(&self, keys: &Keys) -> Option<Tick> {
         locked(&self.lapses).get(&keys.name).copied()
     }
@@ -312,6 +317,23 @@ mod tests {
         assert!(client.local(server, deadline, span).is_some());
         client.forget_anchors(server);
         assert_eq!(client.local(server, deadline, span), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_that_ran_out_long_ago_are_forgotten() {
+        let listener: Arc<dyn Listener> = Arc::new(Deaf);
+        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
+        let first = store.time().await.unwrap();
+        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
+        let before = client.now();
+        tokio::time::sleep(2 * client.options.question_interval()).await;
+        for n in 0..1_000 {
+            client.note_lapse(&Keys::new("fairlock", &format!("{n}")).unwrap(), before);
+        }
+        let lately = Keys::new("fairlock", "lately").unwrap();
+        client.note_lapse(&lately, client.now());
+        assert_eq!(client.lapse(&lately), Some(client.now()));
+        assert!(locked(&client.lapses).len() < 10);
     }
 
     #[test]

@@ -64,10 +64,13 @@ impl Held {
 
     /// Ends the renewals. Returns why the lease was over already, if it was.
     fn finish(&self) -> Option<LostReason> {
-        let expired = self.hold.check().err().map(|lost| lost.reason());
-        let before = self.hold.end(expired.unwrap_or(LostReason::Released));
+        if let Err(lost) = self.hold.check() {
+            // Found here before the keeper's task came to it.
+            self.keeper.lose(&self.hold, lost.reason());
+        }
+        let before = self.hold.end(LostReason::Released);
         self.keeper.leave(&self.hold);
-        before.or(expired)
+        before
     }
 }
 

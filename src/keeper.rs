@@ -105,7 +105,7 @@ impl Keeper {
         self.wake_if_closing();
     }
 
-    /// Lets a hold that it has left run out.
+    /// Lets a hold run out on the server, which is over here.
     pub(crate) fn let_lapse(&self, hold: &Hold) {
         let end = over_everywhere(hold.deadline(), hold.terms.lease());
         self.client.note_lapse(&hold.keys, end);
@@ -340,9 +340,10 @@ impl Keeper {
     }
 
     /// A lease is over before its release.
-    fn lose(&self, hold: &Hold, reason: LostReason) {
+    pub(crate) fn lose(&self, hold: &Hold, reason: LostReason) {
         if hold.end(reason).is_none() {
-            self.client.note_loss();
+            // On the server it may go on for a moment.
+            self.let_lapse(hold);
             count(&self.client.counters.lost);
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), ?reason, "lease lost");
         }

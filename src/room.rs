@@ -24,7 +24,7 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, Terms, Ticket};
+use crate::lease::{Exchange, Terms, Ticket, over_everywhere};
 use crate::options::JITTER;
 use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
@@ -184,7 +184,7 @@ impl Room {
         let (losses, lapse) = (self.client.losses(), self.client.lapse(&self.keys));
         let not_after = self.client.not_after(&self.keys);
         let now = self.client.now();
-        let state = locked(&self.state);
+        let state = &mut *locked(&self.state);
         let waiter = state.waiters.get(&number)?;
         let is_relied_on = |record: Record| {
             lapse.is_none_or(|end| end <= record.since)
@@ -196,6 +196,11 @@ impl Room {
             Some(record) if is_relied_on(record) => Mode::Wait,
             _ => Mode::Open,
         };
+        if mode == Mode::Open && state.record.is_some() && state.waiters.len() > 1 {
+            // If it was taken away, so were turns of others, who come before this one.
+            state.agenda.question_by(now);
+            self.call.notify_one();
+        }
         waiter.trail.sent(not_after);
         let call = Acquire {
             keys: Arc::clone(&self.keys),
@@ -366,8 +371,9 @@ impl Room {
         self.note_empty(&mut state);
         if deadline.since(now) < waiter.terms.grant() / 4 {
             drop(state);
-            // The server may have found this client asleep and taken its record away.
-            self.client.note_loss();
+            // It may run out before it is withdrawn.
+            let end = over_everywhere(deadline, waiter.terms.grant());
+            self.client.note_lapse(&self.keys, end);
             self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);
             // A receiver that is gone has left its place too.
             let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));

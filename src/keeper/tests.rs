@@ -78,6 +78,19 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_only_its_release_finds_over_is_one_lost() {
+    let locks = LockManager::builder()
+        .lease(LEASE)
+        .in_memory(&MemoryStore::new())
+        .unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    // Nobody looks at it meanwhile.
+    assert!(advance(LEASE).now_or_never().is_none());
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    assert_eq!(locks.stats().lost, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     // The release takes a while.

@@ -157,7 +157,7 @@ async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_after_a_hold_of_its_client_ran_out_is_reached_though_others_wait_there() {
+async fn who_missed_its_turn_as_a_hold_of_its_client_ran_out_is_back_as_soon_as_another_asks() {
     let scene = Scene::new();
     let lease = Duration::from_secs(2);
     let mine = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
@@ -167,8 +167,8 @@ async fn who_asks_after_a_hold_of_its_client_ran_out_is_reached_though_others_wa
     // This finds what ran out, and takes the record of its client away. So the turn of the earlier one is missed.
     let guard = scene.other.acquire().await.unwrap();
     let later = scene.waiter().await;
-    handed_over(guard, later).await;
-    released(earlier.await.unwrap()).await;
+    handed_over(guard, earlier).await;
+    released(granted(later).await).await;
 }
 
 #[tokio::test(start_paused = true)]

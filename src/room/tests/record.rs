@@ -79,6 +79,20 @@ async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_takes_it_with_it_as_the_server_finds_it_over() {
+    let scene = Scene::new();
+    let lease = Duration::from_millis(100);
+    let guard = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    guard.lost().await;
+    drop(scene.waiter().await);
+    assert_eq!(
+        next_mode(&scene.room()),
+        Mode::Open,
+        "it was opened before the lease was over on the server"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_let_run_out_takes_it_with_it() {
     let scene = Scene::new();
     let ms = Duration::from_millis;
