@@ -124,6 +124,49 @@ async fn a_withdrawal_that_was_cut_short_is_repeated() {
     assert_eq!(withdrawn(Fate::CutShort).await, 2);
 }
 
+/// What the waiter that this hold was granted to had asked before.
+fn question(hold: &Hold, not_after: ServerTime) -> Acquire {
+    Acquire {
+        keys: Arc::clone(&hold.keys),
+        request: hold.request.clone(),
+        mode: Mode::Open,
+        lease: LEASE,
+        not_after,
+        ticket: None,
+        heartbeat: LEASE,
+    }
+}
+
+/// It made its request the holder anew, and was answered before the process, which stood still, looks at its hold.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_answered_before_the_release() {
+    let locks = LockManager::builder()
+        .lease(LEASE)
+        .in_memory(&MemoryStore::new())
+        .unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    assert!(advance(LEASE).now_or_never().is_none());
+    let not_after = service.client().not_after(&hold.keys);
+    let asked = service.client().acquire(question(&hold, not_after));
+    let answer = asked.now_or_never();
+    assert!(
+        matches!(
+            answer,
+            Some(Ok(Answer {
+                reply: Acquired::Granted(_),
+                ..
+            }))
+        ),
+        "{answer:?}"
+    );
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    service.keeper().drained().await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+}
+
 /// It is taken down as sent before the release, runs after it, and is answered before it is.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
@@ -135,16 +178,7 @@ async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answ
     hold.trail.sent(not_after);
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(500)).await;
-    let question = service.client().acquire(Acquire {
-        keys: Arc::clone(&hold.keys),
-        request: hold.request.clone(),
-        mode: Mode::Open,
-        lease: LEASE,
-        not_after,
-        ticket: None,
-        heartbeat: LEASE,
-    });
-    let answer = question.await;
+    let answer = service.client().acquire(question(&hold, not_after)).await;
     assert!(
         matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
         "{answer:?}"

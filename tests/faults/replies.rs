@@ -116,6 +116,26 @@ async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing(
 }
 
 #[tokio::test]
+async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leaves_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (others, locks) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let guard = others.lock(NAME).acquire().await.unwrap();
+    let fence = guard.fence();
+    proxy.freeze_open();
+    let trying = tokio::spawn(async move { locks.lock(NAME).try_acquire().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.strand();
+    assert!(trying.await.unwrap().unwrap().acquired().is_none());
+    guard.release().await.unwrap();
+    proxy.thaw();
+    // It ran, and holds for nobody; but not for a lease.
+    let has_run = async || kept(&server, NAME).await.fence > fence.get();
+    eventually("the first attempt runs", SECOND, has_run).await;
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
 async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());

@@ -176,7 +176,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.out(&hold.keys, &hold.request, is_asked_for || was_over, &hold.trail);\n", "        let _ = is_asked_for || was_over;\n", REPLIES),
     edit("what is answered while a release is under way may have run after it", KEEPER, "is_asked_for || was_over", "was_over", KEEPER_TESTS),
     edit("a hold that was over before its release is withdrawn", KEEPER,
-        "matches!(released, Err(Error::Lost(_)))", "false", REPLIES),
+        "matches!(released, Err(Error::Lost(_)))", "false", KEEPER_TESTS),
     edit("a repeated release that finds nothing was done by the first", KEEPER,
         "unanswered && answer.at.received < hold.deadline()", "false", REPLIES),
     edit("only an unanswered release can have been done before", KEEPER,
