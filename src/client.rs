@@ -11,7 +11,7 @@ use crate::anchors::Anchors;
 use crate::clock::{Clock, Tick};
 use crate::error::Error;
 use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Exchange, ServerTime, Terms};
+use crate::lease::{Exchange, ServerTime, Terms, over_everywhere};
 use crate::options::{ManagerOptions, NOT_AFTER};
 use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, ServerId, Store};
 
@@ -176,9 +176,10 @@ impl Client {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A lease runs out without a release, and is over on the server by `end`. The next script that finds it so takes this client for dead,
-    /// and its record of that lock away.
-    pub(crate) fn note_lapse(&self, keys: &Keys, end: Tick) {
+    /// A lease of that length, which is over here at its `deadline`, runs out on the server without a release. The next script that
+    /// finds it so takes this client for dead, and its record of that lock away.
+    pub(crate) fn note_lapse(&self, keys: &Keys, deadline: Tick, lease: Duration) {
+        let end = over_everywhere(deadline, lease);
         let mut lapses = locked(&self.lapses);
         if lapses.len() == lapses.capacity() {
             let now = self.now();
@@ -305,15 +306,21 @@ mod tests {
         fn reconnected(&self, _: ServerId) {}
     }
 
-    #[test]
-    fn after_a_reconnect_no_deadline_is_reckoned_by_the_clock_of_before() {
+    /// A client in memory, and the first answer that it had.
+    fn client() -> (Client, Answer<()>) {
         let listener: Arc<dyn Listener> = Arc::new(Deaf);
         let store = MemoryStore::new().connect(Arc::downgrade(&listener));
         let first = store.time().now_or_never().unwrap().unwrap();
+        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
+        (client, first)
+    }
+
+    #[test]
+    fn after_a_reconnect_no_deadline_is_reckoned_by_the_clock_of_before() {
+        let (client, first) = client();
         let server = first.from;
         let span = Duration::from_secs(5);
         let deadline = first.at.now.after(span);
-        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
         assert!(client.local(server, deadline, span).is_some());
         client.forget_anchors(server);
         assert_eq!(client.local(server, deadline, span), None);
@@ -321,29 +328,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn leases_that_ran_out_long_ago_are_forgotten() {
-        let listener: Arc<dyn Listener> = Arc::new(Deaf);
-        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
-        let first = store.time().await.unwrap();
-        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
+        let (client, _) = client();
         let before = client.now();
         tokio::time::sleep(2 * client.options.question_interval()).await;
         for n in 0..1_000 {
-            client.note_lapse(&Keys::new("fairlock", &format!("{n}")).unwrap(), before);
+            let keys = Keys::new("fairlock", &format!("{n}")).unwrap();
+            client.note_lapse(&keys, before, Duration::ZERO);
         }
         let lately = Keys::new("fairlock", "lately").unwrap();
-        client.note_lapse(&lately, client.now());
-        assert_eq!(client.lapse(&lately), Some(client.now()));
+        let now = client.now();
+        client.note_lapse(&lately, now, Duration::ZERO);
+        assert_eq!(client.lapse(&lately), Some(over_everywhere(now, Duration::ZERO)));
         assert!(locked(&client.lapses).len() < 10);
     }
 
     #[test]
     fn no_deadline_is_reckoned_by_the_clock_of_another_server() {
-        let listener: Arc<dyn Listener> = Arc::new(Deaf);
-        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
-        let first = store.time().now_or_never().unwrap().unwrap();
+        let (client, first) = client();
         let span = Duration::from_secs(5);
         let deadline = first.at.now.after(span);
-        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
         assert_eq!(client.local(ServerId(first.from.0 + 1), deadline, span), None);
     }
 }

@@ -25,7 +25,7 @@ use crate::clock::Tick;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, ServerTime, over_everywhere};
+use crate::lease::{Exchange, ServerTime};
 use crate::retry::Backoff;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
 
@@ -107,8 +107,8 @@ impl Keeper {
 
     /// Lets a hold run out on the server, which is over here.
     pub(crate) fn let_lapse(&self, hold: &Hold) {
-        let end = over_everywhere(hold.deadline(), hold.terms.lease());
-        self.client.note_lapse(&hold.keys, end);
+        let lease = hold.terms.lease();
+        self.client.note_lapse(&hold.keys, hold.deadline(), lease);
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.

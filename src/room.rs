@@ -24,7 +24,7 @@ use crate::held::Held;
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, Terms, Ticket, over_everywhere};
+use crate::lease::{Exchange, Terms, Ticket};
 use crate::options::JITTER;
 use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
@@ -372,8 +372,8 @@ impl Room {
         if deadline.since(now) < waiter.terms.grant() / 4 {
             drop(state);
             // It may run out before it is withdrawn.
-            let end = over_everywhere(deadline, waiter.terms.grant());
-            self.client.note_lapse(&self.keys, end);
+            let lease = waiter.terms.grant();
+            self.client.note_lapse(&self.keys, deadline, lease);
             self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);
             // A receiver that is gone has left its place too.
             let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));

@@ -10,10 +10,19 @@ use crate::{LockManager, MemoryStore};
 
 const LEASE: Duration = Duration::from_secs(30);
 
+fn locks(store: &MemoryStore) -> LockManager {
+    LockManager::builder().lease(LEASE).in_memory(store).unwrap()
+}
+
+/// The process stands still: nobody looks at anything meanwhile.
+fn stand_still(time: Duration) {
+    assert!(advance(time).now_or_never().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
     let store = MemoryStore::new();
-    let locks = LockManager::builder().lease(LEASE).in_memory(&store).unwrap();
+    let locks = locks(&store);
     let guard = locks.lock("a").acquire().await.unwrap();
     store.flush();
     sleep(LEASE / 3 - Duration::from_secs(1)).await;
@@ -24,10 +33,7 @@ async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
 
 #[tokio::test(start_paused = true)]
 async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
-    let locks = LockManager::builder()
-        .lease(LEASE)
-        .in_memory(&MemoryStore::new())
-        .unwrap();
+    let locks = locks(&MemoryStore::new());
     let mut guards = Vec::new();
     for n in 0..10 * BATCH {
         guards.push(locks.lock(format!("{n}")).acquire().await.unwrap());
@@ -38,10 +44,7 @@ async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
-    let locks = LockManager::builder()
-        .lease(LEASE)
-        .in_memory(&MemoryStore::new())
-        .unwrap();
+    let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     let keeper = locks.service().keeper();
     let hold = Arc::clone(&keeper.held()[0]);
@@ -53,15 +56,14 @@ async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
     let store = MemoryStore::new();
-    let client = || LockManager::builder().lease(LEASE).in_memory(&store).unwrap();
+    let client = || locks(&store);
     let (locks, others) = (client(), client());
     let guard = locks.lock("a").acquire().await.unwrap();
 
     // The process stands still until its lease is over, but for a renewal that it had sent: nobody hears its answer.
     let service = locks.service();
     let hold = &service.keeper().held()[0];
-    let sleep_on = |time| assert!(advance(time).now_or_never().is_none());
-    sleep_on(LEASE - Duration::from_millis(1));
+    stand_still(LEASE - Duration::from_millis(1));
     let renewed = service.client().store.renew(hold.renewal()).now_or_never();
     assert!(matches!(
         renewed,
@@ -70,7 +72,7 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
             ..
         }))
     ));
-    sleep_on(Duration::from_millis(2));
+    stand_still(Duration::from_millis(2));
 
     assert_eq!(guard.lost().await.reason(), LostReason::Expired);
     let next = others.lock("a").acquire_timeout(LEASE / 10).await;
@@ -79,13 +81,9 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_only_its_release_finds_over_is_one_lost() {
-    let locks = LockManager::builder()
-        .lease(LEASE)
-        .in_memory(&MemoryStore::new())
-        .unwrap();
+    let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
-    // Nobody looks at it meanwhile.
-    assert!(advance(LEASE).now_or_never().is_none());
+    stand_still(LEASE);
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
     assert_eq!(locks.stats().lost, 1);
 }
@@ -140,14 +138,11 @@ fn question(hold: &Hold, not_after: ServerTime) -> Acquire {
 /// It made its request the holder anew, and was answered before the process, which stood still, looks at its hold.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_answered_before_the_release() {
-    let locks = LockManager::builder()
-        .lease(LEASE)
-        .in_memory(&MemoryStore::new())
-        .unwrap();
+    let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     let service = locks.service();
     let hold = service.keeper().held().remove(0);
-    assert!(advance(LEASE).now_or_never().is_none());
+    stand_still(LEASE);
     let not_after = service.client().not_after(&hold.keys);
     let asked = service.client().acquire(question(&hold, not_after));
     let answer = asked.now_or_never();
@@ -204,10 +199,10 @@ async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
     let store = MemoryStore::new();
-    let locks = LockManager::builder().lease(LEASE).in_memory(&store).unwrap();
+    let locks = locks(&store);
     let guard = locks.lock("a").acquire().await.unwrap();
     // The process stands still until nearly the end: the server has the hold still.
-    assert!(advance(LEASE - Duration::from_millis(1)).now_or_never().is_none());
+    stand_still(LEASE - Duration::from_millis(1));
     assert!(guard.is_lost());
     store.lose_calls(1);
     let renewed = guard.renew().now_or_never().unwrap();

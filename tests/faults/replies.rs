@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Error, LockManager, Owner};
+use fairlock::{Error, Fence, LockManager, Owner};
 use futures_util::future::join_all;
 
 use super::scene::{
@@ -101,6 +101,15 @@ async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandl
     acquiring
 }
 
+/// Lets a first attempt through that was stuck; `fence` is the last one by then.
+async fn leaves_nothing_when_it_runs(server: &Server, proxy: &Proxy, fence: Fence) {
+    proxy.thaw();
+    // It ran, and holds for nobody; but not for a lease.
+    let has_run = async || kept(server, NAME).await.fence > fence.get();
+    eventually("the first attempt runs", SECOND, has_run).await;
+    nothing_left(server, NAME, SETTLED).await;
+}
+
 #[tokio::test]
 async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing() {
     let server = Server::start().await;
@@ -108,11 +117,7 @@ async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing(
     let guard = stuck_acquire(&server, &proxy).await.await.unwrap();
     let fence = guard.fence();
     guard.release().await.unwrap();
-    proxy.thaw();
-    // It ran, and holds for nobody; but not for a lease.
-    let has_run = async || kept(&server, NAME).await.fence > fence.get();
-    eventually("the first attempt runs", SECOND, has_run).await;
-    nothing_left(&server, NAME, SETTLED).await;
+    leaves_nothing_when_it_runs(&server, &proxy, fence).await;
 }
 
 #[tokio::test]
@@ -128,11 +133,7 @@ async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leave
     proxy.strand();
     assert!(trying.await.unwrap().unwrap().acquired().is_none());
     guard.release().await.unwrap();
-    proxy.thaw();
-    // It ran, and holds for nobody; but not for a lease.
-    let has_run = async || kept(&server, NAME).await.fence > fence.get();
-    eventually("the first attempt runs", SECOND, has_run).await;
-    nothing_left(&server, NAME, SETTLED).await;
+    leaves_nothing_when_it_runs(&server, &proxy, fence).await;
 }
 
 #[tokio::test]

@@ -301,7 +301,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        waiter.free_at = Some(free_at);\n",
         "", IN_MEMORY),
     edit("a grant that is read too late costs the client its record", ROOM,
-        "            self.client.note_lapse(&self.keys, end);\n", "            let _ = end;\n", &[ROOM_TESTS]),
+        "            self.client.note_lapse(&self.keys, deadline, lease);\n", "            let _ = lease;\n", &[ROOM_TESTS]),
     edit("a call that neither opens nor prolongs the record tells nothing of it", ROOM,
         "record: (mode != Mode::Wait).then_some(losses),",
         "record: Some(losses),", &[ROOM_TESTS]),
