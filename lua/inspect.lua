@@ -24,9 +24,9 @@ local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
   return '2 ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
 end
-local owner = string.sub(lock.line, 45)
+local owner = string.sub(lock.line, 47)
 if string.sub(owner, -1) ~= ':' then
   owner = string.sub(owner, -32)
 end
-return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. string.sub(line, 28, 43) .. ' ' .. owner .. ' '
+return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. string.sub(line, 30, 45) .. ' ' .. owner .. ' '
   .. lock.count .. ' ' .. waiting

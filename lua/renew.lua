@@ -25,7 +25,7 @@ if line >= NEWER then
 end
 local wanted = string.format('%d', math.min(now + lease_ms, cap_ms))
 
-if string.sub(line, 26) == '1 ' .. fence .. ' ' .. request then
+if string.sub(line, 28) == '1 ' .. fence .. ' ' .. request then
   -- The only hold there is. If it goes on, and not too far ahead, there is nothing to settle.
   local deadline, last_ms = string.sub(line, 1, 13), string.sub(line, 15, 22)
   if deadline > now and deadline - now <= last_ms + 0 then
@@ -34,13 +34,13 @@ if string.sub(line, 26) == '1 ' .. fence .. ' ' .. request then
     end
     -- First, since an out-of-memory server lets it pass, and then whatever follows.
     redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + KEPT_MS))
-    redis.call('HSET', lock_key, 'hold', wanted .. ' ' .. lease_ms .. ' 0 1 ' .. fence .. ' ' .. request)
+    redis.call('HSET', lock_key, 'hold', wanted .. ' ' .. lease_ms .. ' 0' .. string.sub(line, 25))
     return '1 ' .. request .. ' ' .. now .. ' ' .. wanted
   end
 end
 
 local lock, held_until = settle(lock_key, nil, line, now, request)
-local is_last = string.sub(line, 28, 43) == fence
+local is_last = string.sub(line, 30, 45) == fence
 if not held_until or not is_last then
   local ran_out = line == '' or (is_last and line > '1')
   return (ran_out and '2 ' or '3 ') .. request .. ' ' .. now .. ' ' .. lock.deadline

@@ -12,7 +12,8 @@ use crate::store::{
     ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
 };
 
-/// One operation: its own file, after the parts of `lua/lib/` that it shares with others.
+/// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast path has the rest of the
+/// operation in a file of its own, behind the parts that only this needs.
 #[derive(Debug)]
 pub(crate) struct Script {
     #[cfg_attr(not(test), expect(dead_code))]
@@ -30,12 +31,14 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: Script =
-    script!("acquire": "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "acquire.lua");
-pub(crate) static RELEASE: Script =
-    script!("release": "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "release.lua");
-pub(crate) static RENEW: Script = script!("renew": "lib/lock.lua", "lib/holds.lua", "renew.lua");
-pub(crate) static INSPECT: Script = script!("inspect": "lib/lock.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) static ACQUIRE: Script = script!(
+    "acquire": "lib/line.lua", "acquire.lua", "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "acquire_slow.lua"
+);
+pub(crate) static RELEASE: Script = script!(
+    "release": "lib/line.lua", "release.lua", "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "release_slow.lua"
+);
+pub(crate) static RENEW: Script = script!("renew": "lib/line.lua", "lib/holds.lua", "renew.lua");
+pub(crate) static INSPECT: Script = script!("inspect": "lib/line.lua", "lib/holds.lua", "inspect.lua");
 pub(crate) static SPIN_ACQUIRE: Script = script!("spin_acquire": "spin_acquire.lua");
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release": "spin_release.lua");
 

@@ -13,7 +13,7 @@ local function settle(lock_key, clients_key, line, now, request)
     return lock
   end
   local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
-  local fence, first = string.sub(line, 28, 43), string.sub(line, 45)
+  local waited, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
   local dropped, ended = {}, {}
   lock.deadline, lock.count = string.sub(line, 1, 13), 1
 
@@ -69,7 +69,8 @@ local function settle(lock_key, clients_key, line, now, request)
     if claimed == first then
       pushed = '0'
     end
-    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. (lock.count > 1 and ' + ' or ' 1 ') .. fence .. ' ' .. first
+    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. waited .. (lock.count > 1 and ' + ' or ' 1 ')
+      .. fence .. ' ' .. first
     redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + KEPT_MS))
     redis.call('HSET', lock_key, 'hold', lock.line)
     if lock.count == 1 and entries then
@@ -88,7 +89,7 @@ local function settle(lock_key, clients_key, line, now, request)
   end
 
   local changed = false
-  if string.sub(line, 26, 26) == '1' then
+  if string.sub(line, 28, 28) == '1' then
     if lock.deadline <= now then
       lock.count, ended = 0, {first}
     elseif lock.deadline - now > lease_ms + 0 then

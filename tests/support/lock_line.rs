@@ -11,6 +11,8 @@ pub struct LockLine {
     pub until: u64,
     pub lease: u64,
     pub pushed: bool,
+    /// Somebody may be queued.
+    pub waited: bool,
     /// `1`, or `+` for more.
     pub holds: String,
     pub fence: u64,
@@ -30,13 +32,14 @@ impl LockLine {
             return LockLine::default();
         }
         let words: Vec<_> = reply.text().split(' ').collect();
-        let [until, lease, pushed, holds, fence, request] = words[..] else {
+        let [until, lease, pushed, waited, holds, fence, request] = words[..] else {
             panic!("no line of a lock: {reply:?}");
         };
         LockLine {
             until: until.parse().unwrap(),
             lease: lease.parse().unwrap(),
             pushed: pushed == "1",
+            waited: waited == "1",
             holds: holds.to_owned(),
             fence: fence.parse().unwrap(),
             request: request.to_owned(),
@@ -50,11 +53,15 @@ impl fmt::Display for LockLine {
             until,
             lease,
             pushed,
+            waited,
             holds,
             fence,
             request,
         } = self;
-        let pushed = u8::from(*pushed);
-        write!(f, "{until:013} {lease:08} {pushed} {holds} {fence:016} {request}")
+        let (pushed, waited) = (u8::from(*pushed), u8::from(*waited));
+        write!(
+            f,
+            "{until:013} {lease:08} {pushed} {waited} {holds} {fence:016} {request}"
+        )
     }
 }

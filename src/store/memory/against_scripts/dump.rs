@@ -65,8 +65,14 @@ fn hash(lock: &Lock, mark: &str) -> String {
 /// The deadline of a lock that was released.
 const RELEASED: &str = "0000000000000";
 
-/// The fields of a hash as [`DUMP`] tells them, in order; of a lock that was released, its fence alone: the rest of the
-/// line is left from its last hold.
+/// Whether the line says for sure that nobody is queued, which the rules have no need to keep.
+pub(super) fn rules_out_waiters(fields: &str) -> bool {
+    let line = fields.split(", ").find(|field| field.starts_with("hold="));
+    line.is_some_and(|line| line.trim_start_matches("hold=b ").split(' ').nth(3) == Some("0"))
+}
+
+/// The fields of a hash as [`DUMP`] tells them, in order and without what the rules have no need to keep; of a lock that was
+/// released, its fence alone: the rest of the line is left from its last hold.
 pub(super) fn ordered(fields: &str) -> String {
     let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
     ordered.sort_unstable();
@@ -76,10 +82,14 @@ pub(super) fn ordered(fields: &str) -> String {
 fn shortened(field: &str) -> String {
     let words: Vec<_> = field.split(' ').collect();
     match words[..] {
-        [until, _, _, _, fence, _] if until.strip_prefix("hold=") == Some(RELEASED) => {
+        [until, _, _, _, _, fence, _] if until.strip_prefix("hold=") == Some(RELEASED) => {
             format!("{until} {fence}")
         }
-        ["hold=b", RELEASED, _, _, _, fence, _] => format!("hold=b {RELEASED} {fence}"),
+        ["hold=b", RELEASED, _, _, _, _, fence, _] => format!("hold=b {RELEASED} {fence}"),
+        [.., pushed, _waited, holds, fence, request] => {
+            let before = &words[..words.len() - 5];
+            format!("{} {pushed} {holds} {fence} {request}", before.join(" "))
+        }
         _ => field.to_owned(),
     }
 }

@@ -306,6 +306,11 @@ impl Scripts {
         let mut kept_ms = data.split_off(4).into_iter().map(Resp::int);
         let mut data = data.into_iter().map(Resp::text);
         let mut data: Data = std::array::from_fn(|_| data.next().unwrap());
+        let [lock, queue, ..] = &data;
+        assert!(
+            queue.is_empty() || !dump::rules_out_waiters(lock),
+            "{lock} rules out {queue}"
+        );
         for hash in [0, 3] {
             data[hash] = dump::ordered(&data[hash]);
         }

@@ -1,0 +1,106 @@
+-- acquire, when the lock is not simply free: it is held, or wanted by others, or its lease ran out, or it was never seen. What this
+-- is given, and returns, is told in acquire.lua.
+
+local deadline, lock, held_until = FREE, nil, nil
+if line > '1' then
+  deadline = string.sub(line, 1, 13)
+  -- One hold that goes on, not too far ahead, and another's: that is most of them, and there is nothing to settle then.
+  if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 28, 28) ~= '1'
+    or string.sub(line, 47) == request then
+    lock, held_until = settle(lock_key, clients_key, line, now, request)
+    line, deadline = lock.line, lock.deadline
+  end
+end
+if held_until then
+  local pushed = string.sub(line, 47) == request and string.sub(line, 24, 24) or '0'
+  return '1 ' .. request .. ' ' .. now .. ' ' .. held_until .. ' ' .. string.sub(line, 30, 45) .. ' ' .. pushed
+end
+if now > not_after then
+  return '4 ' .. request .. ' ' .. now .. ' ' .. deadline
+end
+if mode == 'question' then
+  local alive_until = redis.call('ZSCORE', clients_key, string.sub(request, 1, 32))
+  if not alive_until or alive_until <= now then
+    return '5 ' .. request .. ' ' .. now .. ' ' .. deadline
+  end
+end
+-- A request that ends with its colon has no other owner than itself.
+if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
+  -- First, since a queue of another type is an error.
+  redis.call('ZREM', queue_key, request)
+  lock = lock or settle(lock_key, clients_key, line, now, request)
+  deadline = string.format('%d', now + lease_ms)
+  lock.put(request, deadline, lease_ms)
+  lock.write()
+  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(line, 30, 45) .. ' 0'
+end
+
+local queued, enqueued = redis.call('ZCARD', queue_key), '0'
+if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
+  if not ticket_us or ticket_us > now_us then
+    ticket_us = now_us
+  end
+  -- A late first attempt, which brings no ticket, may have queued it behind its place.
+  if redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request) == 1 then
+    -- One too many if it was moved.
+    queued, enqueued = queued + 1, '1'
+    if queued == 1 then
+      keep(queue_key, heartbeat_ms)
+    end
+    if string.sub(line, 26, 26) == '0' then
+      line = string.sub(line, 1, 25) .. '1' .. string.sub(line, 27)
+      redis.call('HSET', lock_key, 'hold', line)
+    end
+  end
+end
+
+local denied = '0'
+if deadline == FREE then
+  local fence, more, heir, heir_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
+  if queued > 0 then
+    more, denied, heir, deadline, heir_ms, pushed =
+      hand_over(queue_key, clients_key, address, fence, now, lock, request, lease_ms)
+  end
+  if more == '1' then
+    return '6 ' .. request .. ' ' .. now .. ' 0'
+  elseif not heir then
+    heir, deadline, heir_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
+  end
+  line = grant(lock_key, lock, deadline, heir_ms, pushed, queued > 0 and '1' or '0', fence, heir)
+  if heir == request then
+    return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' 0'
+  end
+end
+
+local client, seen = string.sub(request, 1, 32), '0'
+if mode == 'open' or mode == 'question' then
+  redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now)
+  redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
+  keep(clients_key, heartbeat_ms)
+  keep(queue_key, heartbeat_ms)
+end
+if mode == 'question' then
+  local way, channel, counted = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
+  if way == 's' or way == 'm' then
+    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
+  else
+    counted = redis.call('PUBSUB', 'NUMSUB', channel)
+  end
+  seen = counted[2] > 0 and '1' or '0'
+end
+
+local status, ticket, ahead = '3 ', '0', queued
+if mode ~= 'try' then
+  if enqueued == '0' then
+    ticket_us = redis.call('ZSCORE', queue_key, request)
+  end
+  status, ticket, ahead = '2 ', ticket_us, queued - 1
+end
+local sibling = ' - 0 0 0'
+if string.sub(line, 47, 78) == client then
+  local holder = string.sub(line, 47)
+  local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline
+  sibling = ' ' .. holder .. ' ' .. string.sub(line, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
+end
+return status .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' ' .. string.format('%d', ahead) .. ' '
+  .. enqueued .. ' ' .. seen .. ' ' .. denied .. sibling
