@@ -51,7 +51,13 @@ impl Scene {
     /// Waits until so many replicas have everything.
     async fn in_step(&self, count: i64) {
         let wanted = count.to_string();
-        let is_so = async || self.primary.command(&["WAIT", &wanted, "500"]).await.int() == count;
+        // Who was given everything counts before it was sent anything more, which begins up to a second later. So there is
+        // to be something more, on the connection that waits.
+        let is_so = async || {
+            let mut client = self.primary.client().await;
+            client.command(&["PUBLISH", "in step", ""]).await.unwrap();
+            client.command(&["WAIT", &wanted, "500"]).await.unwrap().int() == count
+        };
         eventually(&format!("{count} replicas"), 20 * SECOND, is_so).await;
     }
 
