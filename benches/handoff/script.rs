@@ -6,17 +6,21 @@ use crate::wire::Wire;
 /// As src/script.rs joins them.
 const ACQUIRE: &str = concat!(
     include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/line.lua"),
+    include_str!("../../lua/acquire.lua"),
     include_str!("../../lua/lib/lock.lua"),
     include_str!("../../lua/lib/holds.lua"),
     include_str!("../../lua/lib/hand_over.lua"),
-    include_str!("../../lua/acquire.lua"),
+    include_str!("../../lua/acquire_slow.lua"),
 );
 pub(crate) const RELEASE: &str = concat!(
     include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/line.lua"),
+    include_str!("../../lua/release.lua"),
     include_str!("../../lua/lib/lock.lua"),
     include_str!("../../lua/lib/holds.lua"),
     include_str!("../../lua/lib/hand_over.lua"),
-    include_str!("../../lua/release.lua"),
+    include_str!("../../lua/release_slow.lua"),
 );
 
 /// A time that the server's clock never comes to, in ms.
