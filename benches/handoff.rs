@@ -15,6 +15,9 @@ mod quantile;
 mod script;
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "../src/script/texts.rs"]
+#[expect(dead_code, reason = "this bench only acquires and releases")]
+mod texts;
 #[path = "handoff/waiter.rs"]
 mod waiter;
 #[path = "contention/wire.rs"]

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::time::Duration;
 
@@ -25,26 +26,20 @@ pub(crate) struct Script {
 #[cfg(test)]
 pub(crate) const CLOCK: &str = include_str!("../lua/lib/clock.lua");
 
-macro_rules! script {
-    ($name:literal: $($part:literal),+) => {
-        Script { name: $name, text: concat!(include_str!("../lua/lib/clock.lua") $(, include_str!(concat!("../lua/", $part)))+) }
-    };
-}
-
-pub(crate) static ACQUIRE: Script = script!(
-    "acquire": "lib/line.lua", "acquire.lua", "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "acquire_slow.lua"
-);
-pub(crate) static RELEASE: Script = script!(
-    "release": "lib/line.lua", "release.lua", "lib/lock.lua", "lib/holds.lua", "lib/hand_over.lua", "release_slow.lua"
-);
-pub(crate) static RENEW: Script = script!("renew": "lib/line.lua", "lib/holds.lua", "renew.lua");
-pub(crate) static INSPECT: Script = script!("inspect": "lib/line.lua", "lib/holds.lua", "inspect.lua");
-pub(crate) static SPIN_ACQUIRE: Script = script!("spin_acquire": "spin_acquire.lua");
-pub(crate) static SPIN_RELEASE: Script = script!("spin_release": "spin_release.lua");
+pub(crate) static ACQUIRE: Script = Script::new("acquire", texts::ACQUIRE);
+pub(crate) static RELEASE: Script = Script::new("release", texts::RELEASE);
+pub(crate) static RENEW: Script = Script::new("renew", texts::RENEW);
+pub(crate) static INSPECT: Script = Script::new("inspect", texts::INSPECT);
+pub(crate) static SPIN_ACQUIRE: Script = Script::new("spin_acquire", texts::SPIN_ACQUIRE);
+pub(crate) static SPIN_RELEASE: Script = Script::new("spin_release", texts::SPIN_RELEASE);
 
 pub(crate) static ALL: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &SPIN_ACQUIRE, &SPIN_RELEASE];
 
 impl Script {
+    const fn new(name: &'static str, text: &'static str) -> Script {
+        Script { name, text }
+    }
+
     /// The same script under another clock.
     #[cfg(test)]
     pub(crate) fn with_clock(&self, clock: &str) -> String {

@@ -9,7 +9,8 @@ use futures_util::future::try_join;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::script::{Desk, Grant, RELEASE, released};
+use crate::script::{Desk, Grant, released};
+use crate::texts;
 use crate::wire::Wire;
 use crate::{Outcome, client};
 
@@ -65,7 +66,7 @@ pub(crate) struct Thread {
 impl Thread {
     pub(crate) fn connect(url: &str, desk: Desk) -> Outcome<Thread> {
         let mut wire = Wire::connect(url)?;
-        let script = wire.command(&["SCRIPT", "LOAD", RELEASE])?;
+        let script = wire.command(&["SCRIPT", "LOAD", texts::RELEASE])?;
         Ok(Thread {
             desk,
             wire,
@@ -105,7 +106,7 @@ pub(crate) struct ByClient<'a> {
 impl<'a> ByClient<'a> {
     pub(crate) fn connect(runtime: &'a Runtime, url: &str, desk: Desk) -> Outcome<ByClient<'a>> {
         let client = runtime.block_on(client::connect(url))?;
-        let script = runtime.block_on(client.script_load(RELEASE))?;
+        let script = runtime.block_on(client.script_load(texts::RELEASE))?;
         Ok(ByClient {
             runtime,
             desk,

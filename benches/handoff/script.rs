@@ -1,27 +1,8 @@
 //! The lock's scripts, called on a bare socket.
 
 use crate::Outcome;
+use crate::texts;
 use crate::wire::Wire;
-
-/// As src/script.rs joins them.
-const ACQUIRE: &str = concat!(
-    include_str!("../../lua/lib/clock.lua"),
-    include_str!("../../lua/lib/line.lua"),
-    include_str!("../../lua/acquire.lua"),
-    include_str!("../../lua/lib/lock.lua"),
-    include_str!("../../lua/lib/holds.lua"),
-    include_str!("../../lua/lib/hand_over.lua"),
-    include_str!("../../lua/acquire_slow.lua"),
-);
-pub(crate) const RELEASE: &str = concat!(
-    include_str!("../../lua/lib/clock.lua"),
-    include_str!("../../lua/lib/line.lua"),
-    include_str!("../../lua/release.lua"),
-    include_str!("../../lua/lib/lock.lua"),
-    include_str!("../../lua/lib/holds.lua"),
-    include_str!("../../lua/lib/hand_over.lua"),
-    include_str!("../../lua/release_slow.lua"),
-);
 
 /// A time that the server's clock never comes to, in ms.
 const NEVER_MS: &str = "9000000000000";
@@ -108,7 +89,7 @@ impl Desk {
         let [lock, queue, clients] = &self.keys;
         let reply = self.wire.command(&[
             "EVAL",
-            ACQUIRE,
+            texts::ACQUIRE,
             "3",
             lock,
             queue,
@@ -136,7 +117,7 @@ impl Desk {
 
     /// Releases a hold.
     pub(crate) fn give_back(&mut self, grant: &Grant) -> Outcome<()> {
-        let words = self.release("EVAL", RELEASE, grant);
+        let words = self.release("EVAL", texts::RELEASE, grant);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         released(&self.wire.command(&words)?)
     }

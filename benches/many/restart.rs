@@ -63,6 +63,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     }
     queued(&server, arguments.waiters).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
+    let listening = channels(&server).await;
 
     server.kill();
     let began = Instant::now();
@@ -72,8 +73,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     if !arguments.forgets {
         queued(&server, arguments.waiters).await;
         eventually("all are reachable", LIMIT, async || {
-            let channels = server.command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"]).await;
-            channels.array().len() == arguments.clients
+            channels(&server).await == listening
         })
         .await;
         println!(
@@ -124,4 +124,10 @@ async fn queued(server: &Server, count: usize) {
         usize::try_from(queued).is_ok_and(|queued| queued >= count)
     })
     .await;
+}
+
+/// How many channels of clients have a subscriber.
+async fn channels(server: &Server) -> usize {
+    let channels = server.command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"]).await;
+    channels.array().len()
 }
