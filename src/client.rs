@@ -11,8 +11,8 @@ use crate::anchors::Anchors;
 use crate::clock::{Clock, Tick};
 use crate::error::Error;
 use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Exchange, ServerTime, Terms, over_everywhere};
-use crate::options::{ManagerOptions, NOT_AFTER};
+use crate::lease::{Exchange, NOT_AFTER, ServerTime, Terms, over_everywhere};
+use crate::options::ManagerOptions;
 use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, ServerId, Store};
 
 #[derive(Debug)]

@@ -8,8 +8,9 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::options::NOT_AFTER;
 
+/// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
+pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
 /// Taken off every local deadline, since clocks run at rates of their own: 1 ‰ of the span.
 const DRIFT_PER_MILLE: u32 = 1;
 /// Taken off every local deadline: the resolution of server times (1 ms), and what it takes to notice.

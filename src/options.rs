@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::Invalid;
 use crate::key::check_prefix;
-use crate::lease::Terms;
+use crate::lease::{NOT_AFTER, Terms};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -17,8 +17,6 @@ const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 
-/// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
-pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
 /// How long a room is kept after its last waiter, so that a hot lock does not subscribe again and again.
 pub(crate) const ROOM_KEPT: Duration = Duration::from_secs(60);
 /// How many rooms are kept without a waiter.

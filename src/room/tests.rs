@@ -10,8 +10,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::key::ClientId;
-use crate::lease::{Exchange, ServerTime};
-use crate::options::{LockOptions, NOT_AFTER};
+use crate::lease::{Exchange, NOT_AFTER, ServerTime};
+use crate::options::LockOptions;
 use crate::rooms::Rooms;
 use crate::store::{Contended, Grant, Listener};
 use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};

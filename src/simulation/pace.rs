@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::history::Fault;
-use crate::options::{JITTER, ManagerOptions, NOT_AFTER};
+use crate::lease::NOT_AFTER;
+use crate::options::{JITTER, ManagerOptions};
 
 /// The longest pause between two attempts at a call.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1250);

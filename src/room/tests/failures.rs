@@ -3,7 +3,6 @@
 use super::*;
 use crate::TryAcquire;
 use crate::attendant::attend;
-use crate::options::NOT_AFTER;
 
 const LEASE: Duration = Duration::from_secs(2);
 
