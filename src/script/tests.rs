@@ -70,7 +70,8 @@ fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
         let Script { name, text } = invocation.script;
         let (comments, code): (Vec<_>, Vec<_>) =
             text.lines().partition(|line| line.trim_start().starts_with("--"));
-        for (array, sent) in [("KEYS", invocation.keys.len()), ("ARGV", invocation.args.len())] {
+        let (keys, args) = invocation.keys_and_args();
+        for (array, sent) in [("KEYS", keys.len()), ("ARGV", args.len())] {
             let expected: Vec<_> = (1..=sent).map(|n| n.to_string()).collect();
             assert_eq!(
                 indices(&comments, array),

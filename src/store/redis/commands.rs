@@ -1,8 +1,10 @@
 //! What is sent to the server, as fred takes it: the scripts by their hashes, the question for the time, and the wait for
 //! replicas and disks.
 
+use std::iter;
 use std::time::Duration;
 
+use fred::bytes::Bytes;
 use fred::clients::Client;
 use fred::error::Error;
 use fred::interfaces::{ClientLike, LuaInterface};
@@ -127,11 +129,10 @@ impl Scripts {
         let mut scripts = self.0.iter();
         let sha = scripts.find(|(script, _)| std::ptr::eq(*script, invocation.script));
         let sha = sha.map_or(Value::Null, |(_, sha)| sha.clone());
-        let mut args = Vec::with_capacity(2 + invocation.keys.len() + invocation.args.len());
-        args.push(sha);
-        args.push(Value::from(invocation.keys.len().to_string()));
-        args.extend(invocation.keys.into_iter().map(Value::from));
-        args.extend(invocation.args.into_iter().map(Value::from));
+        let text = Bytes::from(invocation.text);
+        let words = invocation.words.into_iter();
+        let words = words.map(|word| Value::Bytes(text.slice(word)));
+        let args = iter::once(sha).chain(words).collect();
         Command {
             name: "EVALSHA",
             args,

@@ -63,11 +63,8 @@ impl Operation for Append {
 
     fn invocation(&self, _: Publishing) -> Invocation {
         let slowly = self.0.starts_with("slow");
-        Invocation {
-            script: if slowly { &APPEND_SLOWLY } else { &APPEND },
-            keys: vec!["list".to_owned()],
-            args: vec![self.0.clone()],
-        }
+        let script = if slowly { &APPEND_SLOWLY } else { &APPEND };
+        Invocation::new(script, &["list"]).with(&self.0)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, ()), ReplyError> {

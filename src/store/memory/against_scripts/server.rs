@@ -289,16 +289,15 @@ impl Scripts {
     }
 
     fn parts(&self, invocation: &Invocation, now_us: u64) -> Vec<String> {
-        let Invocation { script, keys, args } = invocation;
-        let mut parts = vec![
-            "EVALSHA".to_owned(),
-            self.shas[script.name].clone(),
+        let (keys, args) = invocation.keys_and_args();
+        let (sha, number, now) = (
+            &*self.shas[invocation.script.name],
             (keys.len() + 1).to_string(),
-        ];
-        parts.extend_from_slice(keys);
-        parts.push(now_us.to_string());
-        parts.extend_from_slice(args);
-        parts
+            now_us.to_string(),
+        );
+        let before = ["EVALSHA", sha, &number];
+        let all = before.into_iter().chain(keys).chain([&*now]).chain(args);
+        all.map(str::to_owned).collect()
     }
 
     fn seen(&mut self, reply: Option<Reply>, look: Resp) -> Seen {
