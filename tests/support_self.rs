@@ -112,6 +112,23 @@ async fn a_proxy_delays_and_counts() {
     assert_eq!((proxy.bytes_up(), proxy.bytes_down()), (28, 14));
 }
 
+/// In many rounds, since only now and then a change and what is sent right behind it come to the proxy together.
+#[tokio::test]
+async fn what_a_proxy_is_told_counts_for_all_that_is_sent_afterwards() {
+    let server = Server::shared().await;
+    let proxy = Proxy::start(server.port());
+    let mut client = Client::connect(proxy.port()).await.unwrap();
+    for _ in 0..200 {
+        proxy.delay(Duration::from_millis(2));
+        let start = Instant::now();
+        client.command(&["PING"]).await.unwrap();
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(4), "{took:?}");
+        proxy.heal();
+        client.command(&["PING"]).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_proxy_freezes_cuts_refuses_and_swallows() {
     let server = Server::shared().await;

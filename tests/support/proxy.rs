@@ -338,21 +338,25 @@ impl Pump {
                 return Ok(());
             }
             tokio::select! {
+                // A change counts for whatever comes after it.
+                biased;
                 changed = self.state.changed() => changed.map_err(|_| Cut)?,
+                () = async { sleep_until(due.expect("due")).await }, if due.is_some() => self.put_out().await?,
                 read = async { self.read.as_mut().expect("open").read(&mut buffer).await }, if self.read.is_some() => {
                     match read {
-                        Ok(length) if length > 0 => self.take_in(&buffer[..length], state)?,
+                        Ok(length) if length > 0 => self.take_in(&buffer[..length])?,
                         _ => self.read = None,
                     }
                 }
-                () = async { sleep_until(due.expect("due")).await }, if due.is_some() => self.put_out().await?,
             }
         }
     }
 
     /// Cuts what arrived into commands or replies, and puts each whole one in line.
-    fn take_in(&mut self, bytes: &[u8], state: State) -> Result<(), Cut> {
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), Cut> {
         self.partial.extend_from_slice(bytes);
+        // What was sent after a change may be here before the change has been looked at.
+        let state = *self.state.borrow();
         let due = Instant::now() + if self.up { state.delay_up } else { state.delay_down };
         let mut start = 0;
         while let Some(length) = self.next_length(&self.partial[start..]) {
