@@ -6,6 +6,7 @@ mod texts;
 
 use std::fmt::{Display, Write};
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
@@ -113,6 +114,11 @@ impl Invocation {
         self
     }
 
+    /// The same with a lease of at most a day, in ms, in the width that it is kept in.
+    fn with_lease(self, lease: Duration) -> Invocation {
+        self.with(format_args!("{:08}", millis(lease)))
+    }
+
     /// The same with the channels of a lock's waiters, as scripts are told of them: after a letter for the way.
     fn with_address(self, way: Publishing, keys: &Keys) -> Invocation {
         self.with(format_args!("{}{}", way.letter(), keys.channel))
@@ -177,7 +183,7 @@ impl Operation for Acquire {
         let invocation = Invocation::new(&ACQUIRE, &[&keys.lock, &keys.queue, &keys.clients])
             .with(&self.request)
             .with(mode)
-            .with(format_args!("{:08}", millis(self.lease)))
+            .with_lease(self.lease)
             .with(format_args!("{:013}", self.not_after.ms()))
             .with(millis(self.heartbeat))
             .with_address(way, keys);
@@ -271,7 +277,7 @@ impl Operation for Renew {
         Invocation::new(&RENEW, &[&self.keys.lock])
             .with(&self.request)
             .with(self.fence)
-            .with(format_args!("{:08}", millis(self.lease)))
+            .with_lease(self.lease)
             .with(self.cap.ms())
     }
 

@@ -86,8 +86,7 @@ fn shortened(field: &str) -> String {
             format!("{until} {fence}")
         }
         ["hold=b", RELEASED, _, _, _, _, fence, _] => format!("hold=b {RELEASED} {fence}"),
-        [.., pushed, _waited, holds, fence, request] => {
-            let before = &words[..words.len() - 5];
+        [ref before @ .., pushed, _waited, holds, fence, request] => {
             format!("{} {pushed} {holds} {fence} {request}", before.join(" "))
         }
         _ => field.to_owned(),

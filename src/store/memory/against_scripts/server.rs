@@ -290,12 +290,8 @@ impl Scripts {
 
     fn parts(&self, invocation: &Invocation, now_us: u64) -> Vec<String> {
         let (keys, args) = invocation.keys_and_args();
-        let (sha, number, now) = (
-            &*self.shas[invocation.script.name],
-            (keys.len() + 1).to_string(),
-            now_us.to_string(),
-        );
-        let before = ["EVALSHA", sha, &number];
+        let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());
+        let before = ["EVALSHA", &self.shas[invocation.script.name], &number];
         let all = before.into_iter().chain(keys).chain([&*now]).chain(args);
         all.map(str::to_owned).collect()
     }
