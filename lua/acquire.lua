@@ -8,7 +8,7 @@
 --   2 queued     ... ticket ahead enqueued seen denied sibling fence deadline pushed
 --   3 busy       the same, for a try, which is never queued
 --   4 late       nothing done: the call came after its `not_after`
---   5 gone       nothing done: the client has no record, so all requests of its room must come back
+--   5 gone       ... seen    nothing done: the client has no record, so all requests of its room must come back
 --   6 more       a bound was reached, with the lock free: call again
 --   0 newer format, nothing done
 -- `deadline` less `now` is how long it takes until the lock can next be free. `ahead`: how many are queued before it, at

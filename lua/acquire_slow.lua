@@ -18,10 +18,18 @@ end
 if now > not_after then
   return '4 ' .. request .. ' ' .. now .. ' ' .. deadline
 end
+local client, seen = string.sub(request, 1, 32), '0'
 if mode == 'question' then
-  local alive_until = redis.call('ZSCORE', clients_key, string.sub(request, 1, 32))
+  local way, channel, counted = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
+  if way == 's' or way == 'm' then
+    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
+  else
+    counted = redis.call('PUBSUB', 'NUMSUB', channel)
+  end
+  seen = counted[2] > 0 and '1' or '0'
+  local alive_until = redis.call('ZSCORE', clients_key, client)
   if not alive_until or alive_until <= now then
-    return '5 ' .. request .. ' ' .. now .. ' ' .. deadline
+    return '5 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. seen
   end
 end
 -- A request that ends with its colon has no other owner than itself.
@@ -58,7 +66,7 @@ local denied = '0'
 if deadline == FREE then
   local fence, more, heir, heir_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
   if queued > 0 then
-    more, denied, heir, deadline, heir_ms, pushed =
+    more, denied, fence, heir, deadline, heir_ms, pushed =
       hand_over(queue_key, clients_key, address, fence, now, lock, request, lease_ms)
   end
   if more == '1' then
@@ -72,21 +80,11 @@ if deadline == FREE then
   end
 end
 
-local client, seen = string.sub(request, 1, 32), '0'
 if mode == 'open' or mode == 'question' then
   redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now)
   redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
   keep(clients_key, heartbeat_ms)
   keep(queue_key, heartbeat_ms)
-end
-if mode == 'question' then
-  local way, channel, counted = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
-  if way == 's' or way == 'm' then
-    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
-  else
-    counted = redis.call('PUBSUB', 'NUMSUB', channel)
-  end
-  seen = counted[2] > 0 and '1' or '0'
 end
 
 local status, ticket, ahead = '3 ', '0', queued

@@ -28,10 +28,10 @@ if not is_only then
   end
 end
 
-fence = next_fence(line, now_us)
-local more, denied, heir, deadline, lease_ms, pushed = hand_over(queue_key, clients_key, address, fence, now, lock)
+local more, denied, next_owner_fence, heir, deadline, lease_ms, pushed =
+  hand_over(queue_key, clients_key, address, next_fence(line, now_us), now, lock)
 if heir then
-  grant(lock_key, lock, deadline, lease_ms, pushed, '1', fence, heir)
+  grant(lock_key, lock, deadline, lease_ms, pushed, '1', next_owner_fence, heir)
 elseif was_held then
   -- Nobody has it. What else the line says stays, and tells of the last hold. It is kept for as long as that was to be held, and
   -- KEPT_MS: only a long rest is worth a command.

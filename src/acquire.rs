@@ -132,7 +132,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
                 keeper.out(&wanted.keys, &request, false, &trail);
                 return Ok(Attempt::Busy(contended));
             }
-            Acquired::Late | Acquired::Gone | Acquired::More => {}
+            Acquired::Late | Acquired::Gone { .. } | Acquired::More => {}
         }
     }
 }

@@ -17,6 +17,18 @@ pub(crate) struct Agenda {
     /// Until when the attendant sleeps.
     asleep_until: Option<Tick>,
     confirmations: u32,
+    /// When last asked often enough, the server did not see the subscription.
+    unseen: bool,
+}
+
+/// Whether the server sees the room's subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Seen,
+    /// Not yet: it is asked again.
+    Soon,
+    /// It was asked often enough.
+    Unseen,
 }
 
 /// What to do next.
@@ -52,20 +64,28 @@ impl Agenda {
         self.question_due = Some(now);
     }
 
-    /// The question was answered, with whether the server sees the subscription. Returns whether it has been asked often
-    /// enough: a server of a cluster drops subscriptions without a word when their slot moves.
-    pub(crate) fn questioned(&mut self, now: Tick, seen: bool) -> bool {
-        if seen {
-            self.confirmations = 0;
-            false
-        } else if self.confirmations > 0 {
-            self.confirmations -= 1;
-            let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - self.confirmations)));
-            self.question_by(now.after(patience));
-            false
-        } else {
-            true
+    /// The subscription was made anew, with all others of the client. If it was not seen before, ask whether it is now.
+    pub(crate) fn reconnected(&mut self, now: Tick) {
+        if self.unseen {
+            self.question_by(now);
         }
+    }
+
+    /// The question was answered, with whether the server sees the subscription. A server of a cluster drops
+    /// subscriptions without a word when their slot moves; and the connection may lead to another server.
+    pub(crate) fn questioned(&mut self, now: Tick, seen: bool) -> Sight {
+        if seen {
+            (self.confirmations, self.unseen) = (0, false);
+            return Sight::Seen;
+        }
+        if self.confirmations == 0 {
+            self.unseen = true;
+            return Sight::Unseen;
+        }
+        self.confirmations -= 1;
+        let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - self.confirmations)));
+        self.question_by(now.after(patience));
+        Sight::Soon
     }
 
     /// What to do now. A question is due after `interval` at the latest; in an empty room none is, and the attendant
@@ -154,21 +174,32 @@ mod tests {
         let mut now = 0;
         for pause in [40, 160, 640] {
             assert_eq!(next(&mut agenda, now), Todo::Question);
-            assert!(!agenda.questioned(at(now), false));
+            assert_eq!(agenda.questioned(at(now), false), Sight::Soon);
             now += pause;
             assert_eq!(next(&mut agenda, now - 1), Todo::Wait(at(now)));
         }
         assert_eq!(next(&mut agenda, now), Todo::Question);
-        assert!(agenda.questioned(at(now), false), "it is not there");
+        assert_eq!(agenda.questioned(at(now), false), Sight::Unseen);
         assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
 
         agenda.subscribed(at(now));
         assert_eq!(next(&mut agenda, now), Todo::Question);
-        assert!(!agenda.questioned(at(now), true));
+        assert_eq!(agenda.questioned(at(now), true), Sight::Seen);
         assert_eq!(next(&mut agenda, now), Todo::Wait(at(now + 5000)));
-        assert!(
-            agenda.questioned(at(now), false),
-            "it was there, and is not any more"
-        );
+        // It was there, and is not any more.
+        assert_eq!(agenda.questioned(at(now), false), Sight::Unseen);
+    }
+
+    #[test]
+    fn after_a_reconnect_a_question_is_due_where_the_subscription_was_not_seen() {
+        let mut agenda = Agenda::default();
+        agenda.reconnected(at(0));
+        assert_eq!(next(&mut agenda, 0), Todo::Wait(at(5000)));
+        assert_eq!(agenda.questioned(at(0), false), Sight::Unseen);
+        agenda.reconnected(at(10));
+        assert_eq!(next(&mut agenda, 10), Todo::Question);
+        assert_eq!(agenda.questioned(at(10), true), Sight::Seen);
+        agenda.reconnected(at(20));
+        assert_eq!(next(&mut agenda, 20), Todo::Wait(at(5010)));
     }
 }

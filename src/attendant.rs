@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
-use crate::agenda::Todo;
+use crate::agenda::{Sight, Todo};
 use crate::client::as_error;
 use crate::clock::Tick;
 use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
@@ -23,6 +23,8 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
     let mut patience = Patience::new(&client);
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(Tick::ZERO);
+    // It was not seen, and made anew for that.
+    let mut renewed = false;
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !room.is_empty()) {
             subscription = Subscription::Asked(client.store.subscribe(Arc::clone(&room.channel)));
@@ -40,12 +42,21 @@ pub(crate) async fn attend(rooms: Arc<Rooms>, room: Arc<Room>) {
             Todo::AskAll => ask(&room, room.numbers()).await,
             Todo::Ask(numbers) => ask(&room, numbers).await,
             Todo::Question => {
-                let deaf = question(&room).await;
-                if let (Ok(true), Subscription::Up) = (&deaf, &subscription) {
-                    client.store.unsubscribe(&room.channel);
-                    subscription = Subscription::Due(client.now());
+                let sight = question(&room).await;
+                match sight {
+                    Ok(Some(Sight::Seen)) => renewed = false,
+                    Ok(Some(Sight::Unseen)) if matches!(subscription, Subscription::Up) => {
+                        if renewed {
+                            client.store.unseen(&room.channel);
+                        } else {
+                            renewed = true;
+                            client.store.unsubscribe(&room.channel);
+                            subscription = Subscription::Due(client.now());
+                        }
+                    }
+                    _ => {}
                 }
-                deaf.map(drop)
+                sight.map(drop)
             }
             Todo::Wait(until) => {
                 let until = match &subscription {
@@ -127,15 +138,15 @@ async fn ask(room: &Room, numbers: impl IntoIterator<Item = u64>) -> Result<(), 
     outcome
 }
 
-/// Asks for the first of the room whether anything happened that nobody told. Returns whether the room must subscribe
-/// anew: the server has been asked often enough, and does not see the subscription.
-async fn question(room: &Room) -> Result<bool, Failure> {
+/// Asks for the first of the room whether anything happened that nobody told. Returns whether the server sees the
+/// subscription, where it tells.
+async fn question(room: &Room) -> Result<Option<Sight>, Failure> {
     let Some(number) = room.first() else {
-        return Ok(false);
+        return Ok(None);
     };
     // Whoever is granted the lock hears nothing of the subscription.
     let seen = call(room, number, true).await?;
-    Ok(room.questioned(seen == Some(true)) && seen == Some(false))
+    Ok(seen.map(|seen| room.questioned(seen)))
 }
 
 /// Sends one call of a request, and has it repeated if need be. Returns whether the server sees the room's

@@ -303,6 +303,8 @@ mod tests {
 
     impl Listener for Deaf {
         fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+        fn replaced(&self, _: ServerId) {}
+
         fn reconnected(&self, _: ServerId) {}
     }
 

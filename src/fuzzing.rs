@@ -188,7 +188,7 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
             (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)
         }
         Acquired::Late => (4, 0, vec![]),
-        Acquired::Gone => (5, 0, vec![]),
+        Acquired::Gone { seen } => (5, 0, vec![flag(*seen)]),
         Acquired::More => (6, 0, vec![]),
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::agenda::{Agenda, Todo};
+use crate::agenda::{Agenda, Sight, Todo};
 use crate::client::{Client, Trail, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
@@ -237,6 +237,7 @@ impl Room {
             Ok(Answer { at, reply, .. }) => {
                 let seen = match &reply {
                     Acquired::Contended(contended) if is_question => Some(contended.seen),
+                    Acquired::Gone { seen } => Some(*seen),
                     _ => None,
                 };
                 Ok((self.heard(about, &at, reply), seen))
@@ -268,7 +269,7 @@ impl Room {
                 heard
             }
             Acquired::Contended(contended) => self.contended(about, at, contended),
-            Acquired::Gone => {
+            Acquired::Gone { .. } => {
                 // Answers to calls of before, which are read after this one, tell of the record that is gone.
                 self.client.note_loss();
                 self.ask_all();
@@ -346,6 +347,15 @@ impl Room {
     /// Everybody asks again, with tickets: whose turn came while this client could not be reached has lost its place.
     pub(crate) fn ask_all(&self) {
         locked(&self.state).agenda.ask_all();
+        self.call.notify_one();
+    }
+
+    /// The channel is subscribed to by another connection.
+    pub(crate) fn reconnected(&self) {
+        let mut state = locked(&self.state);
+        state.agenda.ask_all();
+        state.agenda.reconnected(self.client.now());
+        drop(state);
         self.call.notify_one();
     }
 
@@ -459,8 +469,8 @@ impl Room {
         }
     }
 
-    /// The room's question was answered. Returns whether the subscription is not there, though it was confirmed.
-    pub(crate) fn questioned(&self, seen: bool) -> bool {
+    /// The room's question was answered.
+    pub(crate) fn questioned(&self, seen: bool) -> Sight {
         locked(&self.state).agenda.questioned(self.client.now(), seen)
     }
 

@@ -124,13 +124,17 @@ impl Listener for Rooms {
         }
     }
 
-    fn reconnected(&self, server: ServerId) {
+    fn replaced(&self, server: ServerId) {
         self.client.forget_anchors(server);
         // The records may be gone, whatever is answered to calls of before.
         self.client.note_loss();
+    }
+
+    fn reconnected(&self, server: ServerId) {
+        self.replaced(server);
         for room in self.all() {
             if self.client.store.server_of(&room.keys) == server {
-                room.ask_all();
+                room.reconnected();
             }
         }
     }
@@ -165,6 +169,12 @@ impl Listener for Relay {
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         if let Some(rooms) = self.rooms() {
             rooms.pushed(from, channel, message);
+        }
+    }
+
+    fn replaced(&self, server: ServerId) {
+        if let Some(rooms) = self.rooms() {
+            rooms.replaced(server);
         }
     }
 

@@ -215,7 +215,7 @@ impl Operation for Acquire {
                 })
             }
             4 => Acquired::Late,
-            5 => Acquired::Gone,
+            5 => Acquired::Gone { seen: words.flag()? },
             6 => Acquired::More,
             _ => return Err(words.malformed()),
         };

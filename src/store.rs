@@ -97,6 +97,10 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// Ends a subscription, without waiting for the server's word. Outside a runtime too.
     fn unsubscribe(&self, channel: &str);
 
+    /// Has the connection of a subscription replaced, some time: the server does not see it, though it was confirmed,
+    /// and confirmed again. So the connection may lead to another server.
+    fn unseen(&self, channel: &str);
+
     /// The local clock that exchanges are told in.
     fn clock(&self) -> Clock;
 
@@ -114,11 +118,15 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A message came on a channel: the raw text, read by [`Push::parse`].
     fn pushed(&self, from: ServerId, channel: &str, message: &str);
 
-    /// A connection to this server broke. `reconnected` follows when there is another one.
+    /// A connection to this server broke. Others of these calls follow when there is another one.
     fn lost(&self, _server: ServerId) {}
 
-    /// A connection to this server was replaced, and all subscriptions are confirmed anew; or messages may have been
-    /// lost in some other way. Anchors of before are void, and everybody who waits for its locks must ask again.
+    /// Calls go by another connection from now on, perhaps to another server of that address. Anchors of before are
+    /// void. The subscriptions are made anew, and `reconnected` follows.
+    fn replaced(&self, server: ServerId);
+
+    /// All subscriptions are confirmed anew, by another connection; or messages may have been lost in some other way.
+    /// Anchors of before are void, and everybody who waits for its locks must ask again.
     fn reconnected(&self, server: ServerId);
 }
 
@@ -158,7 +166,10 @@ pub(crate) enum Acquired {
     /// The call arrived after its `not_after`: nothing was done.
     Late,
     /// The client has no record: nothing was done, and all requests of its room must come back with their tickets.
-    Gone,
+    Gone {
+        /// Whether the server sees a subscriber on the client's channel.
+        seen: bool,
+    },
     /// So many unreachable waiters were removed that the call stopped half-way: call again.
     More,
 }

@@ -2,22 +2,28 @@
 --
 -- ZPOPMIN is the first write: right whatever follows, allowed without memory, and where the script ends with
 -- nothing done if no write can pass. PUBLISH comes next, and only then the writes, of which none can fail any more.
--- Who can't be reached stays removed, with its client's record, and comes back with its ticket when it asks again.
+-- A client that cannot be reached loses its record. Its request stays removed, and comes back with its ticket when the
+-- client asks again.
 --
--- `address` is what the clients' unlock channels begin with, after a letter for how to publish and what the number of receivers
--- tells:
---   p   PUBLISH; with no receiver the client can't be reached
+-- Whether a client listens is asked before the push goes out. The number of receivers that PUBLISH returns would
+-- come too late: a message also reaches subscribers at the server's replicas, which are not counted. The lock would
+-- pass on to the next request, while the first one has heard that it holds.
+--
+-- `address` is what the clients' unlock channels begin with, after a letter for how to publish and whether the
+-- subscribers are counted:
+--   p   PUBLISH; a client without a subscriber here cannot be reached
 --   s   SPUBLISH, in a cluster from 7.0 on; likewise
---   u   PUBLISH, in an older cluster: receivers at its other nodes are not counted, so that the record alone decides
+--   u   PUBLISH, in an older cluster: subscribers at its other nodes are not counted, so the record alone decides
 --   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
 
--- `fence` is what the new owner gets, `lock` what `settle` returned (or nil), `mine` (or nil) the caller's own request, queued
--- too, which gets `mine_ms` instead of a claim window.
--- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; and of the one found the
--- request, the deadline, the lease and whether it was pushed. The caller makes it the holder, at once.
+-- `fence` is what the new owner gets, `lock` what `settle` returned (or nil), `mine` (or nil) the caller's own
+-- request, queued too, which gets `mine_ms` instead of a claim window.
+-- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence of the
+-- new owner; and of the request that was found its name, the deadline, the lease and whether it was pushed. The caller
+-- makes it the holder, at once.
 local function hand_over(queue_key, clients_key, address, fence, now, lock, mine, mine_ms)
-  -- How many it removes at most before it answers `more`.
-  local BOUND = 10000
+  -- How many it removes at most before it answers `more`: some 5 ms.
+  local BOUND = 500
   local unreachable, denied = nil, '0'
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
@@ -25,29 +31,37 @@ local function hand_over(queue_key, clients_key, address, fence, now, lock, mine
       lock.forget()
     end
     if not request then
-      return '0', denied
+      return '0', denied, fence
     end
     if request == mine then
-      return '0', denied, request, string.format('%d', now + mine_ms), mine_ms, '0'
+      return '0', denied, fence, request, string.format('%d', now + mine_ms), mine_ms, '0'
     end
     local client = string.sub(request, 1, 32)
     if not (unreachable and unreachable[client]) then
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
       if type(alive_until) == 'string' and alive_until > now then
-        local grant_ms, way = string.sub(request, 34, 41), string.sub(address, 1, 1)
-        local deadline = string.format('%d', now + grant_ms)
-        local channel = string.sub(address, 2) .. client
-        local push = '1 ' .. fence .. ' ' .. deadline .. ' ' .. request
-        local heard
-        if way == 's' or way == 'm' then
-          heard = redis.pcall('SPUBLISH', channel, push)
-        else
-          heard = redis.pcall('PUBLISH', channel, push)
+        local way, channel, listening = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
+        if way == 'p' then
+          listening = redis.pcall('PUBSUB', 'NUMSUB', channel)[2]
+        elseif way == 's' then
+          listening = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)[2]
         end
-        if type(heard) == 'table' then
-          denied = '1'
-        elseif heard > 0 or way == 'u' or way == 'm' then
-          return '0', denied, request, deadline, grant_ms, '1'
+        -- Where it cannot be asked, the record alone decides.
+        if listening ~= 0 then
+          local grant_ms = string.sub(request, 34, 41)
+          local deadline = string.format('%d', now + grant_ms)
+          local push = '1 ' .. fence .. ' ' .. deadline .. ' ' .. request
+          local told
+          if way == 's' or way == 'm' then
+            told = redis.pcall('SPUBLISH', channel, push)
+          else
+            told = redis.pcall('PUBLISH', channel, push)
+          end
+          if type(told) == 'number' then
+            return '0', denied, fence, request, deadline, grant_ms, '1'
+          end
+          -- No two requests are ever told the same fence, whatever became of the message.
+          denied, fence = '1', string.format('%d', fence + 1)
         end
       end
       unreachable = unreachable or {}
@@ -55,5 +69,5 @@ local function hand_over(queue_key, clients_key, address, fence, now, lock, mine
       redis.pcall('ZREM', clients_key, client)
     end
   end
-  return '1', denied
+  return '1', denied, fence
 end

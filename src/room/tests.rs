@@ -228,7 +228,7 @@ async fn an_answer_to_a_call_of_before_the_record_went_tells_nothing_of_it() {
         received: now,
         now: ServerTime::default(),
     };
-    room.heard(about, &at, Acquired::Gone);
+    room.heard(about, &at, Acquired::Gone { seen: true });
     room.send(before).await.unwrap();
     assert_eq!(room.ask(first, true).unwrap().call.mode, Mode::Open);
 }

@@ -14,7 +14,7 @@ use crate::options::ManagerOptions;
 
 /// Calls that must come with the rest: after a subscription, and once in an interval, a room asks a question, and whose turn came
 /// before its room was subscribed asks anew.
-const BESIDES: f64 = 0.2;
+const BESIDES: f64 = 0.3;
 
 /// How many calls the server executed for each grant. Each task takes its turn so often, with one lock after the other.
 fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {

@@ -85,8 +85,12 @@ impl Ears {
         state.current = Some(open);
     }
 
-    /// Subscribes anew to everything after a cut, and then tells the client.
+    /// Subscribes anew to everything after a cut, and then tells the client. As long as there is no connection for
+    /// calls, that is left to [`replace`](Ears::replace): where they go is not known.
     fn reopen(&self) {
+        if locked(&self.state).current.is_some() || !self.ends().is_up() {
+            return;
+        }
         self.open();
         let channels: Vec<Arc<str>> = locked(&self.state).channels.keys().cloned().collect();
         let ends = self.ends();
@@ -196,6 +200,30 @@ impl Ears {
         Some(back)
     }
 
+    /// Has another connection take the place of the present one.
+    pub(super) fn replace(&self) {
+        let open = {
+            let mut state = locked(&self.state);
+            for channel in state.channels.values_mut() {
+                channel.confirmed = false;
+            }
+            state.current.take()
+        };
+        if let Some(open) = open {
+            open.ear.cut.store(true, Ordering::Relaxed);
+            open.connection.close();
+        }
+        self.reopen();
+    }
+
+    /// What is subscribed on the present connection is at a replica from now on: all that is published is heard, and
+    /// the server that is called does not count it.
+    pub(super) fn move_to_replica(&self) {
+        if let Some(open) = &locked(&self.state).current {
+            open.connection.move_to_replica();
+        }
+    }
+
     /// The server loses a subscription, and nobody is told.
     pub(super) fn lose_one(&self) {
         let state = locked(&self.state);
@@ -287,6 +315,8 @@ impl Listener for Ear {
             ear.push(&ends, channel, message);
         }
     }
+
+    fn replaced(&self, _: ServerId) {}
 
     fn reconnected(&self, _: ServerId) {}
 }

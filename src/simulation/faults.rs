@@ -75,6 +75,10 @@ impl World {
                 peer.ends.ears.lose_one();
                 Duration::ZERO
             }
+            Fault::AtReplica => {
+                peer.ends.ears.move_to_replica();
+                Duration::ZERO
+            }
             Fault::Stopped => {
                 if peer.killed {
                     return None;

@@ -39,6 +39,8 @@ pub(super) enum Fault {
     MessagesHalfOpen,
     /// The server loses one subscription and tells nobody.
     Deaf,
+    /// The connection that a client subscribes on leads to a replica: what is published is heard, and not counted.
+    AtReplica,
     /// The process stands still for a while.
     Stopped,
     /// The process dies.
@@ -78,12 +80,13 @@ impl Fault {
         )
     }
 
-    pub(super) const OF_THE_WORLD: [Fault; 13] = [
+    pub(super) const OF_THE_WORLD: [Fault; 14] = [
         Fault::CommandsCut,
         Fault::CommandsSilent,
         Fault::MessagesCut,
         Fault::MessagesHalfOpen,
         Fault::Deaf,
+        Fault::AtReplica,
         Fault::Stopped,
         Fault::Killed,
         Fault::Refusing,

@@ -239,7 +239,7 @@ fn order(
                     came_back.insert(&call.request);
                 }
             }
-            Acquired::Gone => {
+            Acquired::Gone { .. } => {
                 let of_client = |request: &&&Request| request.client() == call.request.client();
                 came_back.extend(tickets.keys().filter(of_client));
             }

@@ -331,7 +331,7 @@ impl Ends {
             return;
         }
         if let Some(listener) = self.listener.upgrade() {
-            listener.reconnected(ServerId::default());
+            listener.replaced(ServerId::default());
         }
         let pipe = Arc::new(Pipe::new());
         let parked = {
@@ -342,6 +342,11 @@ impl Ends {
         for send in parked {
             send(&pipe);
         }
+        self.ears.replace();
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        locked(&self.state).pipe.is_some()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -423,6 +428,10 @@ impl Store for Line {
         self.0.ears.unsubscribe(channel);
     }
 
+    fn unseen(&self, _: &str) {
+        self.0.ears.replace();
+    }
+
     fn clock(&self) -> Clock {
         self.0.clock
     }
@@ -452,6 +461,8 @@ struct Nobody;
 
 impl Listener for Nobody {
     fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+
+    fn replaced(&self, _: ServerId) {}
 
     fn reconnected(&self, _: ServerId) {}
 }

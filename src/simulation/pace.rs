@@ -71,7 +71,7 @@ impl Pace {
             // A room that believes in its record opens it again, or asks whether it is there.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.question(),
             // It shows to the first question for a waiter, and nobody need wait for long.
-            Fault::Deaf => FOR_EVER,
+            Fault::Deaf | Fault::AtReplica => FOR_EVER,
         }
     }
 }

@@ -38,7 +38,9 @@ impl Tally {
                 Event::Executed { deed, .. } => {
                     self.count("calls executed by the server", 1);
                     match deed {
-                        Deed::Acquire(_, Acquired::Gone) => self.count("… of which answered `gone`", 1),
+                        Deed::Acquire(_, Acquired::Gone { .. }) => {
+                            self.count("… of which answered `gone`", 1)
+                        }
                         Deed::Acquire(_, Acquired::Late) => self.count("… of which answered `late`", 1),
                         _ => {}
                     }

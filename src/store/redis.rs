@@ -266,6 +266,10 @@ impl Store for RedisStore {
         self.line(channel).unsubscribe(channel);
     }
 
+    fn unseen(&self, channel: &str) {
+        self.line(channel).unseen();
+    }
+
     fn clock(&self) -> Clock {
         self.lane().clock()
     }

@@ -125,6 +125,10 @@ impl Store for Scripted {
         self.store.unsubscribe(channel);
     }
 
+    fn unseen(&self, channel: &str) {
+        self.store.unseen(channel);
+    }
+
     fn clock(&self) -> Clock {
         self.store.clock()
     }

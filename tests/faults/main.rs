@@ -19,6 +19,7 @@ mod parts;
 mod refusals;
 mod replies;
 mod residue;
+mod roles;
 mod scene;
 mod unwilling;
 mod waiters;

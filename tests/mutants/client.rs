@@ -35,6 +35,7 @@ const REPLIES: &[&str] = &["--test faults replies::"];
 const WAITERS: &[&str] = &["--test faults waiters::"];
 const NETWORK: &[&str] = &["--test faults network::"];
 const MIGRATION: &[&str] = &["--test cluster migration::"];
+const ROLES: &[&str] = &["--test faults roles::"];
 const READERS: &[&str] = &["--lib fuzzing"];
 
 #[rustfmt::skip]
@@ -65,8 +66,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a room asks when nobody tells it anything", AGENDA,
         "*self.question_due.get_or_insert(now.after(interval))", "*self.question_due.get_or_insert(now.after(interval * 1000))", AGENDA_TESTS),
     edit("a subscription that was seen once is made anew at the first question that misses it", AGENDA,
-        "            self.confirmations = 0;\n            false",
-        "            false", AGENDA_TESTS),
+        "(self.confirmations, self.unseen) = (0, false);",
+        "self.unseen = false;", AGENDA_TESTS),
+    edit("where a subscription was not seen, a reconnect has the room ask whether it is now", AGENDA,
+        "        if self.unseen {\n", "        if false {\n", AGENDA_TESTS),
+    edit("where a subscription was seen, a reconnect costs no question", AGENDA,
+        "        if self.unseen {\n", "        if true {\n", AGENDA_TESTS),
     edit("in an empty room no question is due", AGENDA,
         "            self.question_due = None;\n",
         "", AGENDA_TESTS),
@@ -84,7 +89,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a room asks while its subscription is not confirmed", ATTENDANT,
         "                    () = client.clock.sleep_until(until) => {}", "                    () = client.clock.sleep_until(until), if !matches!(subscription, Subscription::Asked(_)) => {}", NETWORK),
     edit("a subscription that the server does not see any more is made anew", ATTENDANT,
-        "if let (Ok(true), Subscription::Up)", "if let (Err(_), Subscription::Up)", MIGRATION),
+        "Ok(Some(Sight::Unseen)) if matches!(subscription, Subscription::Up) => {", "Ok(Some(Sight::Unseen)) if false => {", MIGRATION),
+    edit("a connection whose subscriptions are not seen is replaced", ATTENDANT,
+        "                            client.store.unseen(&room.channel);\n", "", ROLES),
     edit("the attendants of a closed client leave at once", ATTENDANT,
         "let kept = if client.is_closed() || rooms",
         "let kept = if rooms", &[ROOM_TESTS]),
@@ -94,8 +101,8 @@ pub(super) const EDITS: &[Edit] = &[
         "Subscription::Due(at) if !room.is_empty() => until.min(*at),",
         "Subscription::Due(at) if false => until.min(*at),", &[ROOM_TESTS]),
     edit("only a server that sees no subscription has it made anew", ATTENDANT,
-        "Ok(room.questioned(seen == Some(true)) && seen == Some(false))",
-        "Ok(room.questioned(seen == Some(true)))", &[ROOM_TESTS]),
+        "Ok(seen.map(|seen| room.questioned(seen)))",
+        "Ok(Some(room.questioned(seen == Some(true))))", &[ROOM_TESTS]),
     edit("a call of the attendant's that failed is repeated", ATTENDANT,
         "if matches!(heard, Err(_) | Ok((Heard::Again, _))) {",
         "if matches!(heard, Ok((Heard::Again, _))) {", &[ROOM_TESTS]),
@@ -346,7 +353,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who stops waiting makes room for another", ROOMS,
         "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(1", "impl Drop for Permit {\n    fn drop(&mut self) {\n        self.0.waiting.fetch_sub(0", IN_MEMORY),
     edit("a room that somebody is in is not removed", ROOMS, "let leaves = room.is_empty();", "let leaves = true;", &[ROOM_TESTS]),
-    edit("all who wait ask again after a reconnect", ROOMS, "            room.ask_all();\n", "            let _ = room;\n", &[ROOM_TESTS, "--test faults connections::"]),
+    edit("all who wait ask again after a reconnect", ROOMS, "                room.reconnected();\n", "                let _ = room;\n", &[ROOM_TESTS, "--test faults connections::"]),
     edit("no answer to a call of before a reconnect tells of the record", ROOMS, "        self.client.note_loss();\n", "", &[ROOM_TESTS]),
     edit("a reconnect voids what was known of the server's clock", ROOMS,
         "        self.client.forget_anchors(server);\n",

@@ -1,4 +1,4 @@
-//! A network that fails on command: a TCP proxy between clients and one server.
+//! A network that fails on command: a TCP proxy between clients and a server, or several in turn.
 //!
 //! It runs on a thread of its own, so that a test may block, pause time or drop its runtime meanwhile. It forwards
 //! whole commands and whole replies, so that it can count them and lose exactly one.
@@ -41,6 +41,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// The ports of the servers.
+    servers: Mutex<Vec<u16>>,
     connections: AtomicU64,
     open: AtomicUsize,
     bytes_up: AtomicU64,
@@ -60,7 +62,10 @@ impl Proxy {
     pub fn start(server_port: u16) -> Proxy {
         let port = free_port();
         let (state, watched) = watch::channel(State::default());
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            servers: Mutex::new(vec![server_port]),
+            ..Shared::default()
+        });
         let (ready, is_ready) = std::sync::mpsc::channel();
         let theirs = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -68,7 +73,7 @@ impl Proxy {
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(accept(port, server_port, watched, theirs, ready));
+            runtime.block_on(accept(port, watched, theirs, ready));
         });
         is_ready.recv().expect("a proxy that listens");
         Proxy { port, state, shared }
@@ -80,6 +85,16 @@ impl Proxy {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Has new connections lead to these servers, one after the other and then again from the first: an address that
+    /// moves to another server, or a proxy that spreads its connections. Open ones stay where they are.
+    pub fn lead_to(&self, server_ports: &[u16]) {
+        let mut servers = self.shared.servers.lock().unwrap();
+        *servers = server_ports.to_vec();
+        // The next connection leads to the first of them.
+        let before = usize::try_from(self.next()).expect("a count") % servers.len();
+        servers.rotate_right(before);
     }
 
     /// Takes so much longer in each direction, in whole milliseconds.
@@ -225,10 +240,17 @@ impl Proxy {
     }
 }
 
+impl Shared {
+    /// The port of the server that the connection of this number leads to.
+    fn server_of(&self, number: u64) -> u16 {
+        let servers = self.servers.lock().unwrap();
+        servers[usize::try_from(number).expect("a count") % servers.len()]
+    }
+}
+
 /// Ends when the `Proxy` is gone, and the connections with it.
 async fn accept(
     port: u16,
-    server_port: u16,
     mut state: watch::Receiver<State>,
     shared: Arc<Shared>,
     ready: std::sync::mpsc::Sender<()>,
@@ -248,7 +270,8 @@ async fn accept(
             accepted = async { listener.as_ref().expect("a listener").accept().await }, if listener.is_some() => {
                 let (client, _) = accepted.expect("a connection");
                 let number = shared.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(connection(number, client, server_port, state.clone(), Arc::clone(&shared)));
+                let server = shared.server_of(number);
+                tokio::spawn(connection(number, client, server, state.clone(), Arc::clone(&shared)));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::lock::Lock;
 use super::rules::Rules;
-use super::{MemoryStore, Shared, millis};
+use super::{Connection, MemoryStore, Shared, millis};
 use crate::clock::Tick;
 use crate::error::ServerError;
 use crate::key::Request;
@@ -57,6 +57,13 @@ impl Line {
             Ok(_) => Err(Failure::Unknown(ServerError::new("lost"))),
             Err(_) => Ok(()),
         }
+    }
+}
+
+impl Connection {
+    /// From now on its subscriptions are at a replica of the store: it hears what is published, and is not counted.
+    pub(crate) fn move_to_replica(&self) {
+        self.0.at_replica.store(true, Ordering::Relaxed);
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) struct Now {
 
 /// Who listens where.
 pub(super) trait Channels {
-    /// How many receive what is published on a channel.
-    fn receivers(&self, channel: &str) -> usize;
+    /// How many subscribers of a channel are counted. Others may hear what is published on it: those at a replica.
+    fn subscribers(&self, channel: &str) -> usize;
 
-    /// Publishes, and returns how many receive it.
-    fn publish(&mut self, channel: &str, message: &str) -> usize;
+    /// Publishes, unless the caller has no right to: returns whether it did.
+    fn publish(&mut self, channel: &str, message: &str) -> bool;
 }
 
 /// One lock: its holder, its queue, and its clients' records.
@@ -68,7 +68,8 @@ pub(super) struct Queue {
 
 /// How a hand-over ended.
 pub(super) enum HandOver {
-    Nobody,
+    /// Nobody can be reached. This is the fence of whoever takes the lock now.
+    Nobody(u64),
     Handed,
     More,
 }
@@ -205,13 +206,14 @@ impl Lock {
         &mut self,
         holder: &mut Holder,
         request: &Request,
+        fence: u64,
         now: Now,
         lease: u64,
         pushed: bool,
     ) {
         let deadline = now.ms + lease;
         *holder = Holder {
-            fence: next_fence(holder, now),
+            fence,
             owner: Some(Owner::from_wire(request.owner())),
             request: Some(request.clone()),
             pushed,
@@ -230,7 +232,7 @@ impl Lock {
     }
 
     /// Gives a free lock to the first in the queue who can be reached, and tells that one alone. `mine` is the
-    /// caller's own request and its lease. Who can't be reached stays removed, with its client's record.
+    /// caller's own request and its lease. A request that cannot be reached stays removed, with its client's record.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn hand_over(
         &mut self,
@@ -243,28 +245,31 @@ impl Lock {
         channels: &mut dyn Channels,
     ) -> HandOver {
         self.take_for_dead(ended);
+        let mut fence = next_fence(holder, now);
         let mut unreachable = BTreeSet::new();
         for _ in 0..bound {
             let Some(request) = self.queue.pop() else {
-                return HandOver::Nobody;
+                return HandOver::Nobody(fence);
             };
             if let Some((_, lease)) = mine.filter(|(mine, _)| **mine == request) {
-                self.grant(holder, &request, now, lease, false);
+                self.grant(holder, &request, fence, now, lease, false);
                 return HandOver::Handed;
             }
             if unreachable.contains(request.client()) {
                 continue;
             }
             let client = request.client();
-            if self.clients.get(client).is_some_and(|until| *until > now.ms) {
+            let channel = format!("{prefix}{client}");
+            let is_alive = self.clients.get(client).is_some_and(|until| *until > now.ms);
+            if is_alive && channels.subscribers(&channel) > 0 {
                 let grant_ms = millis(request.grant());
-                let heard = next_grant(holder, &request, now, grant_ms).is_some_and(|grant| {
-                    channels.publish(&format!("{prefix}{client}"), &Push::write(&grant)) > 0
-                });
-                if heard {
-                    self.grant(holder, &request, now, grant_ms, true);
+                let push = pushed_grant(&request, fence, now, grant_ms).map(|grant| Push::write(&grant));
+                if push.is_some_and(|push| channels.publish(&channel, &push)) {
+                    self.grant(holder, &request, fence, now, grant_ms, true);
                     return HandOver::Handed;
                 }
+                // No two requests are ever told the same fence.
+                fence += 1;
             }
             self.clients.remove(client);
             unreachable.insert(client.to_owned());
@@ -273,15 +278,16 @@ impl Lock {
     }
 }
 
-fn next_fence(holder: &Holder, now: Now) -> u64 {
+/// The fence of the next owner: larger than the last one, also when the clock was set back.
+pub(super) fn next_fence(holder: &Holder, now: Now) -> u64 {
     now.us.max(holder.fence + 1)
 }
 
-/// The grant that the next hand-over to `request` makes.
-fn next_grant(holder: &Holder, request: &Request, now: Now, grant_ms: u64) -> Option<Grant> {
+/// The grant that a hand-over makes under this fence; `None` at the end of all fences.
+fn pushed_grant(request: &Request, fence: u64, now: Now, grant_ms: u64) -> Option<Grant> {
     Some(Grant {
         request: request.clone(),
-        fence: Fence::new(next_fence(holder, now))?,
+        fence: Fence::new(fence)?,
         deadline: ServerTime::from_ms(now.ms + grant_ms),
         pushed: true,
     })

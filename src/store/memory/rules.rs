@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now};
+use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now, next_fence};
 use crate::key::Owner;
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
@@ -15,7 +15,7 @@ use crate::store::{
 };
 
 /// How many a call removes from the queue at most before it answers `more`.
-pub(super) const BOUND: usize = 10_000;
+pub(super) const BOUND: usize = 500;
 /// With fewer entries than this nothing is swept.
 const SWEEP_FROM: usize = 1024;
 
@@ -89,8 +89,10 @@ impl Rules {
             .clients
             .get(request.client())
             .is_some_and(|until| *until > now.ms);
+        let seen = *mode == Mode::Question
+            && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
         if *mode == Mode::Question && !alive {
-            return Acquired::Gone;
+            return Acquired::Gone { seen };
         }
         if holder.is_of(request.owner()) {
             let deadline = now.ms + lease;
@@ -99,7 +101,8 @@ impl Rules {
             lock.queue.remove(request);
         } else if !holder.is_held() && lock.queue.len() == 0 {
             lock.take_for_dead(&ended);
-            lock.grant(&mut holder, request, now, lease, false);
+            let fence = next_fence(&holder, now);
+            lock.grant(&mut holder, request, fence, now, lease, false);
         }
         if let Some(grant) = holder.grant_of(request) {
             return Acquired::Granted(grant);
@@ -118,7 +121,7 @@ impl Rules {
             let mine = Some((request, lease));
             match lock.hand_over(&mut holder, &ended, mine, &keys.channel, now, bound, channels) {
                 HandOver::More => return Acquired::More,
-                HandOver::Nobody => lock.grant(&mut holder, request, now, lease, false),
+                HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
                 HandOver::Handed => {}
             }
             if let Some(grant) = holder.grant_of(request) {
@@ -131,8 +134,6 @@ impl Rules {
             lock.clients
                 .insert(request.client().to_owned(), now.ms + heartbeat);
         }
-        let seen = *mode == Mode::Question
-            && channels.receivers(&format!("{}{}", keys.channel, request.client())) > 0;
         let sibling = holder.request.as_ref().filter(|r| r.client() == request.client());
         // A try is never queued, so all of the queue is ahead of it.
         let itself = usize::from(*mode != Mode::Try);

@@ -19,6 +19,8 @@ impl Listener for Recorder {
         self.0.lock().unwrap().push(format!("{channel} {message}"));
     }
 
+    fn replaced(&self, _: ServerId) {}
+
     fn reconnected(&self, _: ServerId) {}
 }
 
@@ -160,7 +162,7 @@ fn a_closed_client_is_told_so_and_hears_no_more() {
     ));
     a.out(1);
     assert_eq!(b.heard(), 0);
-    assert!(a.acquire(2).reply != Acquired::Gone);
+    assert!(!matches!(a.acquire(2).reply, Acquired::Gone { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,6 +205,8 @@ fn a_listener_may_call_the_store_from_where_it_is_told() {
                 now(connection.time()).unwrap();
             }
         }
+
+        fn replaced(&self, _: ServerId) {}
 
         fn reconnected(&self, _: ServerId) {}
     }

@@ -267,6 +267,13 @@ impl Listener for Cluster {
         self.stale.notify_one();
     }
 
+    fn replaced(&self, server: ServerId) {
+        self.stale.notify_one();
+        if let Some(listener) = self.listener.upgrade() {
+            listener.replaced(server);
+        }
+    }
+
     fn reconnected(&self, server: ServerId) {
         self.stale.notify_one();
         if let Some(listener) = self.listener.upgrade() {
@@ -337,6 +344,13 @@ impl Store for ClusterStore {
         let listening = self.cluster.table().unlisten(channel);
         if let Some(server) = listening {
             server.unsubscribe(channel);
+        }
+    }
+
+    fn unseen(&self, channel: &str) {
+        let listening = self.cluster.table().listening(channel);
+        if let Some(server) = listening {
+            server.unseen(channel);
         }
     }
 

@@ -13,12 +13,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface};
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::{
     Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
     UnresponsiveConfig,
 };
-use fred::types::{ConnectHandle, InfoKind, Message, Value};
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
+use futures_util::future::join;
 use tokio::sync::broadcast;
 
 use super::failure;
@@ -183,11 +184,53 @@ impl Connection {
             let nonce = nonce.to_string();
             match client.ping::<Value>(Some(nonce.clone())).await {
                 Ok(reply) if echoes(&reply, &nonce) => Ok(()),
-                Ok(reply) => Err(Failure::Unknown(ServerError::new(format!(
-                    "out of step: {reply:?} as the reply to PING {nonce}"
-                )))),
+                Ok(reply) => Err(out_of_step(&reply, &nonce)),
                 Err(error) => Err(failure::of(&error)),
             }
+        }
+    }
+
+    /// Subscribes to channels or ends subscriptions, all by one command, and waits until the server has done it. If it
+    /// refuses ([`Failure::Refused`]), nothing has changed, and the connection is as good as before.
+    ///
+    /// Success has no reply of its own: fred keeps for itself what a server answers to these commands. An error it gives
+    /// to the command, if that was sent as one that has a reply. So a PING behind the command tells the two apart: either
+    /// the command is given an error, and the PING its echo; or the command is given that echo, and then the PING
+    /// waits for one reply more. It gets the error of a command without channels, which fred itself waits
+    /// for no reply to.
+    pub(super) async fn change(
+        &self,
+        what: Subscribing,
+        channels: &[Arc<str>],
+        nonce: u64,
+    ) -> Result<(), Failure> {
+        let name = match what {
+            Subscribing::Begins => "SUBSCRIBE",
+            Subscribing::Ends => "UNSUBSCRIBE",
+        };
+        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+        let channels: Vec<_> = channels.iter().map(|channel| channel.to_string()).collect();
+        let changed = self.client.custom::<Value, _>(command, channels);
+        let nonce = nonce.to_string();
+        let pong = self.client.ping::<Value>(Some(nonce.clone()));
+        let confirmed = async {
+            let confirmed = match changed.await {
+                Ok(reply) if echoes(&reply, &nonce) => Ok(()),
+                Ok(reply) => Err(out_of_step(&reply, &nonce)),
+                Err(error) => Err(failure::of(&error)),
+            };
+            if confirmed.is_ok() {
+                // The balance of what was sent and what is answered.
+                let _ = self.client.subscribe(Vec::<String>::new()).await;
+            }
+            confirmed
+        };
+        match join(confirmed, pong).await {
+            (Ok(()), _) => Ok(()),
+            (Err(refused @ Failure::Refused(_)), Ok(pong)) if echoes(&pong, &nonce) => Err(refused),
+            (Err(Failure::Refused(_)), Ok(pong)) => Err(out_of_step(&pong, &nonce)),
+            (Err(Failure::Refused(_)), Err(error)) => Err(failure::of(&error)),
+            (Err(failure), _) => Err(failure),
         }
     }
 
@@ -202,6 +245,19 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.router.abort();
     }
+}
+
+/// What is done to subscriptions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Subscribing {
+    Begins,
+    Ends,
+}
+
+fn out_of_step(reply: &Value, nonce: &str) -> Failure {
+    Failure::Unknown(ServerError::new(format!(
+        "out of step: {reply:?} as the reply to PING {nonce}"
+    )))
 }
 
 /// A connection with subscriptions answers `["pong", nonce]`, another one `nonce`.

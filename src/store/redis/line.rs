@@ -42,23 +42,25 @@ impl Line {
     ) -> Line {
         let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
+        let sharded = publishing == Publishing::Sharded;
+        let (subscriber, requests) = Subscriber::new(
+            server,
+            sharded,
+            Arc::clone(connector),
+            Arc::clone(&lane),
+            listener.clone(),
+            ping_every,
+        );
         let link = Link {
             server,
             connector: Arc::clone(connector),
             lane: Arc::clone(&lane),
             purpose: Purpose::Commands,
             listener: Some(listener.clone()),
+            follower: Some(requests.clone()),
             condemned,
             ping_every,
         };
-        let sharded = publishing == Publishing::Sharded;
-        let (subscriber, requests) = Subscriber::new(
-            server,
-            sharded,
-            Arc::clone(connector),
-            listener.clone(),
-            ping_every,
-        );
         Line {
             lane,
             requests,
@@ -96,6 +98,12 @@ impl Line {
     pub(super) fn unsubscribe(&self, channel: &str) {
         // Without a receiver there is no subscription either.
         let _ = self.requests.send(Request::Unsubscribe(channel.into()));
+    }
+
+    /// Takes note that calls go to a server that does not see a subscription which was confirmed, and confirmed again.
+    pub(super) fn unseen(&self) {
+        // Without a receiver there is no subscription either.
+        let _ = self.requests.send(Request::Unseen);
     }
 
     /// Takes note that the server has ended a subscription by itself.

@@ -10,6 +10,7 @@ use super::connection::{Backoff, Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
 use super::lane::{Condemned, Lane, Why};
+use super::subscriber::Request;
 use crate::error::ServerError;
 use crate::store::{Failure, Listener, ServerId};
 
@@ -23,6 +24,8 @@ pub(super) struct Link {
     pub(super) purpose: Purpose,
     /// Who is to know of a connection that is lost or new.
     pub(super) listener: Option<Weak<dyn Listener>>,
+    /// The subscriber, which must be connected to the same server.
+    pub(super) follower: Option<mpsc::UnboundedSender<Request>>,
     pub(super) condemned: mpsc::UnboundedReceiver<Condemned>,
     /// How long a dead link may go unnoticed while nothing is called.
     pub(super) ping_every: Duration,
@@ -72,7 +75,11 @@ impl Link {
             );
             // Before any reply of the new connection, which may be one to another server.
             if let Some(listener) = self.listener() {
-                listener.reconnected(self.server);
+                listener.replaced(self.server);
+            }
+            if let Some(follower) = &self.follower {
+                // Without a receiver there is nothing to follow with.
+                let _ = follower.send(Request::Follow);
             }
             generation = self.lane.open(connection.client());
         }

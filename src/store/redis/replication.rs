@@ -78,6 +78,7 @@ impl Replication {
             lane: Arc::clone(&lane),
             purpose: Purpose::Replication,
             listener: None,
+            follower: None,
             condemned,
             ping_every: options.heartbeat / 3,
         };

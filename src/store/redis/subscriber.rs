@@ -1,9 +1,13 @@
 //! The subscriber connection: which channels this client listens to, and what comes in on them.
 //!
-//! One task owns the connection, and does one thing on it at a time: SUBSCRIBE (or UNSUBSCRIBE) of all the channels
-//! asked for meanwhile, then `PING <nonce>`, whose echo says that the server has done it. fred takes no notice of a
-//! reply to SUBSCRIBE: if the server refuses it, the error is taken for the reply to the PING. Then every later reply
-//! is off by one, and the connection is replaced. A second task only moves messages on.
+//! One task owns the connection, and does one thing on it at a time: it subscribes to all the channels that were
+//! asked for meanwhile, or ends subscriptions, and waits until the server has done it. A second task only moves
+//! messages on.
+//!
+//! The connection must lead to the server that the calls go to: messages are published there, and subscribers
+//! elsewhere are not counted, so that they are passed over. So it is opened only once the command connection is
+//! known to be up, it is replaced whenever that one was, and it is replaced when the server of the calls does not
+//! see a subscription that was confirmed here.
 
 #[cfg(test)]
 mod tests;
@@ -18,12 +22,21 @@ use fred::types::Message;
 use futures_util::future::{join, join_all};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::Instant;
 
-use super::connection::{Backoff, Connection, Purpose};
+use super::connection::{Backoff, Connection, Purpose, Subscribing};
 use super::connector::Connector;
 use super::failure;
+use super::lane::Lane;
 use crate::error::ServerError;
 use crate::store::{Failure, Listener, ServerId};
+
+/// For how long a refusal is remembered: who asks again meanwhile is told the same, and the server is not asked.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+/// How long a connection is kept at least on which subscriptions are not seen, at first and at last: each one that is
+/// replaced for it doubles the time.
+const SHORTEST_UNSEEN: Duration = Duration::from_secs(1);
+const LONGEST_UNSEEN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) enum Request {
@@ -31,6 +44,10 @@ pub(super) enum Request {
     Unsubscribe(Arc<str>),
     /// The server has ended the subscription by itself.
     Forget(Arc<str>),
+    /// The command connection was replaced.
+    Follow,
+    /// The server of the calls does not see a subscription that was confirmed here, and confirmed again.
+    Unseen,
 }
 
 type Waiter = oneshot::Sender<Result<(), Failure>>;
@@ -40,6 +57,8 @@ pub(super) struct Subscriber {
     /// Channels belong to a shard of a cluster.
     sharded: bool,
     connector: Arc<Connector>,
+    /// Where the calls go.
+    lane: Arc<Lane>,
     listener: Weak<dyn Listener>,
     requests: mpsc::UnboundedReceiver<Request>,
     ping_every: Duration,
@@ -50,6 +69,14 @@ pub(super) struct Subscriber {
     asked: Vec<Arc<str>>,
     /// What is to be subscribed before that, each part by one SUBSCRIBE.
     todo: VecDeque<Vec<Arc<str>>>,
+    /// What the server refused lately, and when.
+    refused: HashMap<Arc<str>, (Instant, Failure)>,
+    /// The command connection was replaced since this one was opened.
+    follows: bool,
+    /// Subscriptions of this connection are not seen where the calls go.
+    unseen: bool,
+    /// How long this connection is kept all the same.
+    unseen_for: Duration,
 }
 
 /// A channel that is asked for.
@@ -72,8 +99,6 @@ enum Status {
 /// Why a connection is given up.
 enum Verdict {
     Lost(ServerError),
-    /// The server refused the last command, and replies are off by one.
-    Refused(ServerError),
     /// Nobody can ask for anything any more.
     Over,
 }
@@ -83,6 +108,7 @@ impl Subscriber {
         server: ServerId,
         sharded: bool,
         connector: Arc<Connector>,
+        lane: Arc<Lane>,
         listener: Weak<dyn Listener>,
         ping_every: Duration,
     ) -> (Subscriber, mpsc::UnboundedSender<Request>) {
@@ -91,6 +117,7 @@ impl Subscriber {
             server,
             sharded,
             connector,
+            lane,
             listener,
             requests,
             ping_every,
@@ -98,6 +125,10 @@ impl Subscriber {
             channels: HashMap::new(),
             asked: Vec::new(),
             todo: VecDeque::new(),
+            refused: HashMap::new(),
+            follows: false,
+            unseen: false,
+            unseen_for: SHORTEST_UNSEEN,
         };
         (subscriber, sender)
     }
@@ -115,10 +146,7 @@ impl Subscriber {
             tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
             match self.serve(&mut connection, &mut missed).await {
                 Verdict::Over => return,
-                // Nothing is wrong with the server, so there is nothing to wait for. (Of a shard each reply is read for itself: what
-                // was refused is the PING, as it will be again.)
-                Verdict::Refused(_) if !self.sharded => backoff = Backoff::default(),
-                Verdict::Lost(error) | Verdict::Refused(error) => {
+                Verdict::Lost(error) => {
                     tracing::warn!(server = self.connector.server(), %error, "the subscriber connection is lost");
                     missed = true;
                     backoff.ended_after(connection.age());
@@ -147,13 +175,16 @@ impl Subscriber {
 
     /// Opens a connection, and takes in requests meanwhile, so that they don't pile up.
     async fn reconnect(&mut self, backoff: &mut Backoff) -> Connection {
-        let connector = Arc::clone(&self.connector);
-        let mut connecting = pin!(connect(&connector, backoff));
+        let (connector, lane) = (Arc::clone(&self.connector), Arc::clone(&self.lane));
         loop {
-            tokio::select! {
-                connection = &mut connecting => return connection,
-                // Nothing is confirmed, so it ends no subscription.
-                Some(request) = self.requests.recv() => drop(self.take_in(request)),
+            (self.follows, self.unseen) = (false, false);
+            let mut connecting = pin!(connect(&connector, &lane, backoff));
+            while !self.follows {
+                tokio::select! {
+                    connection = &mut connecting => return connection,
+                    // Nothing is confirmed, so it ends no subscription.
+                    Some(request) = self.requests.recv() => drop(self.take_in(request)),
+                }
             }
         }
     }
@@ -169,14 +200,26 @@ impl Subscriber {
                     listener.reconnected(self.server);
                 }
             }
+            let unseen_left = self.unseen_for.saturating_sub(connection.age());
             tokio::select! {
                 request = self.requests.recv() => {
                     let Some(request) = request else { return Verdict::Over };
                     if let Err(verdict) = self.accept(request, connection).await {
                         return verdict;
                     }
+                    if self.follows {
+                        return Verdict::Lost(ServerError::new("the command connection was replaced"));
+                    }
                 }
                 error = connection.lost() => return Verdict::Lost(error),
+                () = tokio::time::sleep(unseen_left), if self.unseen => {
+                    self.unseen_for = match connection.age() > 2 * LONGEST_UNSEEN {
+                        true => SHORTEST_UNSEEN,
+                        false => LONGEST_UNSEEN.min(2 * self.unseen_for),
+                    };
+                    let why = "subscriptions are not seen where the calls go";
+                    return Verdict::Lost(ServerError::new(why));
+                }
                 // An idle connection shows by nothing else that it is dead.
                 () = tokio::time::sleep(self.ping_every) => {
                     if let Err(Failure::Unknown(error)) = self.ping(connection).await {
@@ -198,23 +241,37 @@ impl Subscriber {
         if unsubscribe.is_empty() {
             return Ok(());
         }
-        // With a barrier of its own: a refusal of this one must not be taken for that of a SUBSCRIBE.
-        let names: Vec<String> = unsubscribe.iter().map(ToString::to_string).collect();
-        let client = connection.client();
-        let pong = self.ping(connection);
-        let pong = if self.sharded {
-            let each = names.into_iter().map(|name| client.sunsubscribe(name));
-            join(join_all(each), pong).await.1
-        } else {
-            join(client.unsubscribe(names), pong).await.1
-        };
-        pong.map_err(Verdict::from)
+        if self.sharded {
+            let client = connection.client();
+            let pong = self.ping(connection);
+            let each = unsubscribe
+                .iter()
+                .map(|name| client.sunsubscribe(name.to_string()));
+            return join(join_all(each), pong).await.1.map_err(Verdict::from);
+        }
+        self.pings += 1;
+        match connection
+            .change(Subscribing::Ends, &unsubscribe, self.pings)
+            .await
+        {
+            Ok(()) => Ok(()),
+            Err(Failure::Refused(error)) => {
+                // They go on until the connection ends, and what comes on them is ignored.
+                tracing::warn!(server = self.connector.server(), %error, "the server refuses to end a subscription");
+                Ok(())
+            }
+            Err(failure) => Err(Verdict::from(failure)),
+        }
     }
 
     /// Takes a request in. Returns the channel that it ends the subscription to.
     fn take_in(&mut self, request: Request) -> Option<Arc<str>> {
         match request {
             Request::Subscribe(name, waiter) => {
+                if let Some(failure) = self.refusal(&name) {
+                    let _ = waiter.send(Err(failure));
+                    return None;
+                }
                 let channel = self.channels.entry(name).or_insert_with_key(|name| {
                     self.asked.push(Arc::clone(name));
                     Channel::default()
@@ -232,7 +289,21 @@ impl Subscriber {
                 self.give_up(&name);
                 None
             }
+            Request::Follow => {
+                self.follows = true;
+                None
+            }
+            Request::Unseen => {
+                self.unseen = true;
+                None
+            }
         }
+    }
+
+    /// Whether the server has refused the channel lately.
+    fn refusal(&self, name: &Arc<str>) -> Option<Failure> {
+        let (at, failure) = self.refused.get(name)?;
+        (at.elapsed() < REFUSED_FOR).then(|| failure.clone())
     }
 
     /// Nobody wants the channel any more. Returns whether it was confirmed.
@@ -262,27 +333,21 @@ impl Subscriber {
                 self.subscribe_to_shard(connection, names).await?;
                 continue;
             }
-            let list: Vec<String> = names.iter().map(ToString::to_string).collect();
-            let client = connection.client();
-            let (_, pong) = join(client.subscribe(list), self.ping(connection)).await;
-            let verdict = match pong {
-                Ok(()) => {
-                    names.iter().for_each(|name| self.confirm(name));
-                    continue;
-                }
-                Err(failure) => Verdict::from(failure),
-            };
-            match &verdict {
-                Verdict::Refused(error) if names.len() == 1 => self.refuse(&names[0], error),
-                Verdict::Refused(_) => {
+            self.pings += 1;
+            match connection.change(Subscribing::Begins, &names, self.pings).await {
+                Ok(()) => names.iter().for_each(|name| self.confirm(name)),
+                Err(Failure::Refused(error)) if names.len() == 1 => self.refuse(&names[0], &error),
+                Err(Failure::Refused(_)) => {
                     // One of them is refused, and so were all: look for it.
                     let other_half = names.split_off(names.len() / 2);
                     self.todo.push_front(other_half);
                     self.todo.push_front(names);
                 }
-                Verdict::Lost(_) | Verdict::Over => self.todo.push_front(names),
+                Err(failure) => {
+                    self.todo.push_front(names);
+                    return Err(Verdict::from(failure));
+                }
             }
-            return Err(verdict);
         }
         Ok(())
     }
@@ -343,7 +408,11 @@ impl Subscriber {
         let error = ServerError::new(format!(
             "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
         ));
-        self.end(name, &Failure::Refused(error));
+        let failure = Failure::Refused(error);
+        self.refused.retain(|_, (at, _)| at.elapsed() < REFUSED_FOR);
+        self.refused
+            .insert(Arc::clone(name), (Instant::now(), failure.clone()));
+        self.end(name, &failure);
     }
 
     /// Gives a channel up.
@@ -364,17 +433,20 @@ impl Subscriber {
 impl From<Failure> for Verdict {
     fn from(failure: Failure) -> Verdict {
         match failure {
-            Failure::Refused(error) => Verdict::Refused(error),
-            Failure::Unknown(error) | Failure::NotExecuted(error) => Verdict::Lost(error),
+            Failure::Refused(error) | Failure::Unknown(error) | Failure::NotExecuted(error) => {
+                Verdict::Lost(error)
+            }
             Failure::Closed => Verdict::Over,
         }
     }
 }
 
-/// Tries until there is a connection.
-async fn connect(connector: &Connector, backoff: &mut Backoff) -> Connection {
+/// Tries until there is a connection. Calls must have found their server before: an address may lead to another one
+/// by now.
+async fn connect(connector: &Connector, lane: &Arc<Lane>, backoff: &mut Backoff) -> Connection {
     loop {
         tokio::time::sleep(backoff.next()).await;
+        Arc::clone(lane).ping(0).await;
         match connector.open(Purpose::Messages).await {
             Ok(connection) => return connection,
             Err(failure) => {

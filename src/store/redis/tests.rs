@@ -78,6 +78,9 @@ impl Operation for Append {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     messages: Mutex<Vec<String>>,
+    /// Of the command connection.
+    replacements: AtomicUsize,
+    /// Of the subscriber connection.
     reconnects: AtomicUsize,
 }
 
@@ -86,12 +89,20 @@ impl Listener for Recorder {
         self.messages.lock().unwrap().push(format!("{channel} {message}"));
     }
 
+    fn replaced(&self, _: ServerId) {
+        self.replacements.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn reconnected(&self, _: ServerId) {
         self.reconnects.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl Recorder {
+    fn replacements(&self) -> usize {
+        self.replacements.load(Ordering::SeqCst)
+    }
+
     fn reconnects(&self) -> usize {
         self.reconnects.load(Ordering::SeqCst)
     }

@@ -79,6 +79,7 @@ impl Protocol {
     /// An answer has come.
     pub fn hear_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
         let Reply { call, answer } = reply;
+        self.look_at_subscription(state, client, &call, &answer);
         match answer {
             Answer::Granted(grant) => {
                 self.tell(state, client, grant);
@@ -93,6 +94,7 @@ impl Protocol {
                 ticket,
                 enqueued,
                 sibling,
+                ..
             } => {
                 state.clients[client].opened |= call.opens;
                 if enqueued && call.again && self.has(Rule::ReturnTogether) {
@@ -113,10 +115,23 @@ impl Protocol {
                     self.tell(state, client, grant);
                 }
             }
-            Answer::Gone => {
+            Answer::Gone { .. } => {
                 state.clients[client].opened = false;
                 self.ask_all(state, client);
             }
+        }
+    }
+
+    /// A question tells whether the server sees the subscription. One that is confirmed and not seen, also when it is
+    /// asked again, is made anew by another connection.
+    fn look_at_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
+        let seen = match answer {
+            Answer::Queued { seen, .. } | Answer::Gone { seen } => *seen,
+            Answer::Granted(_) => true,
+        };
+        let still_unseen = !seen && !state.server.presence[client].subscriber;
+        if call.mode == Mode::Question && still_unseen && self.has(Rule::RenewUnseen) {
+            self.deafen(state, client);
         }
     }
 
@@ -267,9 +282,10 @@ impl Protocol {
         let mut after = state.clone();
         let answer = self.run_acquire(&mut after, &self.question(state, first, true));
         let news = match answer {
-            Answer::Granted(_) | Answer::Gone => true,
-            Answer::Queued { sibling, .. } => {
-                sibling.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
+            Answer::Granted(_) | Answer::Gone { .. } => true,
+            Answer::Queued { sibling, seen, .. } => {
+                let strays = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
+                strays || sibling.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
             }
         };
         news || after.server != state.server

@@ -11,6 +11,8 @@ pub struct Budget {
     pub disconnects: u8,
     /// Lost subscriber connections.
     pub deafenings: u8,
+    /// Subscriber connections that lead to a replica from then on: all is heard there, and nobody is counted.
+    pub strays: u8,
     /// Messages lost without a sign.
     pub lost_pushes: u8,
     /// A client or a network that is too slow: leases that run out under a holder or under a message.
@@ -29,6 +31,7 @@ impl Budget {
         cancels: 0,
         disconnects: 0,
         deafenings: 0,
+        strays: 0,
         lost_pushes: 0,
         slowness: 0,
         lapsed_records: 0,
@@ -112,6 +115,8 @@ pub const DEAFENING: Configuration = Configuration::of(
         ..NOTHING
     },
 );
+pub const STRAY: Configuration =
+    Configuration::of("a subscription at a replica", Budget { strays: 1, ..NOTHING });
 pub const LOST_PUSH: Configuration = Configuration::of(
     "a lost push",
     Budget {
@@ -173,11 +178,12 @@ pub const PROMPT_DEAFENING: Configuration = Configuration::prompt(
 );
 
 /// Explored whole in little time: they run with the tests.
-pub const SMALL: [Configuration; 13] = [
+pub const SMALL: [Configuration; 14] = [
     CALM,
     CANCEL,
     DISCONNECT,
     DEAFENING,
+    STRAY,
     LOST_PUSH,
     SLOWNESS,
     LAPSE,
@@ -190,7 +196,7 @@ pub const SMALL: [Configuration; 13] = [
 ];
 
 /// Two faults that meet, more callers, a third client: as much of it as there is time for.
-pub const LARGE: [Configuration; 14] = [
+pub const LARGE: [Configuration; 16] = [
     Configuration::of(
         "a cancel, a lost connection",
         Budget {
@@ -281,6 +287,22 @@ pub const LARGE: [Configuration; 14] = [
         },
     )
     .with_callers(&[1, 1]),
+    Configuration::of(
+        "a subscription at a replica, a late grant",
+        Budget {
+            strays: 1,
+            slowness: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of(
+        "a subscription at a replica, a lost connection",
+        Budget {
+            strays: 1,
+            disconnects: 1,
+            ..NOTHING
+        },
+    ),
     Configuration::of(
         "a cancel, four callers",
         Budget {

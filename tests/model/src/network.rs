@@ -18,7 +18,8 @@ impl Protocol {
         let call = state.clients[client].calls.remove(0);
         match (self.run(state, &call), call) {
             (Outcome::Acquired(answer), Call::Acquire(call)) => {
-                state.requests[call.request].missed_turn &= !call.returns || answer == Answer::Gone;
+                state.requests[call.request].missed_turn &=
+                    !call.returns || matches!(answer, Answer::Gone { .. });
                 state.clients[client].replies.push(Reply { call, answer });
             }
             (Outcome::Released { found }, Call::Release(request, _)) => {
@@ -60,7 +61,8 @@ impl Protocol {
         state.history.left_free |= state.server.hold.is_none() && state.server.queue.iter().any(reachable);
     }
 
-    /// The connection for calls is replaced. What was not answered is sent again.
+    /// The connection for calls is replaced. What was not answered is sent again. The subscriber connection is replaced
+    /// too, so that both lead to one server; once it is subscribed, everybody asks.
     pub fn disconnect(&self, state: &mut State, client: ClientId) {
         for call in self.hang_up(state, client) {
             match call {
@@ -74,8 +76,10 @@ impl Protocol {
                 Call::Renew(..) => {}
             }
         }
-        if self.has(Rule::AskAfterReconnect) {
-            state.clients[client].opened = false;
+        state.clients[client].opened = false;
+        if state.clients[client].was_subscribed {
+            self.deafen(state, client);
+        } else if self.has(Rule::AskAfterReconnect) {
             self.ask_all(state, client);
         }
     }

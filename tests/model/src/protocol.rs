@@ -44,6 +44,7 @@ pub enum Action {
     StuckCallVanishes(ClientId, usize),
     ConnectionBreaks(ClientId),
     SubscriptionBreaks(ClientId),
+    SubscriptionStrays(ClientId),
     PushIsLost(ClientId),
 }
 
@@ -189,6 +190,11 @@ impl Protocol {
                     Action::SubscriptionBreaks(client),
                 ),
                 (
+                    budget.strays,
+                    this.subscribed && state.server.presence[client].subscriber,
+                    Action::SubscriptionStrays(client),
+                ),
+                (
                     budget.lost_pushes,
                     !this.pushes.is_empty(),
                     Action::PushIsLost(client),
@@ -316,6 +322,10 @@ impl Model for Protocol {
             Action::SubscriptionBreaks(client) => {
                 state.budget.deafenings -= 1;
                 self.deafen(state, client);
+            }
+            Action::SubscriptionStrays(client) => {
+                state.budget.strays -= 1;
+                state.server.presence[client].subscriber = false;
             }
             Action::PushIsLost(client) => {
                 state.budget.lost_pushes -= 1;

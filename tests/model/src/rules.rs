@@ -27,10 +27,13 @@ pub enum Rule {
     EarlierTicketCounts,
     OutAfterLoss,
     AskForTheNext,
+    CountBeforePublishing,
+    OwnFences,
+    RenewUnseen,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 23] = [
+    pub const ALL: [Rule; 26] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::OutAfterSuccess,
@@ -54,6 +57,9 @@ impl Rule {
         Rule::EarlierTicketCounts,
         Rule::OutAfterLoss,
         Rule::AskForTheNext,
+        Rule::CountBeforePublishing,
+        Rule::OwnFences,
+        Rule::RenewUnseen,
     ];
 }
 
@@ -83,6 +89,9 @@ impl fmt::Display for Rule {
             Rule::EarlierTicketCounts => "of two tickets of a request the earlier counts",
             Rule::OutAfterLoss => "`out` after a release that found nothing",
             Rule::AskForTheNext => "a room asks for the one whose turn comes first",
+            Rule::CountBeforePublishing => "a client is told only once it is known to listen",
+            Rule::OwnFences => "no two requests are told the same fence",
+            Rule::RenewUnseen => "a subscription that is not seen is made anew",
         })
     }
 }

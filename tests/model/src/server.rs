@@ -44,7 +44,8 @@ impl Protocol {
             return Answer::Granted(grant);
         }
         if mode == Mode::Question && !state.server.presence[client].record && self.has(Rule::GoneAnswered) {
-            return Answer::Gone;
+            let seen = state.server.presence[client].subscriber;
+            return Answer::Gone { seen };
         }
         self.drop_ended(state, client);
 
@@ -90,6 +91,7 @@ impl Protocol {
             ticket: place.map_or(0, |&(ticket, _)| ticket),
             enqueued,
             sibling: sibling.filter(|_| self.has(Rule::TellSibling)),
+            seen: server.presence[client].subscriber,
         }
     }
 
@@ -145,8 +147,9 @@ impl Protocol {
             let client = self.client_of(request);
             let presence = &mut state.server.presence[client];
             let mine = caller == Some(request);
-            if mine || (presence.record && presence.subscriber) {
-                let fence = state.server.fence + 1;
+            let fence = state.server.fence + 1;
+            let is_counted = presence.record && presence.subscriber;
+            if mine || is_counted {
                 state.server.fence = fence;
                 state.server.hold = Some(Hold {
                     request,
@@ -164,6 +167,18 @@ impl Protocol {
                 }
                 self.note_overtaken(state, place);
                 break;
+            }
+            if presence.record && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
+                // It hears all the same, at a replica.
+                state.clients[client].pushes.push(Grant {
+                    request,
+                    fence,
+                    pushed: true,
+                    late: false,
+                });
+                if self.has(Rule::OwnFences) {
+                    state.server.fence = fence;
+                }
             }
             state.requests[request].missed_turn = true;
             if self.has(Rule::RemoveRecord) {

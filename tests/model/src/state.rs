@@ -47,7 +47,7 @@ pub struct Hold {
 pub struct Presence {
     /// It has a record, and counts as alive.
     pub record: bool,
-    /// A connection is subscribed to its channel, though perhaps nobody is at its other end any more.
+    /// A connection is subscribed to its channel here, though perhaps nobody is at its other end any more.
     pub subscriber: bool,
 }
 
@@ -160,8 +160,12 @@ pub enum Answer {
         enqueued: bool,
         /// The holder's grant, if the holder is another request of the same client.
         sibling: Option<Grant>,
+        /// The server sees a subscription of the client.
+        seen: bool,
     },
-    Gone,
+    Gone {
+        seen: bool,
+    },
 }
 
 /// What properties must remember.
@@ -191,7 +195,7 @@ impl Client {
             .filter_map(|reply| match &mut reply.answer {
                 Answer::Granted(grant) => Some(grant),
                 Answer::Queued { sibling, .. } => sibling.as_mut(),
-                Answer::Gone => None,
+                Answer::Gone { .. } => None,
             });
         replied.chain(&mut self.pushes)
     }

@@ -56,11 +56,16 @@ fn clients_of_another_type_keep_nobody_from_a_lock_whose_lease_ran_out() {
 #[test]
 fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
     let mut setting = Setting::start();
+    let has_shard_channels = has_shard_channels(&mut setting);
     let mut world = World::new(&mut setting);
     let grant = granted(&mut world, 0);
     // The user may not publish to the second client. Servers before 7.0 refuse it for not knowing the command.
     let waits = call(&world, 1);
     assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+    if has_shard_channels {
+        let channel = world.keys[0].channel_of(&ClientId::from_number(2));
+        world.tell(&["SSUBSCRIBE", &channel]);
+    }
     let release = Release {
         keys: world.keys[0].clone(),
         request: grant.request,

@@ -181,7 +181,7 @@ impl Scripts {
         let mut commands = Connection::to(&server, &["HELLO", "3"]);
         let texts = script::ALL.map(|script| {
             let text = edited(script.with_clock(CLOCK));
-            let bounded = text.replace("local BOUND = 10000\n", &format!("local BOUND = {bound}\n"));
+            let bounded = text.replace("local BOUND = 500\n", &format!("local BOUND = {bound}\n"));
             assert_eq!(
                 bounded != text,
                 text.contains("BOUND"),

@@ -26,21 +26,24 @@ struct World {
 
 #[derive(Default)]
 struct Wires {
-    deaf: BTreeSet<String>,
+    /// Channels without a subscriber who is counted. What is published on them is heard all the same, as at a replica.
+    uncounted: BTreeSet<String>,
+    /// Channels on which the caller may not publish.
+    denied: BTreeSet<String>,
     pushes: Vec<Push>,
 }
 
 impl Channels for Wires {
-    fn receivers(&self, channel: &str) -> usize {
-        usize::from(!self.deaf.contains(channel))
+    fn subscribers(&self, channel: &str) -> usize {
+        usize::from(!self.uncounted.contains(channel))
     }
 
-    fn publish(&mut self, channel: &str, message: &str) -> usize {
-        let receivers = self.receivers(channel);
-        if receivers > 0 {
-            self.pushes.push(Push::parse(message).unwrap());
+    fn publish(&mut self, channel: &str, message: &str) -> bool {
+        if self.denied.contains(channel) {
+            return false;
         }
-        receivers
+        self.pushes.push(Push::parse(message).unwrap());
+        true
     }
 }
 
@@ -172,9 +175,8 @@ impl World {
         self.wires.pushes.last().expect("a push").grant.clone()
     }
 
-    fn deafen(&mut self, client: u128) {
-        let channel = self.keys.channel_of(&ClientId::from_number(client));
-        self.wires.deaf.insert(channel.to_string());
+    fn channel_of(&self, client: u128) -> String {
+        self.keys.channel_of(&ClientId::from_number(client)).to_string()
     }
 
     fn in_ms(&self, ms: u64) -> ServerTime {
@@ -203,6 +205,36 @@ fn first_come_first_served() {
         waiters.len(),
         "each is told once, and alone"
     );
+}
+
+#[test]
+fn a_client_that_listens_at_a_replica_is_told_nothing_when_it_is_passed_over() {
+    let mut world = World::new();
+    let holder = world.grant(&request(1));
+    world.queue(&request(2));
+    world.queue(&request(3));
+    world.wires.uncounted.insert(world.channel_of(2));
+    assert_eq!(world.give(&holder), ReleaseOutcome::Released);
+    let told: Vec<_> = world
+        .wires
+        .pushes
+        .iter()
+        .map(|push| push.grant.request.clone())
+        .collect();
+    assert_eq!(told, [request(3)]);
+}
+
+#[test]
+fn a_fence_that_stood_in_a_refused_message_is_nobody_elses() {
+    let mut world = World::new();
+    let holder = world.grant(&request(1));
+    world.queue(&request(2));
+    world.queue(&request(3));
+    world.wires.denied.insert(world.channel_of(2));
+    let at_release = world.now_us + 1;
+    world.give(&holder);
+    assert_eq!(world.pushed().request, request(3));
+    assert_eq!(world.pushed().fence.get(), at_release + 1);
 }
 
 #[test]
@@ -381,13 +413,14 @@ fn who_cannot_be_reached_is_passed_over_and_comes_back_with_its_ticket() {
     let ticket = world.queue(&request(2)).ticket;
     world.queue(&request(3));
     world.queue(&request(4));
-    world.deafen(2);
+    world.wires.uncounted.insert(world.channel_of(2));
     world.give(&first);
     assert_eq!(world.pushed().request, request(3));
-    assert_eq!(world.acquire(&request(2), Mode::Question), Acquired::Gone);
+    let gone = world.acquire(&request(2), Mode::Question);
+    assert_eq!(gone, Acquired::Gone { seen: false });
     let mut call = world.call(&request(2), Mode::Open);
     call.ticket = ticket;
-    world.wires.deaf.clear();
+    world.wires.uncounted.clear();
     let Acquired::Contended(back) = world.run(&call) else {
         panic!("it is queued again");
     };

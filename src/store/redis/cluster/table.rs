@@ -171,6 +171,12 @@ impl Table {
         self.servers[index(at)].store.clone()
     }
 
+    /// The client that listens to the channel.
+    pub(super) fn listening(&self, channel: &str) -> Option<Arc<RedisStore>> {
+        let at = (*self.channels.get(channel)?)?;
+        self.servers[index(at)].store.clone()
+    }
+
     pub(super) fn astray(&self) -> Vec<Astray> {
         let astray = |(channel, at): (&Arc<str>, &Option<ServerId>)| {
             let at = (*at)?;

@@ -20,6 +20,8 @@ struct Witness {
 impl Listener for Witness {
     fn pushed(&self, _: ServerId, _: &str, _: &str) {}
 
+    fn replaced(&self, _: ServerId) {}
+
     fn reconnected(&self, _: ServerId) {
         let listeners = self.server.tell(&format!("PUBSUB NUMSUB {CHANNEL}"));
         *self.listeners.lock().unwrap() = Some(listeners);
@@ -43,10 +45,13 @@ fn telling(
 ) -> (Subscriber, mpsc::UnboundedSender<Request>) {
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
     let ping_every = OPTIONS.heartbeat;
+    // Nobody opens it: so nothing is waited for.
+    let (lane, _) = Lane::new(&[], Duration::ZERO);
     Subscriber::new(
         ServerId::default(),
         sharded,
         Arc::new(connector),
+        lane,
         listener,
         ping_every,
     )

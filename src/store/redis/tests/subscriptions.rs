@@ -74,12 +74,73 @@ async fn a_refused_subscription_is_told_and_harms_no_other() {
         for result in new {
             result.unwrap();
         }
-        until("told", || recorder.reconnects() > 0).await;
         for n in [0, round * 20, round * 20 + 19] {
             assert_eq!(server.tell(&format!("PUBLISH {} {round}", good(n))), "1");
             until("pushed", || recorder.has(&format!("{} {round}", good(n)))).await;
         }
     }
+    // Nobody has lost a subscription for it, or has missed a message.
+    assert_eq!(recorder.reconnects(), 0);
+    assert_eq!(server.tell("CLIENT LIST TYPE pubsub").lines().count(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
+    let server = Server::start();
+    server.tell("ACL SETUSER u on >p ~* resetchannels &good +@all");
+    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let subscribe = async || store.subscribe("bad".into()).await;
+    let first = subscribe().await;
+    assert!(matches!(first, Err(Failure::Refused(_))), "{first:?}");
+    // Now it would be allowed, which nobody asks for some seconds.
+    server.tell("ACL SETUSER u &bad");
+    let again = subscribe().await;
+    assert!(matches!(again, Err(Failure::Refused(_))), "{again:?}");
+    store.subscribe("good".into()).await.unwrap();
+    assert_eq!(server.tell("PUBSUB NUMSUB bad"), "bad 0");
+    let deadline = Instant::now() + 2 * BOUND;
+    while subscribe().await.is_err() {
+        assert!(Instant::now() < deadline, "it is remembered for ever");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(server.tell("PUBSUB NUMSUB bad"), "bad 1");
+}
+
+#[tokio::test]
+async fn a_refused_end_of_a_subscription_harms_no_other() {
+    let server = Server::start();
+    server.tell("ACL SETUSER u on >p ~* &* +@all -unsubscribe");
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    store.subscribe("one".into()).await.unwrap();
+    store.subscribe("two".into()).await.unwrap();
+    store.unsubscribe("one");
+    for n in 0..10 {
+        store.subscribe(format!("{n}").into()).await.unwrap();
+    }
+    assert_eq!(server.tell("PUBLISH two x"), "1");
+    until("pushed", || recorder.has("two x")).await;
+    assert_eq!(recorder.reconnects(), 0);
+}
+
+#[tokio::test]
+async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less_often() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    for channel in ["one", "two", "three"] {
+        store.subscribe(channel.into()).await.unwrap();
+    }
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(5_500);
+    while Instant::now() < deadline {
+        for channel in ["one", "two", "three"] {
+            store.unseen(channel);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // After one second, and after two more.
+    assert_eq!(recorder.reconnects(), 2);
+    assert_eq!(recorder.replacements(), 0);
+    assert_eq!(server.tell("PUBLISH two x"), "1");
 }
 
 #[tokio::test]
