@@ -10,6 +10,8 @@
 --   4 late       nothing done: the call came after its `not_after`
 --   5 gone       ... seen    nothing done: the client has no record, so all requests of its room must come back
 --   6 more       a bound was reached, with the lock free: call again
+--   7 elsewhere  nothing done: the queue decides, and this is a call for the lock alone
+--   8 full       nothing done: this owner has as many holds as one may have
 --   0 newer format, nothing done
 -- `deadline` less `now` is how long it takes until the lock can next be free. `ahead`: how many are queued before it, at
 -- most. `enqueued`: 1 if this call queued it, or moved it forward to its ticket. `seen`: 1 if the server sees the client's
@@ -20,7 +22,8 @@
 -- Publishes to the next in the queue when it finds the lock free and another is before it.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs)
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs); with the next one left out in a call for the lock alone, where
+--          a cluster's slot is being moved, and only one key at a time is sure to be found
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request

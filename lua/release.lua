@@ -8,6 +8,7 @@
 --   2 one fewer    the owner has other holds; `deadline` is the latest of theirs
 --   3 expired      not held any more: the lease ran out, and nobody has had the lock since
 --   4 taken        not held any more: the lock has changed hands, or was released already
+--   5 elsewhere    nothing done: somebody may be queued, and this is a call for the lock alone
 --   0 newer format, nothing done
 -- `denied`: 1 if the ACL refused a push. `more`: 1 if a bound was reached with the lock free: call again.
 --
@@ -15,7 +16,8 @@
 -- Publishes to the next in the queue.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs)
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs); left out, with the next one, in a call for the lock alone
+--          (acquire.lua)
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request

@@ -1,13 +1,16 @@
 -- release, when there is more to do than to free the lock: somebody may be told, or this is not the only hold. What this is given,
 -- and returns, is told in release.lua.
 
+if not queue_key and string.sub(line, 26, 26) == '1' then
+  return '5 ' .. request .. ' ' .. now .. ' 0 0 0'
+end
 local status, was_held, lock = '1', true, nil
 if not is_only then
   local held_until
   lock, held_until = settle(lock_key, clients_key, line, now, request)
   was_held = lock.count > 0
   local is_last = string.sub(line, 30, 45) == fence
-  if what == 'out' then
+  if what == 'out' and queue_key then
     redis.call('ZREM', queue_key, request)
   end
   if held_until and (what == 'out' or what == 'grant' and is_last) then
@@ -28,8 +31,11 @@ if not is_only then
   end
 end
 
-local more, denied, next_owner_fence, heir, deadline, lease_ms, pushed =
-  hand_over(queue_key, clients_key, address, next_fence(line, now_us), now, lock)
+local more, denied, next_owner_fence, heir, deadline, lease_ms, pushed = '0', '0', nil, nil, nil, nil, nil
+if queue_key then
+  more, denied, next_owner_fence, heir, deadline, lease_ms, pushed =
+    hand_over(queue_key, clients_key, address, next_fence(line, now_us), now, lock)
+end
 if heir then
   grant(lock_key, lock, deadline, lease_ms, pushed, '1', next_owner_fence, heir)
 elseif was_held then

@@ -5,7 +5,7 @@
 --
 -- Returns `status owner now deadline count`, times in ms of the server's clock:
 --   1 held by this owner, `count` times, until `deadline`
---   2 busy: somebody else's until `deadline`
+--   2 busy: somebody else's; the rest is 0
 --
 -- Writes the hash of the spin lock: owner -> count, and 'request', by which the last hold was taken.
 
@@ -18,7 +18,7 @@ local owner, lease_ms, request = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local held, last = redis.call('HGET', spin_key, owner), redis.call('HGET', spin_key, 'request')
 if last and not held then
-  return '2 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' 0'
+  return '2 ' .. owner .. ' ' .. now .. ' 0 0'
 end
 local count = held or '0'
 if last ~= request then

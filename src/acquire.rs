@@ -132,6 +132,8 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
                 keeper.out(&wanted.keys, &request, false, &trail);
                 return Ok(Attempt::Busy(contended));
             }
+            // Of an earlier attempt, whose reply never came, there may be a hold by now.
+            Acquired::Full => return Err(Error::TooManyHolds),
             Acquired::Late | Acquired::Gone { .. } | Acquired::More => {}
         }
     }

@@ -23,6 +23,8 @@ pub enum Error {
         /// The bound, as configured.
         max_waiters: usize,
     },
+    /// The owner holds the lock as often as an [`Owner`](crate::Owner) may: 256 times. Nothing was changed.
+    TooManyHolds,
     /// Fewer servers than wanted confirmed the grant, which was given back: see
     /// [`replicas`](crate::LockManagerBuilder::replicas) and [`fsynced`](crate::LockManagerBuilder::fsynced).
     NotReplicated {
@@ -50,6 +52,7 @@ impl Error {
             self,
             Error::Timeout { .. }
                 | Error::QueueFull { .. }
+                | Error::TooManyHolds
                 | Error::NotReplicated { .. }
                 | Error::Unavailable(_)
         )
@@ -79,6 +82,7 @@ impl fmt::Display for Error {
                     "this client already has {max_waiters} waiters, its limit (max_waiters)"
                 )
             }
+            Error::TooManyHolds => f.write_str("this owner holds the lock 256 times, as often as it may"),
             Error::NotReplicated { wanted, got } => {
                 write!(
                     f,

@@ -190,6 +190,7 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
         Acquired::Late => (4, 0, vec![]),
         Acquired::Gone { seen } => (5, 0, vec![flag(*seen)]),
         Acquired::More => (6, 0, vec![]),
+        Acquired::Full => (8, 0, vec![]),
     }
 }
 
@@ -250,13 +251,10 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
     }
 }
 
-fn spin_acquired(reply: &SpinAcquired, now: ServerTime) -> Written {
+fn spin_acquired(reply: &SpinAcquired, _: ServerTime) -> Written {
     match reply {
         SpinAcquired::Held(count) => (1, 0, vec![count.to_string()]),
-        SpinAcquired::Busy(left) => {
-            let left = u64::try_from(left.as_millis()).expect("it was read from one");
-            (2, now.ms() + left, vec![])
-        }
+        SpinAcquired::Busy => (2, 0, vec![]),
     }
 }
 

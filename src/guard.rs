@@ -142,8 +142,11 @@ impl LockGuard {
         tracing::Instrument::instrument(release, span).await
     }
 
-    /// Lets the lease run out by itself, with no further renewal and no release: nobody gets the lock before.
-    /// For work that must not be repeated for a while.
+    /// Lets the lease run out by itself, with no release: nobody gets the lock before. For work that must not be
+    /// repeated for a while.
+    ///
+    /// The lease is not renewed any more; but if the lock was handed over by its former holder, and the lease was never
+    /// renewed so far, it is once, in the background, so that it lasts for its whole length.
     pub fn forget(self) {
         self.held.forget();
     }

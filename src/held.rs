@@ -55,10 +55,13 @@ impl Held {
         }
     }
 
-    /// Lets it run out: no renewal, no release.
+    /// Lets it run out: no release, and no renewal but the one that a grant by another's call lacks to its whole lease.
     pub(crate) fn forget(mut self) {
-        self.finish();
-        self.keeper.let_lapse(&self.hold);
+        // A closed client stays until the keeper knows of the claim.
+        let _stay = self.keeper.stay();
+        if self.finish().is_none() {
+            self.keeper.let_run_out(&self.hold);
+        }
         self.settled = true;
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Hold {
     pub(crate) terms: Terms,
     /// The server time beyond which it is never renewed.
     pub(crate) cap: ServerTime,
+    /// The same here. The server's clock may be set back, and then the one above comes later.
+    local_cap: Tick,
     pub(crate) trail: Arc<Trail>,
     clock: Clock,
     state: Mutex<State>,
@@ -38,6 +40,8 @@ struct State {
     /// Local: the server's deadline has not passed before it.
     deadline: Tick,
     server_deadline: ServerTime,
+    /// The server knows that this client has heard of its grant.
+    claimed: bool,
     in_doubt: bool,
     over: Option<LostReason>,
 }
@@ -56,18 +60,22 @@ impl Hold {
         } else {
             terms.lease()
         };
+        // The local deadline comes sooner than the lease's end, by a margin; so does this.
+        let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
         Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
             request: grant.request.clone(),
             fence: grant.fence,
             terms,
-            cap: terms.cap(grant.deadline.before(granted_for)),
+            cap: grant.deadline.before(granted_for).after(terms.longest()),
+            local_cap,
             trail,
             clock,
             state: Mutex::new(State {
                 deadline,
                 server_deadline: grant.deadline,
+                claimed: !grant.pushed,
                 in_doubt: false,
                 over: None,
             }),
@@ -161,7 +169,8 @@ impl Hold {
     }
 
     fn reason_at_deadline(&self, state: &State) -> LostReason {
-        if !self.is_short_of_cap(state) && self.terms.ends_by_max_hold() {
+        let is_at_cap = !self.is_short_of_cap(state) || state.deadline >= self.local_cap;
+        if is_at_cap && self.terms.ends_by_max_hold() {
             LostReason::MaxHold
         } else {
             LostReason::Expired
@@ -176,8 +185,15 @@ impl Hold {
             return;
         }
         state.server_deadline = server_deadline;
-        state.deadline = state.deadline.max(deadline);
+        state.deadline = state.deadline.max(deadline).min(self.local_cap);
+        state.claimed = true;
         state.in_doubt = false;
+    }
+
+    /// Whether the server knows that this client has heard of its grant: if not, and the lease runs out, it takes the client
+    /// for dead.
+    pub(crate) fn is_claimed(&self) -> bool {
+        locked(&self.state).claimed
     }
 
     pub(crate) fn set_in_doubt(&self) {
@@ -203,7 +219,7 @@ impl Hold {
     pub(crate) fn next_look(&self) -> Tick {
         let state = locked(&self.state);
         let now = self.clock.now();
-        if !self.is_short_of_cap(&state) {
+        if state.claimed && (!self.is_short_of_cap(&state) || state.deadline >= self.local_cap) {
             return state.deadline;
         }
         let due = if state.in_doubt {

@@ -61,6 +61,8 @@ struct Schedule {
 enum Errand {
     /// Release a hold that nobody will release any more.
     Release(Arc<Hold>),
+    /// Claim a hold that nobody will renew any more.
+    Claim(Arc<Hold>),
     /// The request is never used again: at once, and once more when none of its unanswered calls can run any more.
     Out {
         keys: Arc<Keys>,
@@ -105,10 +107,21 @@ impl Keeper {
         self.wake_if_closing();
     }
 
-    /// Lets a hold run out on the server, which is over here.
-    pub(crate) fn let_lapse(&self, hold: &Hold) {
-        let lease = hold.terms.lease();
-        self.client.note_lapse(&hold.keys, hold.deadline(), lease);
+    /// A hold that is over here runs out on the server. If that has never heard of this client's having heard of its grant,
+    /// it takes the client for dead.
+    fn note_lapse(&self, hold: &Hold) {
+        if !hold.is_claimed() {
+            let lease = hold.terms.lease();
+            self.client.note_lapse(&hold.keys, hold.deadline(), lease);
+        }
+    }
+
+    /// Lets a hold run out on the server, which is over here: after its whole lease, also if it was handed over and not
+    /// renewed so far.
+    pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
+        if !hold.is_claimed() {
+            self.send(Errand::Claim(Arc::clone(hold)));
+        }
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.
@@ -342,8 +355,7 @@ impl Keeper {
     /// A lease is over before its release.
     pub(crate) fn lose(&self, hold: &Hold, reason: LostReason) {
         if hold.end(reason).is_none() {
-            // On the server it may go on for a moment.
-            self.let_lapse(hold);
+            self.note_lapse(hold);
             count(&self.client.counters.lost);
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), ?reason, "lease lost");
         }
@@ -363,6 +375,7 @@ impl Keeper {
                     }
                 }
             }
+            Errand::Claim(hold) => self.claim(&hold).await,
             Errand::Out {
                 keys,
                 request,
@@ -379,6 +392,23 @@ impl Keeper {
             }
         }
         Done::Errand
+    }
+
+    /// Renews a hold once, that is over here: until that is answered, or its time is over.
+    async fn claim(&self, hold: &Hold) {
+        let mut backoff = Backoff::new();
+        while self.client.now() < hold.deadline() {
+            match self.client.renew(hold.renewal()).await {
+                Ok(Answer {
+                    reply: Renewed::Until(_),
+                    ..
+                }) => return,
+                Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
+                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
+            }
+        }
+        self.client
+            .note_lapse(&hold.keys, hold.deadline(), hold.terms.lease());
     }
 
     /// Sends an `out` until it is answered; returns the server's time.

@@ -134,6 +134,10 @@ impl fmt::Debug for ClientId {
 ///
 /// Without one each acquisition is an owner of its own. Give the same `Owner` only to code that runs one after the
 /// other: **one `Owner` in two tasks excludes nothing between them.**
+///
+/// An owner may hold a lock 256 times at once, then the next acquisition is
+/// [`Error::TooManyHolds`](crate::Error::TooManyHolds): each hold has a lease of its own, and makes every call for that
+/// lock slower, by some 1 µs of the server's time.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(Arc<str>);
 

@@ -195,15 +195,14 @@ impl Terms {
         self.claim_window.min(self.lease())
     }
 
-    /// The server time beyond which a hold granted at `granted` is never renewed.
-    pub(crate) fn cap(&self, granted: ServerTime) -> ServerTime {
+    /// How long a hold lasts at most, from its grant on.
+    pub(crate) fn longest(&self) -> Duration {
         let max_hold = self.max_hold.unwrap_or(Duration::MAX);
-        let longest = if self.fixed {
+        if self.fixed {
             max_hold.min(self.length)
         } else {
             max_hold
-        };
-        granted.after(longest)
+        }
     }
 
     /// Whether it is `max_hold` that ends a hold at its cap.
@@ -283,7 +282,6 @@ mod tests {
 
     #[test]
     fn a_fixed_lease_ends_with_the_shorter_of_its_length_and_its_maximum_hold() {
-        let granted = ServerTime::from_ms(1_000_000);
         for (length, max_hold, lasts) in [(10, 4, 4), (4, 10, 4)] {
             let terms = Terms {
                 length: length * 1_000 * MS,
@@ -291,7 +289,7 @@ mod tests {
                 max_hold: Some(max_hold * 1_000 * MS),
                 claim_window: 5_000 * MS,
             };
-            assert_eq!(terms.cap(granted), granted.after(lasts * 1_000 * MS));
+            assert_eq!(terms.longest(), lasts * 1_000 * MS);
             assert_eq!(terms.ends_by_max_hold(), max_hold < length);
         }
     }

@@ -32,6 +32,9 @@
 //! there is one server, which keeps its data and whose clock is not set forward. If doing it twice would be a bug
 //! all the same, hand [`LockGuard::fence`] to the resource and have it refuse smaller numbers.
 //!
+//! That takes clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual machine that is
+//! paused together with its clocks notices nothing at its first look; only the fence helps there.
+//!
 //! # What lives where
 //! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory).
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`.

@@ -94,7 +94,8 @@ impl Lock {
         }
     }
 
-    /// The same lock, renewed for so long at most (at least 100 ms): a stuck job does not hold it for ever.
+    /// The same lock, held for so long at most (at least 100 ms): a stuck job does not hold it for ever. It ends so long
+    /// after its grant by the clocks of the server and of this machine, whichever comes first.
     pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Lock {
         Lock {
             options: LockOptions {
@@ -121,6 +122,7 @@ impl Lock {
     /// [`Error::Unavailable`] when no server has answered for the `server_timeout` (10 s by default): a wait without a
     /// bound ends too. [`Error::NotReplicated`] if the grant is to be confirmed by
     /// [`replicas`](crate::LockManagerBuilder::replicas) or [`disks`](crate::LockManagerBuilder::fsynced) and is not.
+    /// [`Error::TooManyHolds`] for an [`Owner`] that holds it too often.
     /// [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`], [`Error::Closed`].
     ///
     /// # Cancel safety

@@ -275,6 +275,10 @@ impl Room {
                 self.ask_all();
                 Heard::Queued
             }
+            Acquired::Full => {
+                self.fail(about.number, Error::TooManyHolds);
+                Heard::Settled
+            }
             Acquired::Late | Acquired::More => {
                 if about.record.is_some() {
                     self.forget_record();
@@ -381,9 +385,11 @@ impl Room {
         self.note_empty(&mut state);
         if deadline.since(now) < waiter.terms.grant() / 4 {
             drop(state);
-            // It may run out before it is withdrawn.
-            let lease = waiter.terms.grant();
-            self.client.note_lapse(&self.keys, deadline, lease);
+            if grant.pushed {
+                // It may run out, unclaimed, before it is withdrawn.
+                let lease = waiter.terms.grant();
+                self.client.note_lapse(&self.keys, deadline, lease);
+            }
             self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);
             // A receiver that is gone has left its place too.
             let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));
@@ -425,6 +431,28 @@ impl Room {
         Heard::Settled
     }
 
+    /// Ends the wait of a request.
+    fn fail(&self, number: u64, error: Error) {
+        // A closed client stays until it is told.
+        let _stay = self.keeper.stay();
+        let mut state = locked(&self.state);
+        let Some(waiter) = state.waiters.remove(&number) else {
+            return;
+        };
+        self.note_empty(&mut state);
+        drop(state);
+        self.refuse(waiter, error);
+    }
+
+    /// Tells a waiter that left the room that it waited in vain, and takes it out of the queue.
+    fn refuse(&self, waiter: Waiter, error: Error) {
+        let was_sent = waiter.trail.was_sent();
+        self.keeper
+            .out(&self.keys, &waiter.request, was_sent, &waiter.trail);
+        // A receiver that is gone has no need of it.
+        let _ = waiter.verdict.send(Verdict::Done(Err(error)));
+    }
+
     /// Ends the wait of everybody.
     pub(crate) fn fail_all(&self, error: &Error) {
         // A closed client stays until all of them are told.
@@ -436,14 +464,7 @@ impl Room {
             waiters
         };
         for waiter in waiters.into_values() {
-            self.keeper.out(
-                &self.keys,
-                &waiter.request,
-                waiter.trail.was_sent(),
-                &waiter.trail,
-            );
-            // A receiver that is gone has no need of it.
-            let _ = waiter.verdict.send(Verdict::Done(Err(error.clone())));
+            self.refuse(waiter, error.clone());
         }
         self.call.notify_one();
     }

@@ -140,6 +140,8 @@ pub(crate) enum ReplyError {
     OutOfStep(String),
     /// A newer client has written this lock in a format that this one doesn't know.
     NewerFormat,
+    /// The call was for the lock alone, and takes the lock's other keys.
+    Elsewhere,
 }
 
 /// A call of a server, as arguments and as a reader of its reply.
@@ -157,8 +159,42 @@ pub(crate) trait Operation: Send + 'static {
 
     fn invocation(&self, way: Publishing) -> Invocation;
 
+    /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a cluster moves a
+    /// slot, its servers run no call for several keys unless they have all of them, and none has a key that is not there.
+    fn goes_alone(&self) -> bool {
+        false
+    }
+
+    /// The same for the lock's own key alone, if that can be.
+    fn invocation_alone(&self, way: Publishing) -> Invocation {
+        self.invocation(way)
+    }
+
     /// Reads a reply, one line of words. Returns the server's time and what it answered.
     fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
+}
+
+impl Acquire {
+    /// An invocation with the arguments of this call.
+    fn told_to(&self, invocation: Invocation, way: Publishing) -> Invocation {
+        let mode = match self.mode {
+            Mode::Try => "try",
+            Mode::Wait => "wait",
+            Mode::Open => "open",
+            Mode::Question => "question",
+        };
+        let invocation = invocation
+            .with(&self.request)
+            .with(mode)
+            .with_lease(self.lease)
+            .with(format_args!("{:013}", self.not_after.ms()))
+            .with(millis(self.heartbeat))
+            .with_address(way, &self.keys);
+        match self.ticket {
+            Some(ticket) => invocation.with(ticket.0),
+            None => invocation,
+        }
+    }
 }
 
 impl Operation for Acquire {
@@ -173,24 +209,20 @@ impl Operation for Acquire {
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {
-        let mode = match self.mode {
-            Mode::Try => "try",
-            Mode::Wait => "wait",
-            Mode::Open => "open",
-            Mode::Question => "question",
-        };
         let keys = &self.keys;
-        let invocation = Invocation::new(&ACQUIRE, &[&keys.lock, &keys.queue, &keys.clients])
-            .with(&self.request)
-            .with(mode)
-            .with_lease(self.lease)
-            .with(format_args!("{:013}", self.not_after.ms()))
-            .with(millis(self.heartbeat))
-            .with_address(way, keys);
-        match self.ticket {
-            Some(ticket) => invocation.with(ticket.0),
-            None => invocation,
-        }
+        self.told_to(
+            Invocation::new(&ACQUIRE, &[&keys.lock, &keys.queue, &keys.clients]),
+            way,
+        )
+    }
+
+    /// But for a question, which is one to the client's record.
+    fn goes_alone(&self) -> bool {
+        self.mode != Mode::Question
+    }
+
+    fn invocation_alone(&self, way: Publishing) -> Invocation {
+        self.told_to(Invocation::new(&ACQUIRE, &[&self.keys.lock]), way)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
@@ -217,9 +249,24 @@ impl Operation for Acquire {
             4 => Acquired::Late,
             5 => Acquired::Gone { seen: words.flag()? },
             6 => Acquired::More,
+            7 => return Err(ReplyError::Elsewhere),
+            8 => Acquired::Full,
             _ => return Err(words.malformed()),
         };
         Ok((words.now, acquired))
+    }
+}
+
+impl Release {
+    /// An invocation with the arguments of this call.
+    fn told_to(&self, invocation: Invocation, way: Publishing) -> Invocation {
+        let invocation = invocation.with(&self.request);
+        let invocation = match self.what {
+            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
+            ReleaseWhat::Out => invocation.with("out").with(""),
+            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
+        };
+        invocation.with_address(way, &self.keys)
     }
 }
 
@@ -236,14 +283,18 @@ impl Operation for Release {
 
     fn invocation(&self, way: Publishing) -> Invocation {
         let keys = &self.keys;
-        let invocation =
-            Invocation::new(&RELEASE, &[&keys.lock, &keys.queue, &keys.clients]).with(&self.request);
-        let invocation = match self.what {
-            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
-            ReleaseWhat::Out => invocation.with("out").with(""),
-            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
-        };
-        invocation.with_address(way, keys)
+        self.told_to(
+            Invocation::new(&RELEASE, &[&keys.lock, &keys.queue, &keys.clients]),
+            way,
+        )
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn invocation_alone(&self, way: Publishing) -> Invocation {
+        self.told_to(Invocation::new(&RELEASE, &[&self.keys.lock]), way)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
@@ -253,6 +304,7 @@ impl Operation for Release {
             2 => ReleaseOutcome::OneFewer,
             3 => ReleaseOutcome::Expired,
             4 => ReleaseOutcome::Taken,
+            5 => return Err(ReplyError::Elsewhere),
             _ => return Err(words.malformed()),
         };
         Ok((
@@ -353,7 +405,7 @@ impl Operation for SpinAcquire {
         let mut words = Words::of(reply, self.owner.as_str())?;
         let acquired = match words.status {
             1 => SpinAcquired::Held(words.number()?),
-            2 => SpinAcquired::Busy(words.deadline.since(words.now)),
+            2 => SpinAcquired::Busy,
             _ => return Err(words.malformed()),
         };
         Ok((words.now, acquired))

@@ -172,6 +172,8 @@ pub(crate) enum Acquired {
     },
     /// So many unreachable waiters were removed that the call stopped half-way: call again.
     More,
+    /// The owner has as many holds as one may have: nothing was done.
+    Full,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,8 +302,8 @@ pub(crate) struct SpinAcquire {
 pub(crate) enum SpinAcquired {
     /// Held, so many times.
     Held(u64),
-    /// Somebody else's, for so long at most.
-    Busy(Duration),
+    /// Somebody else's.
+    Busy,
 }
 
 #[derive(Clone, Debug)]

@@ -22,6 +22,7 @@ on_both! {
     who_gives_up_does_not_shift_the_others,
     who_waits_longer_than_every_timer_is_still_served,
     a_release_and_a_new_wait_go_to_the_end_of_the_queue,
+    leases_that_are_meant_to_run_out_change_no_order,
 }
 
 on_both_in_parallel! {
@@ -67,6 +68,45 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(ground: Gr
     join_all(tasks).await;
     history.assert_order(0..WAITERS);
     history.assert_no_overlap();
+    history.assert_fences_increase();
+}
+
+/// Each lets its lease run out, in one of the ways to do so. Nobody's client is taken for dead for it.
+async fn leases_that_are_meant_to_run_out_change_no_order(ground: Ground) {
+    const WAITERS: usize = 30;
+    let lease = Duration::from_millis(150);
+    // Others' questions come at once, whoever is next.
+    let clients = ground.clients(3).await;
+    let lock = clients[0].lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for waiter in 0..WAITERS {
+        let lock = clients[waiter / 4 % 3].lock("a");
+        let lock = match waiter % 4 {
+            0 => lock.fixed_lease(lease),
+            1 => lock.max_hold(lease),
+            _ => lock.lease(lease),
+        };
+        let (wait, history) = (lock.acquire(), history.clone());
+        tasks.spawn(async move {
+            let entry = history.asks(waiter);
+            let guard = wait.await.unwrap();
+            entry.granted(guard.fence().get());
+            match waiter % 4 {
+                0 | 1 => drop(guard.lost().await),
+                2 => guard.forget(),
+                _ => guard.release().await.unwrap(),
+            }
+            entry.released();
+        });
+        let queued = u64::try_from(waiter + 1).unwrap();
+        ground.queued(&clients[0].lock("a"), queued, 1).await;
+    }
+    ground.queued(&clients[0].lock("a"), WAITERS as u64, 3).await;
+    guard.release().await.unwrap();
+    join_all(tasks).await;
+    history.assert_order(0..WAITERS);
     history.assert_fences_increase();
 }
 

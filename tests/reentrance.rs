@@ -24,6 +24,7 @@ on_both! {
     a_forced_release_ends_all_holds_of_the_owner,
     a_dropped_guard_gives_back_one_hold,
     a_grant_to_a_named_owner_is_its_own,
+    an_owner_that_holds_as_often_as_it_may_is_told_so,
 }
 
 const SOON: Duration = Duration::from_millis(1500);
@@ -56,6 +57,30 @@ async fn an_owner_holds_again_under_the_same_fence(ground: Ground) {
     innermost.release().await.unwrap();
     let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
     assert!(next.fence() > fence);
+}
+
+async fn an_owner_that_holds_as_often_as_it_may_is_told_so(ground: Ground) {
+    const MOST: u64 = 256;
+    let (here, there) = (ground.client().await, ground.client().await);
+    let owner = Owner::new();
+    let lock = here.lock("a").owner(&owner);
+    let mut guards = Vec::new();
+    for _ in 0..MOST {
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let waited = timeout(SOON, lock.acquire()).await.expect("an answer at once");
+    assert!(matches!(waited, Err(Error::TooManyHolds)), "{waited:?}");
+    let tried = lock.try_acquire().await;
+    assert!(matches!(tried, Err(Error::TooManyHolds)), "{tried:?}");
+    let status = there.lock("a").status().await.unwrap();
+    assert_eq!((status.holder.unwrap().holds, status.waiting), (MOST, 0));
+    guards.pop().unwrap().release().await.unwrap();
+    guards.push(lock.acquire().await.unwrap());
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    let next = there.lock("a").acquire_timeout(SOON).await.unwrap();
+    next.release().await.unwrap();
 }
 
 async fn without_an_owner_a_lock_is_not_reentrant(ground: Ground) {

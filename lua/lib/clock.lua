@@ -1,9 +1,12 @@
--- The server's clock, read once per script and before all else: before 7.2 it goes on while a script runs. Tests put another
--- in its place. No client's clock ever decides anything here.
+-- The server's clock, read once per script and before all else: before 7.2 it goes on while a script runs. Tests put
+-- another in its place. No client's clock ever decides anything here.
 --
--- Defines `now_us`, the time in µs as a string of 16 digits, and `now`, in ms as one of 13: of one width, times compare as
--- strings.
+-- Defines `now_us`, the time in µs as a string of 16 digits, and `now`, in ms as one of 13: of one width, times compare
+-- as strings. A clock that was never set (before September 2001) would give fewer digits, so it is refused.
 local time = redis.call('TIME')
+if #time[1] ~= 10 then
+  return redis.error_reply("CLOCK the server's clock shows a time before September 2001: set it, since locks go by it")
+end
 local now_us = time[2]
 if #now_us < 6 then
   now_us = string.sub('00000' .. now_us, -6)

@@ -2,8 +2,9 @@
 -- field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in `lock.holds`: request -> {deadline, lease}.
 
 -- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock was set
--- back, and a dead holder never mends it. The records of clients whose holds are over go with them, but for that of
--- the caller, which is awake: at once or, when no hold is left, by `lock.forget`, after the first write of what follows.
+-- back, and a dead holder never mends it. A client that did not even claim what it was told of is dead or asleep, and
+-- loses its record with that hold, unless it is the caller: at once or, when no hold is left, by `lock.forget`, after
+-- the first write of what follows. (Other holds may have been meant to run out, and tell nothing of their client.)
 --
 -- Returns the lock: its line, the latest deadline (FREE without any), the count of its holds, and what changes them; and until
 -- when the caller's request holds, nil if it doesn't.
@@ -14,7 +15,7 @@ local function settle(lock_key, clients_key, line, now, request)
   end
   local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
   local waited, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
-  local dropped, ended = {}, {}
+  local dropped, unclaimed = {}, nil
   lock.deadline, lock.count = string.sub(line, 1, 13), 1
 
   -- Adds a hold to those of the owner, or prolongs one of them. The first gets an entry of its own with the second.
@@ -91,7 +92,7 @@ local function settle(lock_key, clients_key, line, now, request)
   local changed = false
   if string.sub(line, 28, 28) == '1' then
     if lock.deadline <= now then
-      lock.count, ended = 0, {first}
+      lock.count, unclaimed = 0, pushed == '1'
     elseif lock.deadline - now > lease_ms + 0 then
       lock.deadline, changed = string.format('%d', now + lease_ms), true
     end
@@ -104,7 +105,7 @@ local function settle(lock_key, clients_key, line, now, request)
         lock.holds[holder], lock.count = {deadline = deadline, lease = ms}, lock.count + 1
         if deadline <= now then
           lock.drop(holder)
-          ended[#ended + 1], changed = holder, true
+          unclaimed, changed = unclaimed or (holder == first and pushed == '1'), true
         elseif deadline - now > ms + 0 then
           lock.holds[holder], changed = {deadline = string.format('%d', now + ms), lease = ms, changed = true}, true
         end
@@ -112,23 +113,20 @@ local function settle(lock_key, clients_key, line, now, request)
     end
   end
 
+  local client = string.sub(line, 47, 78)
   local function forget()
-    for _, holder in ipairs(ended) do
-      local client = string.sub(holder, 1, 32)
-      if client ~= string.sub(request, 1, 32) then
-        redis.pcall('ZREM', clients_key, client)
-      end
-    end
+    redis.pcall('ZREM', clients_key, client)
     lock.forget = nil
   end
+  unclaimed = unclaimed and clients_key and client ~= string.sub(request, 1, 32)
   if lock.count == 0 then
-    lock.deadline, lock.forget = FREE, clients_key and forget
+    lock.deadline, lock.forget = FREE, unclaimed and forget
     return lock
   end
   if changed then
     lock.write()
   end
-  if clients_key then
+  if unclaimed then
     forget()
   end
   if lock.holds then

@@ -91,3 +91,20 @@ async fn it_is_its_maximum_hold_that_ends_it_only_if_it_lasted_until_then() {
     // Nobody renews it.
     assert_eq!(hold(Some(2 * LEASE)).lost().await.reason(), LostReason::Expired);
 }
+
+#[tokio::test(start_paused = true)]
+async fn its_maximum_counts_here_whatever_the_servers_clock_says() {
+    let max_hold = LEASE * 5 / 3;
+    let hold = hold(Some(max_hold));
+    sleep(LEASE * 5 / 6).await;
+    // The clock was set back by an hour: the server goes on renewing.
+    let now = hold.clock.now();
+    hold.renewed(server(Duration::ZERO), now.after(LEASE));
+    let end = Tick::ZERO.after(max_hold);
+    assert_eq!(hold.deadline(), end);
+    assert!(hold.may_be_prolonged(), "by the server's clock");
+    assert_eq!(hold.next_look(), end, "it is not renewed any more");
+    let lost = tokio::time::timeout(max_hold, hold.lost()).await.unwrap();
+    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(hold.clock.now(), end);
+}

@@ -5,6 +5,7 @@
 mod failures;
 mod record;
 
+use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
@@ -156,19 +157,68 @@ async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
     handed_over(guard, waiter).await;
 }
 
+/// The process stands still for as long as an unclaimed grant lasts: nobody looks at anything meanwhile.
+fn stand_still(scene: &Scene) {
+    let claim_window = scene.rooms().client().options.claim_window();
+    assert!(tokio::time::advance(claim_window).now_or_never().is_none());
+}
+
 #[tokio::test(start_paused = true)]
-async fn who_missed_its_turn_as_a_hold_of_its_client_ran_out_is_back_as_soon_as_another_asks() {
+async fn who_missed_its_turn_as_a_hold_of_its_client_ran_out_unclaimed_is_back_as_soon_as_another_asks() {
     let scene = Scene::new();
-    let lease = Duration::from_secs(2);
-    let mine = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
-    let earlier = scene.waiter().await;
-    sleep(lease).await;
+    let guard = scene.other.acquire().await.unwrap();
+    let (first, earlier) = (scene.waiter().await, scene.waiter().await);
+    released(guard).await;
+    let mine = granted(first).await;
+    stand_still(&scene);
     assert!(mine.is_lost());
     // This finds what ran out, and takes the record of its client away. So the turn of the earlier one is missed.
     let guard = scene.other.acquire().await.unwrap();
     let later = scene.waiter().await;
     handed_over(guard, earlier).await;
     released(granted(later).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_turn() {
+    let (lease, ms) = (Duration::from_secs(2), Duration::from_millis);
+    for way in ["fixed lease", "maximum hold", "forgotten"] {
+        for is_pushed in [false, true] {
+            let scene = Scene::new();
+            let lock = scene.lock.clone();
+            let lock = match way {
+                "fixed lease" => lock.fixed_lease(lease),
+                "maximum hold" => lock.max_hold(lease),
+                _ => lock.lease(lease),
+            };
+            let before = match is_pushed {
+                true => Some(scene.other.acquire().await.unwrap()),
+                false => None,
+            };
+            let mine = tokio::spawn(async move { lock.acquire().await.unwrap() });
+            settle().await;
+            // They are queued before anybody else.
+            let waiters = [scene.waiter().await, scene.waiter().await];
+            if let Some(guard) = before {
+                released(guard).await;
+            }
+            let mine = granted(mine).await;
+            let mut held = Some(mine);
+            if way == "forgotten" {
+                held.take().unwrap().forget();
+            }
+            // Others ask before they do, just when the lease is over.
+            let others = scene.other.clone();
+            let next = tokio::spawn(async move { others.acquire().await.unwrap() });
+            sleep(lease + ms(1)).await;
+            drop(scene.other.try_acquire().await.unwrap());
+            for waiter in waiters {
+                assert!(!next.is_finished(), "{way}, pushed: {is_pushed}");
+                released(granted(waiter).await).await;
+            }
+            released(granted(next).await).await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

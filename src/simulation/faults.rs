@@ -120,8 +120,10 @@ impl World {
                 if std::mem::replace(&mut self.clock_was_set, true) {
                     return None;
                 }
+                // Told first: holds that were over may go on then.
+                self.network.history.fault(fault, None, span);
                 self.server.set_back(span);
-                span
+                return None;
             }
             Fault::Closed => {
                 if peer.closed {

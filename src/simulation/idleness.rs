@@ -7,13 +7,13 @@ use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
 use super::pace::{Pace, ROUNDING};
 use super::plan::Plan;
 use crate::key::{ClientId, Request};
-use crate::store::{Acquired, Mode, ReleaseWhat};
+use crate::store::{Acquired, Mode, ReleaseWhat, Renewed};
 
 /// All delays that the design does not explain, in words; of each lock the first of each kind.
 ///
 /// Each client is *at rest* whenever the recovery of every fault that struck it, or the server, is over
-/// ([`Pace::recovery`]), and while no hold of its has run out in the last [`Pace::question`]: the script that finds such
-/// a hold takes the record of its client away, and nobody tells it.
+/// ([`Pace::recovery`]), and while no hold of its has run out unclaimed in the last [`Pace::question`]: the script that
+/// finds such a hold takes the record of its client away, and nobody tells it.
 ///
 /// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Pace::prompt`]. Whoever
 /// releases it gives it to the next who can be reached; whose turn was missed, or who comes anew, needs no timer to
@@ -49,6 +49,8 @@ struct Watch<'a> {
     used: BTreeSet<Request>,
     used_until: BTreeMap<Request, Duration>,
     withdrawn: BTreeSet<&'a Request>,
+    /// Handed over, and not renewed so far.
+    unclaimed: BTreeSet<Request>,
     /// Withdrawn, and perhaps queued once more since the server's clock was set back.
     may_return: BTreeSet<&'a Request>,
     found: Vec<String>,
@@ -89,10 +91,11 @@ impl Lock<'_> {
         }
     }
 
-    /// Since when this client is told of everything again, after holds of its that ran out here.
-    fn ran_out(&self, client: usize, now: Duration) -> Option<Duration> {
+    /// When the last unclaimed hold of this client ran out here.
+    fn ran_out(&self, client: usize, unclaimed: &BTreeSet<Request>, now: Duration) -> Option<Duration> {
         let ran_out = |(request, (_, until)): (&&Request, &(Duration, Duration))| {
-            (*until < now && client_of(request) == Some(client)).then_some(*until)
+            let is_its = client_of(request) == Some(client) && unclaimed.contains(*request);
+            (*until < now && is_its).then_some(*until)
         };
         self.holds.iter().filter_map(ran_out).max()
     }
@@ -120,6 +123,7 @@ impl<'a> Watch<'a> {
             used: BTreeSet::new(),
             used_until: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
+            unclaimed: BTreeSet::new(),
             may_return: BTreeSet::new(),
             found: Vec::new(),
         }
@@ -141,7 +145,7 @@ impl<'a> Watch<'a> {
         for (op, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.lock == number) {
             let client = waiting.client;
             let mut since = free_since.max(waiting.since).max(self.rest_from[client]);
-            if let Some(ended) = lock.ran_out(client, now) {
+            if let Some(ended) = lock.ran_out(client, &self.unclaimed, now) {
                 since = since.max(ended + self.pace.question());
             }
             if let (true, Some(told)) = (ran_out, lock.told.get(&client)) {
@@ -231,7 +235,10 @@ impl<'a> Watch<'a> {
             }
             Event::Holds { key, holds } => self.note_holds(at, key, holds),
             Event::Executed { client, deed } => self.note_deed(at, *client, deed),
-            Event::Pushed { grant, .. } => self.left(&grant.request),
+            Event::Pushed { grant, .. } => {
+                self.unclaimed.insert(grant.request.clone());
+                self.left(&grant.request);
+            }
             _ => {}
         }
     }
@@ -242,7 +249,7 @@ impl<'a> Watch<'a> {
         };
         let before = std::mem::take(&mut self.locks[number].holds);
         for (request, (_, until)) in &before {
-            if *until <= at + ROUNDING {
+            if *until <= at + ROUNDING && self.unclaimed.contains(*request) {
                 self.rests_from(client_of(request), at + self.pace.question());
             }
         }
@@ -276,6 +283,9 @@ impl<'a> Watch<'a> {
                 if let Some(lock) = self.locks.iter_mut().find(|lock| lock.key == call.keys.lock) {
                     lock.told.insert(client, told);
                 }
+            }
+            Deed::Renew(call, Renewed::Until(_)) => {
+                self.unclaimed.remove(&call.request);
             }
             Deed::Release(call, _) if call.what == ReleaseWhat::Out => {
                 self.withdrawn.insert(&call.request);

@@ -25,6 +25,7 @@ pub(super) fn violations(
     ends(events, &facts, faultless, &mut wrong);
     if faultless {
         order(events, &facts, &key_of, &mut wrong);
+        places(events, &mut wrong);
     }
     wrong.extend(idleness::delays(events, plan, &key_of));
     wrong
@@ -208,6 +209,40 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     }
     if !open.is_empty() {
         wrong.push(format!("starved: calls {open:?}"));
+    }
+}
+
+/// Nobody loses its place in the queue who took it when the server had seen its client listen, whatever leases run out
+/// beside it.
+fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
+    let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
+    let mut sure: BTreeSet<&Request> = BTreeSet::new();
+    for (at, event) in events {
+        let Event::Executed {
+            client,
+            deed: Deed::Acquire(call, reply),
+        } = event
+        else {
+            continue;
+        };
+        let room = (*client, &*call.keys.lock);
+        match reply {
+            Acquired::Contended(contended) => {
+                if contended.enqueued && sure.contains(&call.request) {
+                    wrong.push(format!("{at:?}: it lost its place: {call:?}"));
+                }
+                if contended.enqueued && seen.contains(&room) && call.ticket.is_none() {
+                    sure.insert(&call.request);
+                }
+                if contended.seen {
+                    seen.insert(room);
+                }
+            }
+            Acquired::Gone { .. } if seen.contains(&room) => {
+                wrong.push(format!("{at:?}: its client was taken for dead: {call:?}"));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -302,12 +302,17 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+/// What a call fails by that was made for the lock alone, and takes more: as a server of a cluster says it.
+const ELSEWHERE: &str = "TRYAGAIN the lock is waited for, and its slot is being moved";
+
 /// How a call is made of a server.
 #[derive(Clone, Copy)]
 struct Manner {
     publishing: Publishing,
     /// The server is still importing the slot, and has its keys.
     importing: bool,
+    /// For the lock's own key alone, if that can be.
+    alone: bool,
 }
 
 impl Default for Manner {
@@ -316,6 +321,7 @@ impl Default for Manner {
         Manner {
             publishing: Publishing::Plain,
             importing: false,
+            alone: false,
         }
     }
 }
@@ -329,7 +335,10 @@ async fn execute<O: Operation>(
 ) -> Result<(Answer<O::Reply>, u64), Failure> {
     let heard = Arc::clone(lane)
         .call(|| {
-            let invocation = operation.invocation(manner.publishing);
+            let invocation = match manner.alone {
+                true => operation.invocation_alone(manner.publishing),
+                false => operation.invocation(manner.publishing),
+            };
             let command = lane.scripts().command(invocation);
             command.asking(manner.importing).giving_way(operation.gives_way())
         })
@@ -344,6 +353,7 @@ async fn execute<O: Operation>(
             Ok((Answer { from, at, reply }, heard.generation))
         }
         Err(ReplyError::OutOfStep(said)) => Err(lane.out_of_step(heard.generation, said)),
+        Err(ReplyError::Elsewhere) => Err(Failure::NotExecuted(ServerError::new(ELSEWHERE))),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
             "the lock is kept in the format of a newer version of this library",
         ))),

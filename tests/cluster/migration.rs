@@ -125,9 +125,16 @@ async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
             .len()
     };
 
+    let listener = async || {
+        let list = source.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        let id = list.text().split(' ').next().map(str::to_owned);
+        id.filter(|id| !id.is_empty())
+    };
+
     let guard = clients[0].lock("moving").acquire().await.unwrap();
     let waiting = tokio::spawn(lock.acquire());
     eventually("the waiter listens", 5 * SECOND, async || channels().await == 1).await;
+    let before = listener().await;
     // So fast that nobody finds the slot at the other server.
     cluster.migrate(slot, from, to, Duration::ZERO).await;
     cluster.migrate(slot, to, from, Duration::ZERO).await;
@@ -136,6 +143,7 @@ async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
         channels().await == 1
     })
     .await;
+    assert_eq!(listener().await, before, "its connection is as good as before");
     sleep(SECOND / 2).await;
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(SECOND, waiting)
@@ -161,4 +169,69 @@ async fn a_lease_is_renewed_while_its_slot_moves() {
     sleep(2 * SECOND).await;
     guard.check().unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_locks_that_nobody_waits_for_are_taken_and_given_back() {
+    let Scene {
+        cluster,
+        locks,
+        slot,
+        from,
+        to,
+    } = Scene::start().await;
+    let soon = async |what: &str, work: &mut (dyn Future<Output = ()> + Unpin)| {
+        let done = tokio::time::timeout(2 * SECOND, work).await;
+        assert!(done.is_ok(), "{what}: not while the slot moves");
+    };
+    // One was held before, one was used before, and one is new.
+    let [used, new] = ["{moving}:used", "{moving}:new"];
+    let clients = clients(&cluster, 2).await;
+    let held = locks[0].acquire().await.unwrap();
+    clients[0]
+        .lock(used)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    cluster.announce(slot, from, to).await;
+    soon(
+        "a release",
+        &mut Box::pin(async { held.release().await.unwrap() }),
+    )
+    .await;
+    for name in [used, new, "moving"] {
+        // Again and again, on whichever side it is.
+        let turns = async {
+            for turn in 0..3 {
+                let [mine, other] = [0, 1].map(|n: usize| clients[(turn + n) % 2].lock(name));
+                let guard = mine.acquire().await.unwrap();
+                guard.check().unwrap();
+                assert!(other.try_acquire().await.unwrap().acquired().is_none(), "{name}");
+                guard.release().await.unwrap();
+            }
+        };
+        soon(name, &mut Box::pin(turns)).await;
+    }
+    // What is held on either side, under whichever owner, excludes others as ever when the move is over.
+    let owner = fairlock::Owner::new();
+    let (mut old, mut fresh) = (None, None);
+    let both = async {
+        old = Some(clients[0].lock(used).owner(&owner).acquire().await.unwrap());
+        fresh = Some(clients[0].lock("{moving}:newer").acquire().await.unwrap());
+        drop(clients[0].lock(used).owner(&owner).acquire().await.unwrap());
+    };
+    soon("two that stay", &mut Box::pin(both)).await;
+    cluster.migrate(slot, from, to, Duration::ZERO).await;
+    for name in [used, "{moving}:newer"] {
+        let attempt = clients[1].lock(name).try_acquire().await.unwrap();
+        assert!(attempt.acquired().is_none(), "{name}");
+    }
+    for guard in [old, fresh] {
+        guard.unwrap().release().await.unwrap();
+    }
+    let keys = cluster.servers[from].keys("fairlock:").await;
+    assert!(keys.is_empty(), "left behind: {keys:?}");
 }

@@ -74,3 +74,79 @@ async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() 
     granted(early, SOON).await.release().await.unwrap();
     nothing_left(&server, NAME, SETTLED).await;
 }
+
+/// Some day of January 2001, by a server's clock.
+fn before_september_2001() -> i64 {
+    978_307_200 - i64::try_from(epoch_ms() / 1000).unwrap()
+}
+
+#[tokio::test]
+async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
+    let server = Server::builder().clock(before_september_2001()).start().await;
+    let locks = connect(&server.url()).await;
+    let lock = locks.lock(NAME);
+    let refused = [
+        lock.acquire().await.map(drop),
+        lock.try_acquire().await.map(drop),
+        lock.acquire_timeout(SECOND).await.map(drop),
+        lock.status().await.map(drop),
+        fairlock::spin::SpinLock::new(&locks, NAME)
+            .try_lock(SECOND, SECOND)
+            .await
+            .map(drop),
+    ];
+    for result in refused {
+        let Err(fairlock::Error::Refused(error)) = result else {
+            panic!("{result:?}");
+        };
+        assert!(error.to_string().contains("clock"), "{error}");
+        assert!(error.to_string().contains("2001"), "{error}");
+    }
+    assert_eq!(server.keys("").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_another() {
+    let server = Server::builder().clock(0).start().await;
+    let locks = settings()
+        .lease(2 * SECOND)
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let fence = guard.fence();
+    server.set_clock(before_september_2001());
+    let second = locks.lock(NAME).try_acquire().await;
+    assert!(matches!(second, Err(fairlock::Error::Refused(_))), "{second:?}");
+    // Its renewals are refused too; so it is told in time, and for the right reason.
+    let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await.unwrap();
+    assert_eq!(lost.reason(), fairlock::LostReason::Expired);
+    drop(guard);
+    server.set_clock(0);
+    let guard = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
+    assert!(guard.fence() > fence);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
+    let server = Server::builder().clock(0).start().await;
+    let locks = settings()
+        .lease(SECOND)
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let max_hold = 3 * SECOND;
+    let guard = locks.lock(NAME).max_hold(max_hold).acquire().await.unwrap();
+    let began = std::time::Instant::now();
+    tokio::time::sleep(SECOND).await;
+    server.set_clock(-3600);
+    let lost = tokio::time::timeout(2 * max_hold, guard.lost()).await.unwrap();
+    assert_eq!(lost.reason(), fairlock::LostReason::MaxHold);
+    assert!(began.elapsed() <= max_hold, "{:?}", began.elapsed());
+    // And the server is told.
+    let next = locks.lock(NAME).acquire_timeout(SECOND / 2).await.unwrap();
+    next.release().await.unwrap();
+}

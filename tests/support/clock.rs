@@ -1,7 +1,12 @@
 //! Another clock for a server than the machine's: a library that stands before the C library, on Linux.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+
+/// In the directory of a server that has a clock of its own: by how many seconds it is ahead of the machine's.
+const OFFSET: &str = "clock-offset";
 
 /// What a command line is to begin with for its program's clock to be so many seconds ahead. The library is put into
 /// that directory, and has to stay there.
@@ -12,9 +17,19 @@ pub(super) fn prelude(dir: &Path, seconds: i64) -> Vec<String> {
     compiler.args(["-shared", "-fPIC", source, "-o"]).arg(&library);
     let status = compiler.status().expect("a C compiler");
     assert!(status.success(), "{compiler:?}: {status}");
+    let offset = dir.join(OFFSET);
+    File::create(&offset).expect("a file");
+    set(dir, seconds);
     vec![
         "env".to_owned(),
-        format!("CLOCK_OFFSET={seconds}"),
+        format!("CLOCK_OFFSET={}", offset.display()),
         format!("LD_PRELOAD={}", library.display()),
     ]
+}
+
+/// Sets the clock of the server whose prelude lies there.
+pub(super) fn set(dir: &Path, seconds: i64) {
+    let file = OpenOptions::new().write(true).open(dir.join(OFFSET));
+    let file = file.expect("a server with a clock of its own");
+    file.write_all_at(&seconds.to_ne_bytes(), 0).expect("eight bytes");
 }

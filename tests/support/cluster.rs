@@ -147,13 +147,20 @@ impl Cluster {
         self.assign(slot, from, to).await;
     }
 
-    /// The first part of it: the keys are there, and the slot is not.
-    pub async fn send_off(&self, slot: usize, from: usize, to: usize, pause: Duration) {
+    /// The first part of it: both servers know, and no key has moved.
+    pub async fn announce(&self, slot: usize, from: usize, to: usize) {
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (from_id, to_id) = (self.id(from).await, self.id(to).await);
         let slot = slot.to_string();
         ok(target, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
         ok(source, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
+    }
+
+    /// The first two parts of it: the keys are there, and the slot is not.
+    pub async fn send_off(&self, slot: usize, from: usize, to: usize, pause: Duration) {
+        let (source, target) = (&self.servers[from], &self.servers[to]);
+        self.announce(slot, from, to).await;
+        let slot = slot.to_string();
         tokio::time::sleep(pause).await;
         let port = target.port().to_string();
         loop {

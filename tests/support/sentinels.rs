@@ -64,7 +64,11 @@ impl Sentinels {
         let primary_port = network.as_ref().map_or(port(&primary), Proxy::port);
         let replica = async || {
             let builder = data().config("replicaof", &format!("127.0.0.1 {primary_port}"));
-            builder.clock(setup.replicas_ahead).start().await
+            let builder = match setup.replicas_ahead {
+                0 => builder,
+                seconds => builder.clock(seconds),
+            };
+            builder.start().await
         };
         let servers = vec![replica().await, replica().await];
         let mut lines = format!(

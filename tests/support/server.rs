@@ -70,7 +70,8 @@ pub struct ServerBuilder {
     files: Vec<(String, String)>,
     sentinel: Option<String>,
     tls_port: Option<u16>,
-    clock: i64,
+    /// By how many seconds its clock is ahead, if it has one of its own.
+    clock: Option<i64>,
 }
 
 impl ServerBuilder {
@@ -112,19 +113,19 @@ impl ServerBuilder {
             .config("tls-port", &port.to_string())
     }
 
-    /// Sets its clock so many seconds ahead of the machine's, or behind it. Takes Linux and a C compiler.
+    /// Gives it a clock of its own, so many seconds ahead of the machine's, or behind it. Takes Linux and a C compiler.
     #[must_use]
     pub fn clock(mut self, seconds: i64) -> ServerBuilder {
-        self.clock = seconds;
+        self.clock = Some(seconds);
         self
     }
 
     pub async fn start(mut self) -> Server {
         // Nobody removes it from a test that is killed.
-        let some = !self.files.is_empty() || self.clock != 0;
+        let some = !self.files.is_empty() || self.clock.is_some();
         let files = some.then(|| Arc::new(TempDir::new()));
-        let prelude = match &files {
-            Some(files) if self.clock != 0 => clock::prelude(files.path(), self.clock),
+        let prelude = match (&files, self.clock) {
+            (Some(files), Some(seconds)) => clock::prelude(files.path(), seconds),
             _ => Vec::new(),
         };
         for (key, content) in std::mem::take(&mut self.files) {
@@ -167,7 +168,7 @@ impl Server {
             files: Vec::new(),
             sentinel: None,
             tls_port: None,
-            clock: 0,
+            clock: None,
         }
         .config("save", "")
         .config("appendonly", "no")
@@ -182,7 +183,7 @@ impl Server {
             files: Vec::new(),
             sentinel: Some(lines.to_owned()),
             tls_port: None,
-            clock: 0,
+            clock: None,
         }
     }
 
@@ -272,6 +273,11 @@ impl Server {
     /// A connection for several commands, for subscriptions, or to count by.
     pub async fn client(&self) -> Client {
         Client::connect(self.port).await.expect("a server that accepts")
+    }
+
+    /// Sets the clock of a server that was given one of its own.
+    pub fn set_clock(&self, seconds: i64) {
+        clock::set(self.files.as_ref().expect("a clock of its own").path(), seconds);
     }
 
     /// One command on a connection of its own.

@@ -79,33 +79,55 @@ async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_lost_takes_it_with_it_as_the_server_finds_it_over() {
+async fn a_lease_that_is_lost_unclaimed_takes_it_with_it_as_the_server_finds_it_over() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    let mine = granted(waiter).await;
+    stand_still(&scene);
+    scene.other.acquire().await.unwrap().forget();
+    settle().await;
+    assert!(mine.is_lost());
+    drop(scene.waiter().await);
+    let room = scene.room();
+    assert_eq!(
+        next_mode(&room),
+        Mode::Open,
+        "it was opened before the lease was over on the server"
+    );
+    all_quit(&room);
+    sleep(NOT_AFTER + Duration::from_millis(100)).await;
+    drop(scene.waiter().await);
+    assert_eq!(next_mode(&room), Mode::Wait, "it was opened since");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_meant_to_run_out_leaves_it() {
     let scene = Scene::new();
     let lease = Duration::from_millis(100);
     let guard = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
     guard.lost().await;
     drop(scene.waiter().await);
-    assert_eq!(
-        next_mode(&scene.room()),
-        Mode::Open,
-        "it was opened before the lease was over on the server"
-    );
+    assert_eq!(next_mode(&scene.room()), Mode::Wait);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_let_run_out_takes_it_with_it() {
+async fn a_grant_that_is_forgotten_lasts_for_its_whole_lease() {
     let scene = Scene::new();
-    let ms = Duration::from_millis;
-    let guard = scene.lock.clone().fixed_lease(ms(100)).acquire().await.unwrap();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    let guard = granted(waiter).await;
+    let lease = guard.lease();
+    assert!(lease.remaining() < lease.length() / 2, "it was handed over");
     guard.forget();
-    drop(scene.waiter().await);
-    let room = scene.room();
-    assert_eq!(next_mode(&room), Mode::Open, "it may be gone any time");
-    all_quit(&room);
-    sleep(ms(100) + NOT_AFTER + ms(50)).await;
-    scene.other.acquire().await.unwrap().forget();
-    drop(scene.waiter().await);
-    assert_eq!(next_mode(&room), Mode::Wait, "it was opened since");
+    sleep(lease.length() - Duration::from_secs(1)).await;
+    let attempt = scene.other.try_acquire().await.unwrap();
+    assert!(attempt.acquired().is_none(), "it ran out too soon");
+    sleep(2 * Duration::from_secs(1)).await;
+    let attempt = scene.other.try_acquire().await.unwrap();
+    assert!(attempt.acquired().is_some(), "it goes on");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,8 @@ use crate::key::{Owner, Request};
 use crate::lease::{Fence, ServerTime, millis};
 use crate::store::{Grant, Push};
 
+/// How many holds one owner may have.
+pub(super) const MAX_HOLDS: usize = 256;
 /// How long a lock is remembered after its deadline, with its fence.
 pub(super) const KEPT_MS: u64 = 60_000;
 
@@ -145,16 +147,19 @@ impl Holder {
 }
 
 impl Lock {
-    /// Who holds now, without the holds whose deadline is past; and the clients of those, if they are still to be
-    /// taken for dead: not the caller's, which is awake, and none where no caller is given. A deadline beyond now + lease means that the clock was set back, and is clamped.
-    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Vec<String>) {
+    /// Who holds now, without the holds whose deadline is past; and the client that is still to be taken for dead, since
+    /// it has not claimed what it was told of: not the caller's, which is awake, and none where no caller is given. A
+    /// deadline beyond now + lease means that the clock was set back, and is clamped.
+    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
-        let mut ended = Vec::new();
+        let unclaimed = holder.request.clone().filter(|_| holder.pushed);
+        let mut dead = None;
         let mut changed = false;
         holder.holds.retain(|request, hold| {
             if hold.deadline <= now.ms {
-                if caller.is_some_and(|caller| caller != request.client()) {
-                    ended.push(request.client().to_owned());
+                let is_unclaimed = unclaimed.as_ref() == Some(request);
+                if is_unclaimed && caller.is_some_and(|caller| caller != request.client()) {
+                    dead = Some(request.client().to_owned());
                 }
                 changed = true;
                 return false;
@@ -167,14 +172,13 @@ impl Lock {
         });
         if changed && holder.is_held() {
             self.write_holds(&mut holder);
-            self.take_for_dead(&ended);
-            ended.clear();
+            self.take_for_dead(dead.take().as_deref());
         }
-        (holder, ended)
+        (holder, dead)
     }
 
-    pub(super) fn take_for_dead(&mut self, clients: &[String]) {
-        for client in clients {
+    pub(super) fn take_for_dead(&mut self, client: Option<&str>) {
+        if let Some(client) = client {
             self.clients.remove(client);
         }
     }
@@ -237,14 +241,14 @@ impl Lock {
     pub(super) fn hand_over(
         &mut self,
         holder: &mut Holder,
-        ended: &[String],
+        dead: Option<&str>,
         mine: Option<(&Request, u64)>,
         prefix: &str,
         now: Now,
         bound: usize,
         channels: &mut dyn Channels,
     ) -> HandOver {
-        self.take_for_dead(ended);
+        self.take_for_dead(dead);
         let mut fence = next_fence(holder, now);
         let mut unreachable = BTreeSet::new();
         for _ in 0..bound {

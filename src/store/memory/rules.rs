@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, Now, next_fence};
+use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, MAX_HOLDS, Now, next_fence};
 use crate::key::Owner;
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
@@ -78,7 +78,7 @@ impl Rules {
         } = call;
         let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
         let lock = self.lock(&keys.lock);
-        let (mut holder, ended) = lock.read(now, Some(request.client()));
+        let (mut holder, dead) = lock.read(now, Some(request.client()));
         if let Some(grant) = holder.grant_of(request) {
             return Acquired::Granted(grant);
         }
@@ -95,12 +95,15 @@ impl Rules {
             return Acquired::Gone { seen };
         }
         if holder.is_of(request.owner()) {
+            if holder.holds.len() >= MAX_HOLDS {
+                return Acquired::Full;
+            }
             let deadline = now.ms + lease;
             holder.holds.insert(request.clone(), Hold { deadline, lease });
             lock.write_holds(&mut holder);
             lock.queue.remove(request);
         } else if !holder.is_held() && lock.queue.len() == 0 {
-            lock.take_for_dead(&ended);
+            lock.take_for_dead(dead.as_deref());
             let fence = next_fence(&holder, now);
             lock.grant(&mut holder, request, fence, now, lease, false);
         }
@@ -119,7 +122,15 @@ impl Rules {
         }
         if !holder.is_held() {
             let mine = Some((request, lease));
-            match lock.hand_over(&mut holder, &ended, mine, &keys.channel, now, bound, channels) {
+            match lock.hand_over(
+                &mut holder,
+                dead.as_deref(),
+                mine,
+                &keys.channel,
+                now,
+                bound,
+                channels,
+            ) {
                 HandOver::More => return Acquired::More,
                 HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
                 HandOver::Handed => {}
@@ -152,7 +163,7 @@ impl Rules {
         let bound = self.bound;
         let Release { keys, request, what } = call;
         let lock = self.lock(&keys.lock);
-        let (mut holder, ended) = lock.read(now, Some(request.client()));
+        let (mut holder, dead) = lock.read(now, Some(request.client()));
         let was_held = holder.is_held();
         let fence = match what {
             ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence) => Some(*fence),
@@ -186,7 +197,15 @@ impl Rules {
         if outcome == ReleaseOutcome::OneFewer {
             lock.write_holds(&mut holder);
         } else if !holder.is_held() {
-            let handed = lock.hand_over(&mut holder, &ended, None, &keys.channel, now, bound, channels);
+            let handed = lock.hand_over(
+                &mut holder,
+                dead.as_deref(),
+                None,
+                &keys.channel,
+                now,
+                bound,
+                channels,
+            );
             more = matches!(handed, HandOver::More);
             if was_held && !matches!(handed, HandOver::Handed) {
                 lock.free(&holder, now);
@@ -257,7 +276,7 @@ impl Rules {
                 spin.until = spin.until.max(until);
                 SpinAcquired::Held(spin.count)
             }
-            Some(spin) => SpinAcquired::Busy(Duration::from_millis(spin.until - now.ms)),
+            Some(_) => SpinAcquired::Busy,
             None => {
                 let spin = Spin {
                     owner: call.owner.clone(),

@@ -99,22 +99,29 @@ impl ClusterStore {
         } else {
             Duration::ZERO
         };
-        self.route(slot_of(operation.key()), patience, move |server, manner| {
-            server.call_in(manner, operation.clone())
-        })
+        let goes_alone = operation.goes_alone();
+        self.route(
+            slot_of(operation.key()),
+            patience,
+            goes_alone,
+            move |server, manner| server.call_in(manner, operation.clone()),
+        )
     }
 
-    /// Has a call sent to the server that has the slot, wherever that turns out to be; to one that is only importing it, once
+    /// Has a call sent to the server that has the slot, wherever that turns out to be. While the slot moves, it is made
+    /// for the lock alone first, if that can be; and of a server that is only importing the slot, as a whole, once
     /// patience is over.
     fn route<T: 'static>(
         &self,
         slot: usize,
         patience: Duration,
+        goes_alone: bool,
         send: impl Fn(&RedisStore, Manner) -> Call<T> + Send + 'static,
     ) -> Call<T> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
+            let mut alone = Alone::new(goes_alone);
             while redirections < REDIRECTIONS {
                 let (server, manner) = match importing.take() {
                     Some(server) => (
@@ -122,27 +129,56 @@ impl ClusterStore {
                         Manner {
                             publishing: cluster.publishing,
                             importing: true,
+                            alone: false,
                         },
                     ),
                     None => cluster.owner(slot)?,
+                };
+                let manner = Manner {
+                    alone: alone == Alone::Now,
+                    ..manner
                 };
                 let failure = match send(&server, manner).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
                 match Redirection::told_by(&failure, &cluster.address(server.id)) {
-                    Some(Redirection::Ask { .. }) if since.elapsed() < patience => {
+                    Some(Redirection::Incomplete | Redirection::Ask { .. }) if alone == Alone::Next => {
+                        alone = Alone::Now;
+                        continue;
+                    }
+                    Some(Redirection::Incomplete) if alone == Alone::Now => {
+                        alone = Alone::Never;
+                        continue;
+                    }
+                    Some(Redirection::Ask { .. }) if alone == Alone::Never && since.elapsed() < patience => {
                         sleep(PAUSE).await;
                         continue;
                     }
                     Some(Redirection::Moved { slot, to }) => cluster.moved(slot, &to),
                     Some(Redirection::Ask { to }) => importing = Some(cluster.server(&to)?),
-                    None => return Err(cluster.failed(failure)),
+                    Some(Redirection::Incomplete) | None => return Err(cluster.failed(failure)),
                 }
                 redirections += 1;
             }
             Err(elsewhere())
         })
+    }
+}
+
+/// Whether a call is made for the lock alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alone {
+    /// Not yet: once it shows that the slot is being moved.
+    Next,
+    Now,
+    /// It was, and takes more; or it cannot be.
+    Never,
+}
+
+impl Alone {
+    fn new(goes_alone: bool) -> Alone {
+        if goes_alone { Alone::Next } else { Alone::Never }
     }
 }
 
@@ -175,6 +211,7 @@ impl Cluster {
         let manner = Manner {
             publishing,
             importing: false,
+            alone: false,
         };
         Ok((self.open(&mut table, owner)?, manner))
     }
@@ -302,7 +339,7 @@ impl Store for ClusterStore {
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let slot = slot_of(&call.keys.lock);
-        self.route(slot, Duration::ZERO, move |server, manner| {
+        self.route(slot, Duration::ZERO, false, move |server, manner| {
             server.confirm_in(manner, call.clone(), within)
         })
     }

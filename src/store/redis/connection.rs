@@ -19,7 +19,7 @@ use fred::types::config::{
     UnresponsiveConfig,
 };
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
-use futures_util::future::join;
+use futures_util::future::{Either, select};
 use tokio::sync::broadcast;
 
 use super::failure;
@@ -209,28 +209,33 @@ impl Connection {
             Subscribing::Ends => "UNSUBSCRIBE",
         };
         let command = CustomCommand::new_static(name, ClusterHash::Random, false);
-        let channels: Vec<_> = channels.iter().map(|channel| channel.to_string()).collect();
-        let changed = self.client.custom::<Value, _>(command, channels);
+        let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
+        let changed = pin!(self.client.custom::<Value, _>(command, channels));
         let nonce = nonce.to_string();
-        let pong = self.client.ping::<Value>(Some(nonce.clone()));
-        let confirmed = async {
-            let confirmed = match changed.await {
-                Ok(reply) if echoes(&reply, &nonce) => Ok(()),
-                Ok(reply) => Err(out_of_step(&reply, &nonce)),
-                Err(error) => Err(failure::of(&error)),
-            };
-            if confirmed.is_ok() {
-                // The balance of what was sent and what is answered.
-                let _ = self.client.subscribe(Vec::<String>::new()).await;
+        let pong = pin!(self.client.ping::<Value>(Some(nonce.clone())));
+        // Both are sent, one behind the other, and the first is given the first reply.
+        let (reply, pong) = match select(changed, pong).await {
+            Either::Left((reply, pong)) => (reply, pong),
+            Either::Right((pong, _)) => {
+                let pong = pong.map_err(|error| failure::of(&error))?;
+                return Err(out_of_step(&pong, &nonce));
             }
-            confirmed
         };
-        match join(confirmed, pong).await {
-            (Ok(()), _) => Ok(()),
-            (Err(refused @ Failure::Refused(_)), Ok(pong)) if echoes(&pong, &nonce) => Err(refused),
-            (Err(Failure::Refused(_)), Ok(pong)) => Err(out_of_step(&pong, &nonce)),
-            (Err(Failure::Refused(_)), Err(error)) => Err(failure::of(&error)),
-            (Err(failure), _) => Err(failure),
+        match reply {
+            Ok(reply) if echoes(&reply, &nonce) => {
+                let _ = self.client.subscribe(Vec::<String>::new()).await;
+                let _ = pong.await;
+                Ok(())
+            }
+            Ok(reply) => Err(out_of_step(&reply, &nonce)),
+            Err(error) => {
+                let failure = failure::of(&error);
+                match pong.await {
+                    Ok(reply) if echoes(&reply, &nonce) => Err(failure),
+                    Ok(reply) => Err(out_of_step(&reply, &nonce)),
+                    Err(error) => Err(failure::of(&error)),
+                }
+            }
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::super::lock::MAX_HOLDS;
 use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
 use crate::lease::{ServerTime, Ticket};
-use crate::script::Publishing;
+use crate::script::{Publishing, ReplyError};
 use crate::store::{Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
 
 /// A call that opens the client's record.
@@ -79,51 +80,112 @@ fn subscribe(client: usize) -> Step {
 }
 
 #[test]
-fn one_owner_may_hold_ten_thousand_times() {
+fn an_owner_holds_as_often_as_it_may_and_no_more() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
     let owner = world.owners[0].clone();
     let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
-    for n in 0..2 {
+    let last = MAX_HOLDS as u64 - 1;
+    let mut fence = None;
+    for n in 0..=last {
         let call = acquisition(&world, &nth(n));
-        assert!(matches!(world.ask(&call), Acquired::Granted(_)));
+        let Acquired::Granted(grant) = world.ask(&call) else {
+            panic!("hold {n}");
+        };
+        fence.get_or_insert(grant.fence);
+        assert_eq!(Some(grant.fence), fence);
     }
-    // As further calls would write it, one by one.
-    let until = (START_US / 1000 + 30_000).to_string();
-    for first in (2..10_000).step_by(1_000) {
-        let fields: Vec<_> = (first..(first + 1_000).min(10_000))
-            .map(|n| format!("h:{}", nth(n)))
-            .collect();
-        let hold = format!("{until} 00030000");
-        let pairs = fields.iter().flat_map(|field| [field.as_str(), hold.as_str()]);
-        let command: Vec<_> = ["HSET", keys.lock.as_str()].into_iter().chain(pairs).collect();
-        world.tell(&command);
-    }
-
-    let call = acquisition(&world, &nth(10_000));
-    let Acquired::Granted(grant) = world.ask(&call) else {
-        panic!("one more hold");
-    };
-    assert_eq!(grant.fence.get(), START_US);
+    let one_more = acquisition(&world, &nth(last + 1));
+    assert_eq!(world.ask(&one_more), Acquired::Full);
     let mut release = Release {
         keys: keys.clone(),
         request: nth(0),
-        what: ReleaseWhat::Grant(grant.fence),
+        what: ReleaseWhat::Grant(fence.unwrap()),
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
+    assert!(matches!(world.ask(&one_more), Acquired::Granted(_)));
     // All but one run out at once.
     world.now_us += 1_000_000;
     let renew = Renew {
-        keys: keys.clone(),
-        request: nth(10_000),
-        fence: grant.fence,
+        keys,
+        request: nth(last),
+        fence: fence.unwrap(),
         lease: Duration::from_secs(30),
         cap: ServerTime::MAX,
     };
     assert!(matches!(world.ask(&renew), Renewed::Until(_)));
     world.now_us += 29_500_000;
-    release.request = nth(10_000);
+    release.request = nth(last);
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+}
+
+#[test]
+fn a_full_server_takes_no_further_hold_of_an_owner() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    // Two requests of one owner.
+    let [first, second] = [4, 8].map(|n| world.requests[n].clone());
+    world.ask(&acquisition(&world, &first));
+    let call = acquisition(&world, &second);
+    let refused = world.ask_in(Some(Trouble::Full), &call, Publishing::Plain);
+    assert!(
+        refused.as_ref().is_err_and(|error| error.contains("OOM")),
+        "{refused:?}"
+    );
+    let (keys, request) = (world.keys[0].clone(), first);
+    assert_eq!(world.ask(&Inspect { keys, request }).holder.unwrap().holds, 1);
+}
+
+#[test]
+fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [mine, other, owned, again] = [0, 1, 4, 8].map(|n| acquisition(&world, &world.requests[n].clone()));
+    let give_back = |call: &Acquire, fence| Release {
+        keys: call.keys.clone(),
+        request: call.request.clone(),
+        what: ReleaseWhat::Grant(fence),
+    };
+    // Twice, since a lock that was never seen is another case.
+    for _ in 0..2 {
+        let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
+            panic!("it is free");
+        };
+        // Another waits elsewhere, or is told that it is held.
+        assert_eq!(world.ask_alone(&other), Err(ReplyError::Elsewhere));
+        let attempt = Acquire {
+            mode: Mode::Try,
+            ..other.clone()
+        };
+        assert!(matches!(world.ask_alone(&attempt), Ok(Acquired::Contended(_))));
+        let released = world.ask_alone(&give_back(&mine, grant.fence)).unwrap();
+        assert_eq!(released.outcome, ReleaseOutcome::Released);
+    }
+    // An owner holds again, and gives both back; with a lease that keeps the key for longer than most.
+    let owned = Acquire {
+        lease: Duration::from_secs(600),
+        ..owned
+    };
+    let Ok(Acquired::Granted(grant)) = world.ask_alone(&owned) else {
+        panic!("it is free");
+    };
+    assert!(matches!(world.ask_alone(&again), Ok(Acquired::Granted(_))));
+    for (call, outcome) in [
+        (&again, ReleaseOutcome::OneFewer),
+        (&owned, ReleaseOutcome::Released),
+    ] {
+        let released = world.ask_alone(&give_back(call, grant.fence)).unwrap();
+        assert_eq!(released.outcome, outcome);
+    }
+
+    // Once somebody waits, the queue decides.
+    let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
+        panic!("it is free");
+    };
+    assert!(matches!(world.ask(&other), Acquired::Contended(_)));
+    let release = give_back(&mine, grant.fence);
+    assert_eq!(world.ask_alone(&release), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
 }
 

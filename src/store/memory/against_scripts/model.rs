@@ -45,11 +45,6 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
 
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Self::Reply;
 
-    /// Whether the script's reply is the one of the rules.
-    fn agree(found: &Self::Reply, expected: &Self::Reply) -> bool {
-        found == expected
-    }
-
     /// What kind of reply it is.
     fn kind(reply: &Self::Reply) -> &'static str;
 }
@@ -75,6 +70,7 @@ impl Modelled for Acquire {
             Acquired::Late => "late",
             Acquired::Gone { .. } => "gone",
             Acquired::More => "more to remove",
+            Acquired::Full => "no further hold",
         }
     }
 }
@@ -140,18 +136,10 @@ impl Modelled for SpinAcquire {
         rules.spin_acquire(self, now)
     }
 
-    /// For how long it is busy the server tells by its own clock.
-    fn agree(found: &SpinAcquired, expected: &SpinAcquired) -> bool {
-        match (found, expected) {
-            (SpinAcquired::Busy(_), SpinAcquired::Busy(_)) => true,
-            _ => found == expected,
-        }
-    }
-
     fn kind(reply: &SpinAcquired) -> &'static str {
         match reply {
             SpinAcquired::Held(_) => "spin lock held",
-            SpinAcquired::Busy(_) => "spin lock busy",
+            SpinAcquired::Busy => "spin lock busy",
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::store::redis::tests::server::Server;
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
 const CLOCK: &str = "
 local now_us = KEYS[#KEYS]
+KEYS[#KEYS] = nil
 local now = string.sub(now_us, 1, 13)
 ";
 

@@ -307,10 +307,7 @@ impl World<'_> {
         Box::new(move |reply| {
             let (time, reply) = call.read(&reply.unwrap()).unwrap();
             assert_eq!(time.ms(), now.ms, "the reply's time");
-            assert!(
-                O::agree(&reply, &expected),
-                "the reply: {reply:?}, by the rules {expected:?}"
-            );
+            assert_eq!(reply, expected, "the reply, and that of the rules");
         })
     }
 
@@ -397,6 +394,13 @@ impl World<'_> {
     /// The same by another way of publishing.
     pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: Publishing) -> O::Reply {
         self.ask_in(None, call, way).unwrap()
+    }
+
+    /// The same by a call for the lock alone; or why that is not enough.
+    pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
+        let invocation = call.invocation_alone(Publishing::Plain);
+        let reply = self.setting.scripts.call_in(None, &invocation, self.now_us);
+        Ok(call.read(&reply.unwrap())?.1)
     }
 
     /// The same, perhaps in trouble; or the server's error.

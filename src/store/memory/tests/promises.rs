@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
-use crate::store::memory::lock::{Channels, Now};
+use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
@@ -205,6 +205,56 @@ fn first_come_first_served() {
         waiters.len(),
         "each is told once, and alone"
     );
+}
+
+#[test]
+fn an_owner_holds_as_often_as_it_may_and_no_more() {
+    let mut world = World::new();
+    for n in 0..MAX_HOLDS as u64 {
+        world.grant(&owned(1, n));
+    }
+    let one_more = owned(1, MAX_HOLDS as u64);
+    assert_eq!(world.acquire(&one_more, Mode::Open), Acquired::Full);
+    assert_eq!(
+        world.release(&owned(1, 0), ReleaseWhat::Out),
+        ReleaseOutcome::OneFewer
+    );
+    world.grant(&one_more);
+}
+
+#[test]
+fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
+    // Granted by its own call, handed over and claimed, or handed over and not heard of.
+    for (is_pushed, is_claimed) in [(false, false), (true, true), (true, false)] {
+        let mut world = World::new();
+        let mut grant = world.grant(&request(1));
+        if is_pushed {
+            world.queue(&request(2));
+            world.give(&grant);
+            grant = world.pushed();
+        }
+        if is_claimed {
+            world.renew(&grant, GRANT_MS, ServerTime::MAX);
+        }
+        let (client, left_ms) = (
+            if is_pushed { 2 } else { 1 },
+            if is_pushed { GRANT_MS } else { LEASE_MS },
+        );
+        world.pass(left_ms - 2_000);
+        // Another of the same client, and then one of another client.
+        let sibling = nth(client, 7);
+        world.queue(&sibling);
+        world.queue(&request(3));
+        world.pass(2_000);
+        world.acquire(&request(3), Mode::Wait);
+        let next = world.inspect().holder.unwrap().owner;
+        let is_passed_over = next.as_str() != sibling.as_str();
+        assert_eq!(
+            is_passed_over,
+            is_pushed && !is_claimed,
+            "{is_pushed} {is_claimed}"
+        );
+    }
 }
 
 #[test]
@@ -559,7 +609,7 @@ fn the_spin_lock_is_counted_and_ends_with_its_lease() {
     };
     assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(1));
     assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(2));
-    assert_eq!(acquire(&mut world, &other), SpinAcquired::Busy(lease));
+    assert_eq!(acquire(&mut world, &other), SpinAcquired::Busy);
     assert_eq!(release(&mut world, &other), SpinReleased::NotHeld);
     assert_eq!(release(&mut world, &me), SpinReleased::Left(1));
     assert_eq!(release(&mut world, &me), SpinReleased::Left(0));

@@ -61,16 +61,21 @@ pub(super) enum Redirection {
     Moved { slot: usize, to: Node },
     /// The keys are there already, while the slot still moves: for this call alone.
     Ask { to: Node },
+    /// The slot is being moved, and not all keys of the call are here.
+    Incomplete,
 }
 
 impl Redirection {
-    /// Reads `MOVED <slot> <host>:<port>` or `ASK <slot> <host>:<port>`, the word of the server `asked`.
+    /// Reads `MOVED <slot> <host>:<port>`, `ASK <slot> <host>:<port>` or `TRYAGAIN`, the word of the server `asked`.
     pub(super) fn told_by(failure: &Failure, asked: &Node) -> Option<Redirection> {
         let Failure::NotExecuted(error) = failure else {
             return None;
         };
         let text = error.to_string();
         let mut words = text.split_whitespace();
+        if text.starts_with("TRYAGAIN ") {
+            return Some(Redirection::Incomplete);
+        }
         let (kind, slot, address) = (words.next()?, words.next()?, words.next()?);
         let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
         let (host, port) = address.rsplit_once(':')?;
@@ -132,13 +137,11 @@ mod tests {
             told("ASK 3999 b:6381"),
             Some(Redirection::Ask { to: at("b", 6381) })
         );
-        for other in [
-            "MOVED",
-            "MOVED 16384 a:1",
-            "ASK 1 a",
-            "TRYAGAIN Multiple keys request",
-            "BUSY 1 a:1",
-        ] {
+        assert_eq!(
+            told("TRYAGAIN Multiple keys request during rehashing of slot"),
+            Some(Redirection::Incomplete)
+        );
+        for other in ["MOVED", "MOVED 16384 a:1", "ASK 1 a", "BUSY 1 a:1"] {
             assert_eq!(told(other), None, "{other}");
         }
     }

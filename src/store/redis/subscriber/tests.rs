@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tokio::time::sleep;
 
-use super::super::tests::server::{Server, free_port};
+use super::super::tests::server::{Server, free_port, out_of_step};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 
@@ -136,4 +136,17 @@ async fn a_reconnect_is_told_once_all_is_subscribed_again() {
     until("told", || listeners().is_some()).await;
     assert_eq!(listeners(), Some(format!("{CHANNEL} 1")));
     running.abort();
+}
+
+#[tokio::test]
+async fn an_echo_of_another_ping_confirms_nothing() {
+    let url = format!("redis://127.0.0.1:{}", out_of_step());
+    let connector = Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap();
+    let connection = connector.open(Purpose::Messages).await.unwrap();
+    let channels = [CHANNEL.into()];
+    let confirmed = connection.change(Subscribing::Begins, &channels, 7);
+    let Err(Failure::Unknown(error)) = confirmed.await else {
+        panic!("it was not confirmed");
+    };
+    assert!(error.to_string().contains("out of step"), "{error}");
 }

@@ -125,6 +125,16 @@ async fn dead_links_are_noticed_and_replaced() {
 }
 
 #[tokio::test]
+async fn a_dead_command_connection_is_noticed_though_nothing_is_called() {
+    let server = Server::start();
+    let wire = Wire::to(&server).await;
+    let (store, recorder) = store_with(HASTY, &wire.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    wire.freeze_first(1);
+    until("replaced", || recorder.replacements() > 0).await;
+}
+
+#[tokio::test]
 async fn a_closed_store_says_so() {
     let server = Server::start();
     let wire = Wire::to(&server).await;

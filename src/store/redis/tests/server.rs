@@ -167,7 +167,12 @@ impl Wire {
 
     /// Freezes the connections that there are; new ones work.
     pub(super) fn freeze_present(&self) {
-        self.dead.send_replace(self.count.load(Ordering::SeqCst));
+        self.freeze_first(self.count.load(Ordering::SeqCst));
+    }
+
+    /// Freezes so many of the connections that there are, those that were made first.
+    pub(super) fn freeze_first(&self, count: usize) {
+        self.dead.send_replace(count);
     }
 
     pub(super) fn freeze_all(&self, frozen: bool) {
@@ -191,6 +196,48 @@ async fn copy(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A server that takes any command, and gives to each PING with a nonce the echo of the one before.
+pub(crate) fn out_of_step() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            std::thread::spawn(move || answer_out_of_step(stream));
+        }
+    });
+    port
+}
+
+fn answer_out_of_step(stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut writer, mut last) = (stream, "0".to_owned());
+    while let Ok(command) = read_reply(&mut reader) {
+        let words: Vec<_> = command.split(' ').collect();
+        let reply = match words[0].to_ascii_uppercase().as_str() {
+            "" => return,
+            "PING" if words.len() == 2 => {
+                let echo = std::mem::replace(&mut last, words[1].to_owned());
+                format!("${}\r\n{echo}\r\n", echo.len())
+            }
+            "PING" => "+PONG\r\n".to_owned(),
+            "CLIENT" => ":1\r\n".to_owned(),
+            "SUBSCRIBE" if words.len() == 1 => "-ERR wrong number of arguments\r\n".to_owned(),
+            "SUBSCRIBE" => words[1..]
+                .iter()
+                .map(|channel| {
+                    let length = channel.len();
+                    format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n")
+                })
+                .collect(),
+            _ => "+OK\r\n".to_owned(),
+        };
+        if writer.write_all(reply.as_bytes()).is_err() {
             return;
         }
     }
