@@ -1,7 +1,7 @@
 -- release: ends a hold, and hands the lock over when it was the last.
 --
--- Called by a guard's release, by the keeper for guards that were dropped and for requests that are never used again
--- (cancelled, timed out, granted too late), and by a forced release. A repeated call finds what the first one did.
+-- Called by a guard's release, by the keeper for guards that were dropped, and by a forced release. A repeated call finds what
+-- the first one did.
 --
 -- Returns `status request now deadline denied more`, times in ms of the server's clock:
 --   1 released     the last hold is gone
@@ -22,8 +22,8 @@
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs late must not free
---          a newer grant), 'out' (whatever the request has, hold or queue entry, for good) or 'force' (all holds under this fence)
--- ARGV[3]  the fence; '' for 'out'
+--          a newer grant) or 'force' (all holds under this fence)
+-- ARGV[3]  the fence
 -- ARGV[4]  string: the address of the clients (lib/hand_over.lua)
 local request, what, fence, address = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

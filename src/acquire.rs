@@ -1,7 +1,7 @@
 //! One acquire call, from its first poll to a hold.
 //!
 //! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the room, and
-//! sends an `out` unless a grant was on its way, which then releases itself.
+//! withdraws it unless a grant was on its way, which then releases itself.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use crate::attendant::attend;
-use crate::client::{Trail, count};
+use crate::client::count;
 use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Terms, Ticket};
+use crate::pending_calls::{PendingCall, PendingCalls};
 use crate::replication::confirmed;
 use crate::retry::{Patience, until_answered};
 use crate::room::{Heard, Room, Verdict};
@@ -48,8 +49,7 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
     });
     let mut ticket = None;
     loop {
-        let mut entry = Entry::new(&rooms, &wanted, ticket);
-        client.check_open()?;
+        let mut entry = Entry::new(&rooms, &wanted, ticket)?;
         let free_at = tokio::select! {
             biased;
             verdict = entry.wait() => match verdict {
@@ -86,33 +86,28 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
     // keeper when this is dropped midway.
     let _stay = keeper.stay();
     client.check_open()?;
-    let trail = Arc::new(Trail::default());
+    let calls = PendingCalls::new(wanted.terms.lease());
     let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
     let mut cancelled = Cancelled {
         rooms: &rooms,
         wanted: &wanted,
         request: &request,
-        trail: &trail,
+        calls: &calls,
         done: false,
     };
     let ask = || {
-        let not_after = client.not_after(&wanted.keys);
+        let pending = PendingCalls::begin(&calls, &client.clocks);
         let call = Acquire {
             keys: Arc::clone(&wanted.keys),
             request: request.clone(),
             mode: Mode::Try,
             lease: wanted.terms.lease(),
-            not_after,
+            not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
             heartbeat: client.options.heartbeat,
         };
-        let (client, trail) = (&client, &trail);
-        async move {
-            trail.sent(not_after);
-            let answer = client.acquire(call).await;
-            trail.answered(&answer);
-            answer
-        }
+        let client = &client;
+        async move { client.acquire(call, &pending).await }
     };
     loop {
         let (Answer { at, reply, .. }, _) = until_answered(&client, ask).await?;
@@ -121,15 +116,15 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
                 let deadline = at.local(grant.deadline);
                 cancelled.done = true;
                 count(&client.counters.acquired);
-                let trail = Arc::clone(&trail);
+                let calls = Arc::clone(&calls);
                 let keys = Arc::clone(&wanted.keys);
-                let hold = Hold::new(keys, &grant, wanted.terms, trail, client.clock, deadline);
+                let hold = Hold::new(keys, &grant, wanted.terms, calls, client.clock, deadline);
                 let held = confirmed(&client, Held::new(hold, keeper)).await?;
                 return Ok(Attempt::Held(held));
             }
             Acquired::Contended(contended) => {
                 cancelled.done = true;
-                keeper.out(&wanted.keys, &request, false, &trail);
+                keeper.withdraw(&wanted.keys, &request, false, &calls);
                 return Ok(Attempt::Busy(contended));
             }
             // Of an earlier attempt, whose reply never came, there may be a hold by now.
@@ -151,7 +146,7 @@ struct Cancelled<'a> {
     rooms: &'a Rooms,
     wanted: &'a Wanted,
     request: &'a Request,
-    trail: &'a Arc<Trail>,
+    calls: &'a Arc<PendingCalls>,
     done: bool,
 }
 
@@ -160,7 +155,7 @@ impl Drop for Cancelled<'_> {
         if !self.done {
             self.rooms
                 .keeper()
-                .out(&self.wanted.keys, self.request, true, self.trail);
+                .withdraw(&self.wanted.keys, self.request, true, self.calls);
         }
     }
 }
@@ -170,25 +165,26 @@ struct Entry<'a> {
     rooms: &'a Arc<Rooms>,
     room: Arc<Room>,
     request: Request,
-    trail: Arc<Trail>,
+    calls: Arc<PendingCalls>,
     verdict: oneshot::Receiver<Verdict>,
 }
 
 impl Entry<'_> {
     /// Registers a request before anything is sent: its grant may come before its reply. With a ticket it takes the
     /// place of an earlier one.
-    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, ticket: Option<Ticket>) -> Entry<'a> {
+    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, ticket: Option<Ticket>) -> Result<Entry<'a>> {
         let request = rooms.client().next_request(&wanted.terms, wanted.owner.as_ref());
-        let trail = Arc::new(Trail::default());
-        let join = |room: &Room| room.join(&request, wanted.terms, ticket, &trail);
+        let calls = PendingCalls::new(wanted.terms.lease());
+        let join = |room: &Room| room.join(&request, wanted.terms, ticket, &calls);
         let (room, verdict) = rooms.enter(&wanted.keys, &wanted.channel, join);
-        Entry {
+        let verdict = verdict.inspect_err(|_| rooms.discard(&room))?;
+        Ok(Entry {
             rooms,
             room,
             request,
-            trail,
+            calls,
             verdict,
-        }
+        })
     }
 
     async fn wait(&mut self) -> Verdict {
@@ -230,10 +226,10 @@ impl Entry<'_> {
     /// free, as far as is known; `None` if its verdict was given before.
     fn quit(&self) -> Option<Option<Tick>> {
         let keeper = self.rooms.keeper();
-        // A closed client stays until the keeper knows of the `out`.
+        // A closed client stays until the keeper knows of the withdrawal.
         let _stay = keeper.stay();
         let free_at = self.room.quit(self.request.number())?;
-        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);
+        keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);
         Some(free_at)
     }
 }

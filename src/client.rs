@@ -1,19 +1,22 @@
-//! What all parts of one client share: its id, its store, what it knows of the server's clock, its counters.
+//! What all parts of one client share: its id, its store, its runtime, its counters.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::anchors::Anchors;
 use crate::clock::{Clock, Tick};
-use crate::error::Error;
+use crate::error::{Error, Invalid, ServerError};
 use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Exchange, NOT_AFTER, ServerTime, Terms, over_everywhere};
+use crate::lease::{NOT_AFTER, Terms, over_everywhere};
 use crate::options::ManagerOptions;
-use crate::store::{Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, ServerId, Store};
+use crate::pending_calls::PendingCall;
+use crate::server_clocks::ServerClocks;
+use crate::store::{
+    Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store, Withdraw, Withdrawn,
+};
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -22,41 +25,13 @@ pub(crate) struct Client {
     pub(crate) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
-    clocks: Mutex<Clocks>,
+    pub(crate) clocks: Arc<ServerClocks>,
     requests: AtomicU64,
     losses: AtomicU64,
     /// By the names of their locks: when the leases of this client are over on the server that run out without a release.
     lapses: Mutex<HashMap<Arc<str>, Tick>>,
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
-}
-
-/// What is known of the servers' clocks. No deadline of one server is ever reckoned by the clock of another.
-#[derive(Debug)]
-struct Clocks {
-    known: HashMap<ServerId, Known>,
-    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock too far
-    /// ahead it does nothing, and its answer tells the time.
-    newest: Exchange,
-}
-
-#[derive(Debug)]
-struct Known {
-    anchors: Anchors,
-    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to anybody.
-    newest: Exchange,
-}
-
-impl Clocks {
-    fn record(&mut self, from: ServerId, exchange: Exchange) {
-        let known = self.known.entry(from).or_insert_with(|| Known {
-            anchors: Anchors::default(),
-            newest: exchange,
-        });
-        known.anchors.record(exchange);
-        known.newest = exchange;
-        self.newest = exchange;
-    }
 }
 
 impl Client {
@@ -66,18 +41,13 @@ impl Client {
         options: ManagerOptions,
         first: &Answer<()>,
     ) -> Client {
-        let mut clocks = Clocks {
-            known: HashMap::new(),
-            newest: first.at,
-        };
-        clocks.record(first.from, first.at);
         Client {
             id,
             clock: store.clock(),
+            clocks: Arc::new(ServerClocks::new(store.clock(), first)),
             store,
             options,
             counters: Counters::default(),
-            clocks: Mutex::new(clocks),
             requests: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             lapses: Mutex::default(),
@@ -95,46 +65,31 @@ impl Client {
         self.clock.now()
     }
 
-    /// The server time past which an acquire of this lock that is sent now must do nothing.
-    pub(crate) fn not_after(&self, keys: &Keys) -> ServerTime {
-        self.server_time(keys).after(NOT_AFTER)
-    }
-
-    /// The time of the lock's server now, or a little later.
-    pub(crate) fn server_time(&self, keys: &Keys) -> ServerTime {
-        let server = self.store.server_of(keys);
-        let now = self.now();
-        let clocks = locked(&self.clocks);
-        let known = clocks.known.get(&server);
-        known
-            .and_then(|known| known.anchors.server_time(now))
-            .unwrap_or_else(|| {
-                let newest = known.map_or(clocks.newest, |known| known.newest);
-                newest.now.after(now.since(newest.sent))
-            })
-    }
-
-    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet; `None` while
-    /// nothing links the clocks.
-    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
-        let now = self.now();
-        let clocks = locked(&self.clocks);
-        clocks.known.get(&server)?.anchors.local(deadline, now, span)
-    }
-
-    /// A connection to this server was replaced: the next one under its address may have another clock.
-    pub(crate) fn forget_anchors(&self, server: ServerId) {
-        if let Some(known) = locked(&self.clocks).known.get_mut(&server) {
-            known.anchors.clear();
+    /// Makes an acquire call, of which this is the stamp too. One that came late has failed.
+    pub(crate) async fn acquire(
+        &self,
+        call: Acquire,
+        pending: &PendingCall,
+    ) -> Result<Answer<Acquired>, Failure> {
+        let answer = self.noted(self.store.acquire(call).await);
+        pending.answered(&answer);
+        match answer {
+            Ok(Answer {
+                reply: Acquired::Late,
+                ..
+            }) => Err(Failure::NotExecuted(ServerError::new(format!(
+                "the call came to the server more than {NOT_AFTER:?} after it was sent"
+            )))),
+            answer => answer,
         }
-    }
-
-    pub(crate) async fn acquire(&self, call: Acquire) -> Result<Answer<Acquired>, Failure> {
-        self.noted(self.store.acquire(call).await)
     }
 
     pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
         self.noted(self.store.release(call).await)
+    }
+
+    pub(crate) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
+        self.noted(self.store.withdraw(call).await)
     }
 
     pub(crate) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
@@ -143,7 +98,7 @@ impl Client {
 
     fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
         if let Ok(answer) = &answer {
-            locked(&self.clocks).record(answer.from, answer.at);
+            self.clocks.record(answer.from, answer.at);
         }
         answer
     }
@@ -216,6 +171,13 @@ impl Client {
     }
 }
 
+/// The runtime that this is polled in. Timers and connections need one.
+pub(crate) fn runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        Invalid::new("this was polled outside of a Tokio runtime: it needs one with timers and I/O").into()
+    })
+}
+
 /// What a failure is to a caller, once retrying is over.
 pub(crate) fn as_error(failure: Failure) -> Error {
     match failure {
@@ -239,52 +201,6 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The acquire calls of one request that nobody has answered. Any of them may still run, until its `not_after`;
-/// so once the request's use is over, an `out` must follow. One that is answered only then may have run after that `out`: it was
-/// taken down as sent, and then another thread was faster. So another one must follow its answer.
-#[derive(Debug, Default)]
-pub(crate) struct Trail {
-    open: AtomicU32,
-    latest_not_after_ms: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Trail {
-    /// A call goes out. If it is dropped before it is answered, it stays unanswered.
-    pub(crate) fn sent(&self, not_after: ServerTime) {
-        self.latest_not_after_ms
-            .fetch_max(not_after.ms(), Ordering::AcqRel);
-        self.open.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// A reply came, or one that says that the call was not executed and will not be.
-    pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
-        if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {
-            self.open.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    /// The use of the request is over. Said before it is asked what is unanswered: so a call is either answered by then, or its
-    /// answer finds that this was said.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn was_sent(&self) -> bool {
-        self.latest_not_after_ms.load(Ordering::Acquire) > 0
-    }
-
-    /// The server time past which none of the unanswered calls can run; `None` when all were answered.
-    pub(crate) fn unanswered(&self) -> Option<ServerTime> {
-        (self.open.load(Ordering::SeqCst) > 0)
-            .then(|| ServerTime::from_ms(self.latest_not_after_ms.load(Ordering::Acquire)))
-    }
-}
-
 /// A panic of another thread leaves no half-done state behind these locks: nothing panics while one is held.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -296,7 +212,10 @@ mod tests {
 
     use super::*;
     use crate::MemoryStore;
-    use crate::store::Listener;
+    use crate::lease::ServerTime;
+    use crate::options::LockOptions;
+    use crate::pending_calls::PendingCalls;
+    use crate::store::{Listener, Mode, ServerId};
 
     #[derive(Debug)]
     struct Deaf;
@@ -304,33 +223,50 @@ mod tests {
     impl Listener for Deaf {
         fn pushed(&self, _: ServerId, _: &str, _: &str) {}
         fn replaced(&self, _: ServerId) {}
-
         fn reconnected(&self, _: ServerId) {}
     }
 
-    /// A client in memory, and the first answer that it had.
-    fn client() -> (Client, Answer<()>) {
+    fn client() -> Client {
         let listener: Arc<dyn Listener> = Arc::new(Deaf);
         let store = MemoryStore::new().connect(Arc::downgrade(&listener));
         let first = store.time().now_or_never().unwrap().unwrap();
-        let client = Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first);
-        (client, first)
+        Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)
     }
 
-    #[test]
-    fn after_a_reconnect_no_deadline_is_reckoned_by_the_clock_of_before() {
-        let (client, first) = client();
-        let server = first.from;
-        let span = Duration::from_secs(5);
-        let deadline = first.at.now.after(span);
-        assert!(client.local(server, deadline, span).is_some());
-        client.forget_anchors(server);
-        assert_eq!(client.local(server, deadline, span), None);
+    /// So it is repeated with pauses, and not for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_came_too_late_has_failed() {
+        let client = client();
+        let lease = Duration::from_secs(1);
+        let terms = LockOptions::default().terms(&client.options).unwrap();
+        let pending = PendingCalls::begin(&PendingCalls::new(lease), &client.clocks);
+        let call = Acquire {
+            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
+            request: client.next_request(&terms, None),
+            mode: Mode::Try,
+            lease,
+            not_after: Arc::new(ServerTime::from_ms(1)),
+            ticket: None,
+            heartbeat: lease,
+        };
+        let answer = client.acquire(call, &pending).await;
+        assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_leases_of_one_lock_that_run_out_the_last_one_counts() {
+        let client = client();
+        let keys = Keys::new("fairlock", "a").unwrap();
+        let [soon, late] = [5, 30].map(|seconds| client.now().after(Duration::from_secs(seconds)));
+        for end in [soon, late, soon] {
+            client.note_lapse(&keys, end, Duration::ZERO);
+        }
+        assert_eq!(client.lapse(&keys), Some(over_everywhere(late, Duration::ZERO)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn leases_that_ran_out_long_ago_are_forgotten() {
-        let (client, _) = client();
+        let client = client();
         let before = client.now();
         tokio::time::sleep(2 * client.options.question_interval()).await;
         for n in 0..1_000 {
@@ -342,13 +278,5 @@ mod tests {
         client.note_lapse(&lately, now, Duration::ZERO);
         assert_eq!(client.lapse(&lately), Some(over_everywhere(now, Duration::ZERO)));
         assert!(locked(&client.lapses).len() < 10);
-    }
-
-    #[test]
-    fn no_deadline_is_reckoned_by_the_clock_of_another_server() {
-        let (client, first) = client();
-        let span = Duration::from_secs(5);
-        let deadline = first.at.now.after(span);
-        assert_eq!(client.local(ServerId(first.from.0 + 1), deadline, span), None);
     }
 }

@@ -19,7 +19,8 @@ use crate::lease::{Exchange, Fence, ServerTime, Ticket};
 use crate::script::Operation;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
+    Withdrawn,
 };
 
 /// The request that all replies here answer, if they answer any.
@@ -67,7 +68,7 @@ pub fn reply(text: &str) {
                 request,
                 mode: Mode::Question,
                 lease: SPAN,
-                not_after: ServerTime::MAX,
+                not_after: Arc::new(ServerTime::MAX),
                 ticket: None,
                 heartbeat: SPAN,
             },
@@ -78,10 +79,18 @@ pub fn reply(text: &str) {
             &Release {
                 keys,
                 request,
-                what: ReleaseWhat::Out,
+                what: ReleaseWhat::Force(Fence::new(1).expect("a fence")),
             },
             line,
             released,
+        ),
+        "withdraw" => read_again(
+            &Withdraw {
+                keys,
+                requests: vec![request],
+            },
+            line,
+            withdrawn,
         ),
         "renew" => read_again(
             &Renew {
@@ -212,6 +221,10 @@ fn released(reply: &Released, _: ServerTime) -> Written {
         ReleaseOutcome::Taken => 4,
     };
     (status, 0, vec![flag(reply.denied), flag(reply.more)])
+}
+
+fn withdrawn(reply: &Withdrawn, _: ServerTime) -> Written {
+    (1, 0, vec![flag(false), flag(reply.more)])
 }
 
 fn renewed(reply: &Renewed, _: ServerTime) -> Written {

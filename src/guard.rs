@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::client::as_error;
+use crate::client::{as_error, runtime};
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::held::Held;
 use crate::key::Owner;
@@ -70,6 +70,9 @@ impl LockGuard {
     /// Waits until the lease is over, whatever the network does. Borrows nothing, so that a watcher can be spawned;
     /// once the guard is released or dropped it resolves too, with [`LostReason::Released`].
     ///
+    /// # Panics
+    /// When it is polled outside of a Tokio runtime, like Tokio's own timers.
+    ///
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
@@ -83,11 +86,12 @@ impl LockGuard {
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the lease was lost before `work` ended.
+    /// [`Error::Lost`] when the lease was lost before `work` ended; [`Error::Invalid`] outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping it drops `work`, which must itself be cancel-safe; the lock stays held.
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
+        runtime()?;
         self.check()?;
         tokio::select! {
             biased;
@@ -100,11 +104,12 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`Error::Lost`] when it is not; [`Error::Unavailable`] when the server did not answer, and the lease stands
-    /// as it was.
+    /// as it was; [`Error::Invalid`] outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping it changes nothing; the lease may have been renewed.
     pub async fn renew(&self) -> Result<Lease> {
+        runtime()?;
         self.check()?;
         self.held
             .keeper()
@@ -120,11 +125,13 @@ impl LockGuard {
     /// # Errors
     /// [`Error::Lost`] when the lease was over before: somebody else may have held the lock meanwhile.
     /// [`Error::Unavailable`] when no server answered for the `server_timeout`; the release is then repeated in the
-    /// background for as long as the lease can last.
+    /// background for as long as the lease can last. [`Error::Invalid`] outside of a Tokio runtime: then it is released
+    /// in the background.
     ///
     /// # Cancel safety
     /// Dropped midway, it goes on in the background.
     pub async fn release(self) -> Result<()> {
+        runtime()?;
         let span = tracing::debug_span!(
             "fairlock.release",
             lock.name = self.name(),

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::client::{Trail, locked};
+use crate::client::locked;
 use crate::clock::{Clock, Tick};
 use crate::error::{Lost, LostReason};
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, Lease, LeaseState, ServerTime, Terms, renewal_due, renewal_retry};
+use crate::pending_calls::PendingCalls;
 use crate::store::{Grant, Renew};
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Hold {
     pub(crate) cap: ServerTime,
     /// The same here. The server's clock may be set back, and then the one above comes later.
     local_cap: Tick,
-    pub(crate) trail: Arc<Trail>,
+    pub(crate) calls: Arc<PendingCalls>,
     clock: Clock,
     state: Mutex<State>,
     ended: Notify,
@@ -51,7 +52,7 @@ impl Hold {
         keys: Arc<Keys>,
         grant: &Grant,
         terms: Terms,
-        trail: Arc<Trail>,
+        calls: Arc<PendingCalls>,
         clock: Clock,
         deadline: Tick,
     ) -> Hold {
@@ -70,7 +71,7 @@ impl Hold {
             terms,
             cap: grant.deadline.before(granted_for).after(terms.longest()),
             local_cap,
-            trail,
+            calls,
             clock,
             state: Mutex::new(State {
                 deadline,

@@ -11,7 +11,6 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,14 +19,17 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc};
 use tracing::{Instrument, Span};
 
-use crate::client::{Client, Counters, Trail, as_error, count, locked};
+use crate::client::{Client, Counters, as_error, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::key::{Keys, Request};
-use crate::lease::{Exchange, ServerTime};
+use crate::lease::Exchange;
+use crate::pending_calls::PendingCalls;
 use crate::retry::Backoff;
-use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
+use crate::stay::{Stay, Stays};
+use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed, Withdrawn};
+use crate::withdrawals::{Batch, Withdrawal, Withdrawals};
 
 /// How many renewals begin at a time.
 const BATCH: usize = 128;
@@ -42,9 +44,8 @@ pub(crate) struct Keeper {
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
     /// Errands given and not done, and those who [`stay`](Keeper::stay).
-    pending: AtomicUsize,
+    pending: Arc<Stays>,
     wake: Notify,
-    idle: Notify,
 }
 
 /// All holds that live, by the time at which each must be looked at next.
@@ -60,22 +61,17 @@ struct Schedule {
 #[derive(Debug)]
 enum Errand {
     /// Release a hold that nobody will release any more.
-    Release(Arc<Hold>),
+    Release(Arc<Hold>, Stay),
     /// Claim a hold that nobody will renew any more.
-    Claim(Arc<Hold>),
-    /// The request is never used again: at once, and once more when none of its unanswered calls can run any more.
-    Out {
-        keys: Arc<Keys>,
-        request: Request,
-        at_once: bool,
-        trail: Arc<Trail>,
-    },
+    Claim(Arc<Hold>, Stay),
+    Withdraw(Arc<Keys>, Withdrawal),
 }
 
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 enum Done {
     Look(Arc<Hold>),
+    Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
     Errand,
 }
 
@@ -91,9 +87,8 @@ impl Keeper {
             }),
             errands,
             inbox: Mutex::new(Some(inbox)),
-            pending: AtomicUsize::new(0),
+            pending: Arc::default(),
             wake: Notify::new(),
-            idle: Notify::new(),
         }
     }
 
@@ -120,47 +115,45 @@ impl Keeper {
     /// renewed so far.
     pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
-            self.send(Errand::Claim(Arc::clone(hold)));
+            self.send(Errand::Claim(Arc::clone(hold), self.stay()));
         }
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.
     pub(crate) fn release_later(&self, hold: Arc<Hold>) {
-        self.send(Errand::Release(hold));
+        self.send(Errand::Release(hold, self.stay()));
     }
 
-    /// Makes sure that nothing is left of a request that is never used again.
-    pub(crate) fn out(&self, keys: &Arc<Keys>, request: &Request, at_once: bool, trail: &Arc<Trail>) {
-        trail.end();
-        if at_once || trail.unanswered().is_some() {
-            self.send(Errand::Out {
-                keys: Arc::clone(keys),
+    /// Makes sure that nothing is left of a request that is never used again: at once, if it may have something on the server
+    /// by an answered call, and once more when none of its unanswered calls can run any more.
+    pub(crate) fn withdraw(
+        &self,
+        keys: &Arc<Keys>,
+        request: &Request,
+        at_once: bool,
+        calls: &Arc<PendingCalls>,
+    ) {
+        calls.end();
+        calls.set_withdrawn();
+        if (at_once && calls.was_written()) || calls.unanswered().is_some() {
+            let withdrawal = Withdrawal {
                 request: request.clone(),
+                calls: Arc::clone(calls),
                 at_once,
-                trail: Arc::clone(trail),
-            });
+                _stay: self.stay(),
+            };
+            self.send(Errand::Withdraw(Arc::clone(keys), withdrawal));
         }
     }
 
     fn send(&self, errand: Errand) {
-        self.pending.fetch_add(1, Ordering::AcqRel);
-        if self.errands.send(errand).is_err() {
-            // The runtime is gone, and with it the connection: the leases are what is left.
-            self.done();
-        }
+        // Without a receiver the runtime is gone, and with it the connection: the leases are what is left.
+        let _ = self.errands.send(errand);
     }
 
     /// Keeps a closed client from ending before something that the keeper does not know yet.
-    pub(crate) fn stay(self: &Arc<Self>) -> Stay {
-        self.pending.fetch_add(1, Ordering::AcqRel);
-        Stay(Arc::clone(self))
-    }
-
-    fn done(&self) {
-        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.notify_waiters();
-            self.wake_if_closing();
-        }
+    pub(crate) fn stay(&self) -> Stay {
+        Stays::begin(&self.pending)
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -181,18 +174,12 @@ impl Keeper {
     }
 
     pub(crate) fn pending(&self) -> usize {
-        self.pending.load(Ordering::Acquire)
+        self.pending.count()
     }
 
     /// Waits until every errand is done.
     pub(crate) async fn drained(&self) {
-        loop {
-            let idle = self.idle.notified();
-            if self.pending() == 0 {
-                return;
-            }
-            idle.await;
-        }
+        self.pending.none().await;
     }
 
     /// Looks whether all is done, once the client is closed.
@@ -230,13 +217,19 @@ impl Keeper {
             return;
         };
         let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
+        let mut withdrawals = Withdrawals::new(Arc::clone(&self.client));
         let (mut looks, mut batch_over) = (0, Tick::ZERO);
         loop {
-            let mut next = self.sleep_until_next();
-            if looks >= BATCH {
-                next = next.map(|next| next.max(batch_over));
+            while let Some(batch) = withdrawals.next() {
+                jobs.push(Box::pin(Arc::clone(&self).withdraw_batch(batch)));
             }
-            if next.is_none() && self.client.is_closed() && self.pending() == 0 {
+            let mut next_look = self.sleep_until_next();
+            if looks >= BATCH {
+                next_look = next_look.map(|next| next.max(batch_over));
+            }
+            let next = [next_look, withdrawals.due()].into_iter().flatten().min();
+            let is_closed = self.client.is_closed();
+            if next.is_none() && is_closed && self.pending() == 0 {
                 return;
             }
             // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the next ones only
@@ -244,11 +237,14 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
-                    batch_over = self.client.now().after(BATCH_PAUSE);
-                    for hold in self.due() {
-                        if let Some(job) = self.look(hold) {
-                            looks += 1;
-                            jobs.push(job);
+                    let now = self.client.now();
+                    if next_look.is_some_and(|at| at <= now) {
+                        batch_over = now.after(BATCH_PAUSE);
+                        for hold in self.due() {
+                            if let Some(job) = self.look(hold) {
+                                looks += 1;
+                                jobs.push(job);
+                            }
                         }
                     }
                 }
@@ -257,10 +253,16 @@ impl Keeper {
                         looks -= 1;
                         self.watch(&hold);
                     }
-                    Done::Errand => self.done(),
+                    Done::Withdrawn(batch, answer) => withdrawals.answered(batch, &answer),
+                    Done::Errand => {}
                 },
-                Some(errand) = inbox.recv() => jobs.push(Box::pin(Arc::clone(&self).errand(errand))),
+                Some(errand) = inbox.recv() => match errand {
+                    Errand::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
+                    Errand::Release(hold, stay) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, stay))),
+                    Errand::Claim(hold, stay) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, stay))),
+                },
                 () = self.wake.notified() => {}
+                () = self.drained(), if is_closed && self.pending() > 0 => {}
             }
         }
     }
@@ -362,98 +364,55 @@ impl Keeper {
         self.leave(hold);
     }
 
-    async fn errand(self: Arc<Self>, errand: Errand) -> Done {
-        match errand {
-            Errand::Release(hold) => {
-                // As long as the lease can last by a renewal that ran at its end.
-                let give_up = hold.deadline().after(hold.terms.lease());
-                match self.release(&hold, give_up).await {
-                    Ok(()) | Err(Error::Lost(_)) => {}
-                    Err(error) => {
-                        tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
-                            "release not confirmed; the lease ends by itself");
-                    }
-                }
-            }
-            Errand::Claim(hold) => self.claim(&hold).await,
-            Errand::Out {
-                keys,
-                request,
-                at_once,
-                trail,
-            } => {
-                if at_once {
-                    self.send_out(&keys, &request).await;
-                }
-                // What was under way is answered by now, as a rule, and seen to by who read that.
-                if let Some(not_after) = trail.unanswered() {
-                    self.out_after(&keys, &request, not_after).await;
-                }
+    /// Releases a hold for nobody who waits for that.
+    async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _stay: Stay) -> Done {
+        // As long as the lease can last by a renewal that ran at its end.
+        let give_up = hold.deadline().after(hold.terms.lease());
+        match self.release(&hold, give_up).await {
+            Ok(()) | Err(Error::Lost(_)) => {}
+            Err(error) => {
+                tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
+                    "release not confirmed; the lease ends by itself");
             }
         }
         Done::Errand
     }
 
+    async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {
+        let answer = self.client.withdraw(batch.call()).await;
+        Done::Withdrawn(batch, answer)
+    }
+
     /// Renews a hold once, that is over here: until that is answered, or its time is over.
-    async fn claim(&self, hold: &Hold) {
+    async fn claim(self: Arc<Self>, hold: Arc<Hold>, _stay: Stay) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
             match self.client.renew(hold.renewal()).await {
                 Ok(Answer {
                     reply: Renewed::Until(_),
                     ..
-                }) => return,
+                }) => return Done::Errand,
                 Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
                 Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
             }
         }
         self.client
             .note_lapse(&hold.keys, hold.deadline(), hold.terms.lease());
-    }
-
-    /// Sends an `out` until it is answered; returns the server's time.
-    async fn send_out(&self, keys: &Arc<Keys>, request: &Request) -> Option<ServerTime> {
-        let mut backoff = Backoff::new();
-        loop {
-            let call = Release {
-                keys: Arc::clone(keys),
-                request: request.clone(),
-                what: ReleaseWhat::Out,
-            };
-            match self.client.release(call).await {
-                Ok(answer) if answer.reply.more => {}
-                Ok(answer) => return Some(answer.at.now),
-                Err(Failure::Closed | Failure::Refused(_)) => return None,
-                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
-            }
-        }
-    }
-
-    /// Sends an `out` that comes after everything else of the request: any call still unanswered could run until
-    /// then, even after a later one was granted and released.
-    async fn out_after(&self, keys: &Arc<Keys>, request: &Request, not_after: ServerTime) {
-        let mut now = self.client.server_time(keys);
-        loop {
-            // Server times are cut to whole ms, and ours is an estimate.
-            let wait = not_after.since(now) + Duration::from_millis(10);
-            self.client.clock.sleep_until(self.client.now().after(wait)).await;
-            match self.send_out(keys, request).await {
-                Some(at) if at <= not_after => now = at,
-                _ => return,
-            }
-        }
+        Done::Errand
     }
 
     /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request is never
     /// used again.
     pub(crate) async fn release(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
-        // Asked before: a question that is under way now may run after the release, and be answered before that is.
-        let is_asked_for = hold.trail.unanswered().is_some();
+        // What waits to be sent must not run after the release. A question that is under way may, and be answered before that
+        // is: so it is looked for before.
+        hold.calls.end();
+        let is_asked_for = hold.calls.unanswered().is_some();
         let released = self.release_grant(hold, give_up).await;
         // So may one have that was under way as the hold ran out. Either may have queued the request anew, or made it the
         // holder again, under a fence that nobody knows of.
         let was_over = matches!(released, Err(Error::Lost(_)));
-        self.out(&hold.keys, &hold.request, is_asked_for || was_over, &hold.trail);
+        self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
         released
     }
 
@@ -502,14 +461,4 @@ impl Keeper {
 
 fn renewal_span(hold: &Hold) -> Span {
     tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence.get())
-}
-
-/// A reason for a closed client not to end yet, while it lives.
-#[derive(Debug)]
-pub(crate) struct Stay(Arc<Keeper>);
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        self.0.done();
-    }
 }

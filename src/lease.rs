@@ -139,7 +139,7 @@ impl ServerTime {
     /// Later than any that a server tells, and still of 13 digits.
     pub(crate) const MAX: ServerTime = ServerTime(9_999_999_999_999);
 
-    pub(crate) fn from_ms(ms: u64) -> ServerTime {
+    pub(crate) const fn from_ms(ms: u64) -> ServerTime {
         ServerTime(ms)
     }
 
@@ -291,6 +291,19 @@ mod tests {
             };
             assert_eq!(terms.longest(), lasts * 1_000 * MS);
             assert_eq!(terms.ends_by_max_hold(), max_hold < length);
+        }
+    }
+
+    #[test]
+    fn a_renewal_that_failed_is_repeated_at_a_third_of_what_is_left_and_not_in_a_rush() {
+        let now = Tick::ZERO.after(1_000 * MS);
+        assert_eq!(renewal_retry(now, now.after(3_000 * MS)), now.after(1_000 * MS));
+        for left in [0, 1, 100] {
+            assert_eq!(
+                renewal_retry(now, now.after(left * MS)),
+                now.after(50 * MS),
+                "{left}"
+            );
         }
     }
 

@@ -67,9 +67,14 @@
 //   attendant                 the task of a waiting room
 //   rooms room agenda         how one client waits, lock by lock
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
+//   withdrawals               what is still to be taken back of requests that are over
 //   retry client              what all of them share: patience; store, clock, counters
+//   stay                      what keeps a closed client from ending
+//   pending_calls             what may still come of calls that nobody has answered
+//   server_clocks             what is known of the servers' clocks
 //   store                     the seam: what a lock needs of a server, as requests and replies
 //   store/redis store/memory  who does it
+//   store/pipeline            the order in which calls go to one server
 //   script                    the scripts of lua/, their arguments and replies
 //   anchors                   what links a server's clock to the client's
 //   lease key clock options tls error
@@ -95,21 +100,25 @@ mod lease;
 mod lock;
 mod manager;
 mod options;
+mod pending_calls;
 mod replication;
 mod retry;
 mod room;
 mod rooms;
 #[cfg(feature = "redis")]
 mod script;
+mod server_clocks;
 mod service;
 #[cfg(test)]
 mod simulation;
 pub mod spin;
+mod stay;
 mod store;
 #[cfg(feature = "redis")]
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
+mod withdrawals;
 
 pub use answer::{Busy, Holder, Status, TryAcquire};
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};

@@ -270,7 +270,7 @@ impl Lock {
         let terms = self.options.terms(&self.client().options)?;
         let (keys, _) = self.place.clone()?;
         self.client().check_open()?;
-        self.service.start();
+        self.service.start()?;
         Ok((keys, terms))
     }
 

@@ -100,12 +100,14 @@ impl LockManager {
     /// One round trip to the server: for health checks.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Closed`](crate::Error::Closed).
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Closed`](crate::Error::Closed);
+    /// [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub async fn ping(&self) -> Result<()> {
         self.service.client().check_open()?;
+        self.service.start()?;
         self.service
             .client()
             .store

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use crate::agenda::{Agenda, Sight, Todo};
-use crate::client::{Client, Trail, count, locked};
+use crate::client::{Client, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::held::Held;
@@ -26,6 +26,7 @@ use crate::keeper::Keeper;
 use crate::key::{Keys, Request};
 use crate::lease::{Exchange, Terms, Ticket};
 use crate::options::JITTER;
+use crate::pending_calls::{PendingCall, PendingCalls};
 use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
 
@@ -69,7 +70,7 @@ struct Waiter {
     request: Request,
     terms: Terms,
     ticket: Option<Ticket>,
-    trail: Arc<Trail>,
+    calls: Arc<PendingCalls>,
     verdict: oneshot::Sender<Verdict>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<Tick>,
@@ -89,7 +90,8 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Asked {
     call: Acquire,
-    trail: Arc<Trail>,
+    calls: Arc<PendingCalls>,
+    pending: Arc<PendingCall>,
     about: About,
 }
 
@@ -128,25 +130,27 @@ impl Room {
         }
     }
 
+    /// Takes a request in, unless the client is closed: closing ends the wait of all who are here by then.
     pub(crate) fn join(
         &self,
         request: &Request,
         terms: Terms,
         ticket: Option<Ticket>,
-        trail: &Arc<Trail>,
-    ) -> oneshot::Receiver<Verdict> {
+        calls: &Arc<PendingCalls>,
+    ) -> Result<oneshot::Receiver<Verdict>> {
         let (verdict, receiver) = oneshot::channel();
         let waiter = Waiter {
             request: request.clone(),
             terms,
             ticket,
-            trail: Arc::clone(trail),
+            calls: Arc::clone(calls),
             verdict,
             free_at: None,
         };
         let mut state = locked(&self.state);
+        self.client.check_open()?;
         state.waiters.insert(request.number(), waiter);
-        receiver
+        Ok(receiver)
     }
 
     /// Takes a request out. Returns when the lock can next be free, if the request was still here.
@@ -182,7 +186,6 @@ impl Room {
     /// The call that asks for this request; `None` when it is not here any more.
     pub(crate) fn ask(&self, number: u64, question: bool) -> Option<Asked> {
         let (losses, lapse) = (self.client.losses(), self.client.lapse(&self.keys));
-        let not_after = self.client.not_after(&self.keys);
         let now = self.client.now();
         let state = &mut *locked(&self.state);
         let waiter = state.waiters.get(&number)?;
@@ -201,19 +204,20 @@ impl Room {
             state.agenda.question_by(now);
             self.call.notify_one();
         }
-        waiter.trail.sent(not_after);
+        let pending = PendingCalls::begin(&waiter.calls, &self.client.clocks);
         let call = Acquire {
             keys: Arc::clone(&self.keys),
             request: waiter.request.clone(),
             mode,
             lease: waiter.terms.lease(),
-            not_after,
+            not_after: Arc::<PendingCall>::clone(&pending),
             ticket: waiter.ticket,
             heartbeat: self.client.options.heartbeat,
         };
         Some(Asked {
             call,
-            trail: Arc::clone(&waiter.trail),
+            calls: Arc::clone(&waiter.calls),
+            pending,
             about: About {
                 number,
                 record: (mode != Mode::Wait).then_some(losses),
@@ -225,13 +229,18 @@ impl Room {
 
     /// Sends a call, and takes in what is answered.
     pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
-        let Asked { call, trail, about } = asked;
+        let Asked {
+            call,
+            calls,
+            pending,
+            about,
+        } = asked;
         let is_question = call.mode == Mode::Question;
         let request = call.request.clone();
-        let answer = self.client.acquire(call).await;
-        trail.answered(&answer);
-        if trail.has_ended() {
-            self.keeper.out(&self.keys, &request, true, &trail);
+        let answer = self.client.acquire(call, &pending).await;
+        if calls.was_withdrawn() {
+            // It may have run after the withdrawal.
+            self.keeper.withdraw(&self.keys, &request, true, &calls);
         }
         match answer {
             Ok(Answer { at, reply, .. }) => {
@@ -339,7 +348,7 @@ impl Room {
             Some(push) => {
                 let span = push.grant.request.grant();
                 // Without an anchor nobody can say here when it ends.
-                let deadline = self.client.local(from, push.grant.deadline, span);
+                let deadline = self.client.clocks.local(from, push.grant.deadline, span);
                 // No script grants for longer than that. But anybody with rights to the channel can publish.
                 let latest = self.client.now().after(span);
                 self.tell(&push.grant, deadline.filter(|deadline| *deadline <= latest));
@@ -365,7 +374,7 @@ impl Room {
 
     /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
     fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
-        // A closed client stays until the keeper knows of the hold, or of the `out`.
+        // A closed client stays until the keeper knows of the hold, or of the withdrawal.
         let _stay = self.keeper.stay();
         let number = grant.request.number();
         let now = self.client.now();
@@ -390,26 +399,24 @@ impl Room {
                 let lease = waiter.terms.grant();
                 self.client.note_lapse(&self.keys, deadline, lease);
             }
-            self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);
+            self.keeper
+                .withdraw(&self.keys, &grant.request, true, &waiter.calls);
             // A receiver that is gone has left its place too.
             let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));
             return Heard::Settled;
         }
+        let mut others = Vec::new();
         if !grant.request.is_owner() {
             // The lock is re-entrant for this owner's other requests, which need not wait for their turn.
             let same_owner = |(_, other): &(&u64, &Waiter)| other.request.owner() == grant.request.owner();
-            let others: Vec<u64> = state
-                .waiters
-                .iter()
-                .filter(same_owner)
-                .map(|(number, _)| *number)
-                .collect();
-            if !others.is_empty() {
-                state.agenda.ask(others);
-                self.call.notify_one();
-            }
+            others.extend(state.waiters.iter().filter(same_owner).map(|(number, _)| *number));
         }
+        let wakes = !others.is_empty();
+        state.agenda.ask(others);
         drop(state);
+        if wakes {
+            self.call.notify_one();
+        }
         count(&self.client.counters.acquired);
         if grant.pushed {
             count(&self.client.counters.handed_over);
@@ -418,7 +425,7 @@ impl Room {
             Arc::clone(&self.keys),
             grant,
             waiter.terms,
-            waiter.trail,
+            waiter.calls,
             self.client.clock,
             deadline,
         );
@@ -446,9 +453,8 @@ impl Room {
 
     /// Tells a waiter that left the room that it waited in vain, and takes it out of the queue.
     fn refuse(&self, waiter: Waiter, error: Error) {
-        let was_sent = waiter.trail.was_sent();
         self.keeper
-            .out(&self.keys, &waiter.request, was_sent, &waiter.trail);
+            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
         // A receiver that is gone has no need of it.
         let _ = waiter.verdict.send(Verdict::Done(Err(error)));
     }

@@ -125,7 +125,7 @@ impl Listener for Rooms {
     }
 
     fn replaced(&self, server: ServerId) {
-        self.client.forget_anchors(server);
+        self.client.clocks.forget(server);
         // The records may be gone, whatever is answered to calls of before.
         self.client.note_loss();
     }

@@ -6,13 +6,16 @@ mod texts;
 
 use std::fmt::{Display, Write};
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
+use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    ReleaseWhat, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    Stamp, Withdraw, Withdrawn,
 };
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast path has the rest of the
@@ -22,6 +25,8 @@ pub(crate) struct Script {
     #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
+    /// What servers know it by, once that was reckoned.
+    pub(crate) sha: OnceLock<String>,
 }
 
 /// The clock first, since tests put another in its place.
@@ -30,16 +35,29 @@ pub(crate) const CLOCK: &str = include_str!("../lua/lib/clock.lua");
 
 pub(crate) static ACQUIRE: Script = Script::new("acquire", texts::ACQUIRE);
 pub(crate) static RELEASE: Script = Script::new("release", texts::RELEASE);
+pub(crate) static WITHDRAW: Script = Script::new("withdraw", texts::WITHDRAW);
 pub(crate) static RENEW: Script = Script::new("renew", texts::RENEW);
 pub(crate) static INSPECT: Script = Script::new("inspect", texts::INSPECT);
 pub(crate) static SPIN_ACQUIRE: Script = Script::new("spin_acquire", texts::SPIN_ACQUIRE);
 pub(crate) static SPIN_RELEASE: Script = Script::new("spin_release", texts::SPIN_RELEASE);
 
-pub(crate) static ALL: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &SPIN_ACQUIRE, &SPIN_RELEASE];
+pub(crate) static ALL: [&Script; 7] = [
+    &ACQUIRE,
+    &RELEASE,
+    &WITHDRAW,
+    &RENEW,
+    &INSPECT,
+    &SPIN_ACQUIRE,
+    &SPIN_RELEASE,
+];
 
 impl Script {
-    const fn new(name: &'static str, text: &'static str) -> Script {
-        Script { name, text }
+    pub(crate) const fn new(name: &'static str, text: &'static str) -> Script {
+        Script {
+            name,
+            text,
+            sha: OnceLock::new(),
+        }
     }
 
     /// The same script under another clock.
@@ -92,6 +110,8 @@ pub(crate) struct Invocation {
     pub(crate) text: String,
     /// Where each word is: the number of keys, the keys, the arguments.
     pub(crate) words: Vec<Range<usize>>,
+    /// Which of them says by when the call must have run, if one does, and who tells.
+    not_after: Option<(usize, Arc<dyn Stamp>)>,
 }
 
 impl Invocation {
@@ -102,6 +122,7 @@ impl Invocation {
             // Enough for the arguments too, unless the lock's name is very long.
             text: String::with_capacity(keys_len + 256),
             words: Vec::with_capacity(12),
+            not_after: None,
         };
         keys.iter().fold(invocation.with(keys.len()), Invocation::with)
     }
@@ -117,6 +138,22 @@ impl Invocation {
     /// The same with a lease of at most a day, in ms, in the width that it is kept in.
     fn with_lease(self, lease: Duration) -> Invocation {
         self.with(format_args!("{:08}", millis(lease)))
+    }
+
+    /// The same with room for the server time past which the call must do nothing, always in 13 digits: it is told when the
+    /// call is written.
+    fn with_not_after(mut self, not_after: &Arc<dyn Stamp>) -> Invocation {
+        self.not_after = Some((self.words.len(), Arc::clone(not_after)));
+        self.with(format_args!("{:013}", 0))
+    }
+
+    /// Has it say by when it must have run, now that it is written. `None`: it is not to be written any more.
+    pub(crate) fn stamped(mut self, to: ServerId) -> Option<Invocation> {
+        if let Some((word, not_after)) = &self.not_after {
+            let digits = format!("{:013}", not_after.written(to)?.ms());
+            self.text.replace_range(self.words[*word].clone(), &digits);
+        }
+        Some(self)
     }
 
     /// The same with the channels of a lock's waiters, as scripts are told of them: after a letter for the way.
@@ -151,10 +188,9 @@ pub(crate) trait Operation: Send + 'static {
     /// A key of the lock that is called for: any, since all of a lock are in one slot.
     fn key(&self) -> &str;
 
-    /// Whether others go first while the server has much to do: what asks for a lock, and whatever must stay behind the
-    /// same request's earlier calls. What keeps a hold never waits.
-    fn gives_way(&self) -> bool {
-        false
+    /// Which of those that wait to be sent go first.
+    fn priority(&self) -> Priority {
+        Priority::Keep
     }
 
     fn invocation(&self, way: Publishing) -> Invocation;
@@ -187,7 +223,7 @@ impl Acquire {
             .with(&self.request)
             .with(mode)
             .with_lease(self.lease)
-            .with(format_args!("{:013}", self.not_after.ms()))
+            .with_not_after(&self.not_after)
             .with(millis(self.heartbeat))
             .with_address(way, &self.keys);
         match self.ticket {
@@ -204,8 +240,8 @@ impl Operation for Acquire {
         &self.keys.lock
     }
 
-    fn gives_way(&self) -> bool {
-        true
+    fn priority(&self) -> Priority {
+        Priority::Ask
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {
@@ -263,7 +299,6 @@ impl Release {
         let invocation = invocation.with(&self.request);
         let invocation = match self.what {
             ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
-            ReleaseWhat::Out => invocation.with("out").with(""),
             ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
         };
         invocation.with_address(way, &self.keys)
@@ -277,8 +312,8 @@ impl Operation for Release {
         &self.keys.lock
     }
 
-    fn gives_way(&self) -> bool {
-        true
+    fn priority(&self) -> Priority {
+        Priority::End
     }
 
     fn invocation(&self, way: Publishing) -> Invocation {
@@ -315,6 +350,58 @@ impl Operation for Release {
                 more: words.flag()?,
             },
         ))
+    }
+}
+
+impl Withdraw {
+    /// An invocation with the arguments of this call.
+    fn told_to(&self, mut invocation: Invocation, way: Publishing) -> Invocation {
+        let start = invocation.text.len();
+        for request in &self.requests {
+            let space = if invocation.text.len() > start { " " } else { "" };
+            write!(invocation.text, "{space}{request}").expect("a string takes what it is given");
+        }
+        invocation.words.push(start..invocation.text.len());
+        invocation.with_address(way, &self.keys)
+    }
+}
+
+impl Operation for Withdraw {
+    type Reply = Withdrawn;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn invocation(&self, way: Publishing) -> Invocation {
+        let keys = &self.keys;
+        self.told_to(
+            Invocation::new(&WITHDRAW, &[&keys.lock, &keys.queue, &keys.clients]),
+            way,
+        )
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn invocation_alone(&self, way: Publishing) -> Invocation {
+        self.told_to(Invocation::new(&WITHDRAW, &[&self.keys.lock]), way)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Withdrawn), ReplyError> {
+        let mut words = Words::of(reply, self.requests[0].as_str())?;
+        match words.status {
+            1 => words.skip(1),
+            5 => return Err(ReplyError::Elsewhere),
+            _ => return Err(words.malformed()),
+        }
+        let more = words.flag()?;
+        Ok((words.now, Withdrawn { more }))
     }
 }
 
@@ -390,8 +477,8 @@ impl Operation for SpinAcquire {
         &self.keys.lock
     }
 
-    fn gives_way(&self) -> bool {
-        true
+    fn priority(&self) -> Priority {
+        Priority::Ask
     }
 
     fn invocation(&self, _: Publishing) -> Invocation {
@@ -417,6 +504,10 @@ impl Operation for SpinRelease {
 
     fn key(&self) -> &str {
         &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
     }
 
     fn invocation(&self, _: Publishing) -> Invocation {

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
-
-use crate::client::Client;
+use crate::client::{Client, runtime};
+use crate::error::Result;
 use crate::keeper::Keeper;
 use crate::key::ClientId;
 use crate::options::ManagerOptions;
@@ -47,16 +46,18 @@ impl Service {
         self.rooms.keeper()
     }
 
-    /// Starts the keeper, on the runtime of the first call.
-    pub(crate) fn start(&self) {
-        if self.client().is_settled() || !self.client().settle_on(Handle::current()) {
-            return;
+    /// Starts the keeper, on the runtime of the first call. Each call comes by here, and each needs a runtime.
+    pub(crate) fn start(&self) -> Result<()> {
+        let runtime = runtime()?;
+        if self.client().is_settled() || !self.client().settle_on(runtime) {
+            return Ok(());
         }
         let running = Running(Arc::clone(&self.rooms));
         self.client().spawn(async move {
             Arc::clone(running.0.keeper()).run().await;
             drop(running);
         });
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
-//! The client code above the [`Store`](crate::store::Store), under a network, processes and a server that do their worst.
+//! The client code, from its face to the [pipeline](crate::store::pipeline) of its connections, under a network, processes
+//! and a server that do their worst.
 //!
 //! Each seed is one small world: clients whose tasks ask for locks in all ways and give them back in all ways, on the
 //! in-memory store, whose rules are those of the scripts. Between them lies a network that delays, loses and repeats,
-//! connections that break and come back, processes that stand still or die, a server that refuses, stalls or forgets,
-//! whose clock goes faster than those of the clients or is set back. Then all is calm, and nothing may be left. Time is
-//! tokio's paused clock, and everything is drawn from the seed: the same seed gives the same history.
+//! connections that break and come back, processes that stand still or die, a server that refuses, stalls or forgets
+//! (everything, or the scripts alone), whose clock goes faster than those of the clients or is set back. Then all is calm,
+//! and nothing may be left. Time is tokio's paused clock, and everything is drawn from the seed: the same seed gives the same
+//! history.
 //!
 //! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody waits, in
 //! `idleness`; what must be true at the end, in `World::quiet_end`.
@@ -30,21 +32,22 @@
 //! | … and after the interval, when the TTL is longer | 16 of 1,565 | free |
 //! | an earlier question wakes the attendant | 672 of 1,872 | free |
 //! | a room asks once it has subscribed | 61 of 1,165 | free |
-//! | the `out` of a cancelled wait | 1,124 of 2,175 | unused |
+//! | the withdrawal of a cancelled wait | 7,213 of 12,538 | lost its place, taken for dead, unused |
 //! | the release of a grant that nobody reads, or a guard that is dropped | 2,829 of 4,081 | unused |
-//! | the late `out` after unanswered calls | 3 of 1,840 | unused |
-//! | an acquire's `not_after` | 632 of 1,395 | errands that never end, unused |
+//! | the late withdrawal after unanswered calls | 1 of 7,831 | unused |
+//! | no call is written after the end of its request | 5 of 8,891 | overtaken, lost its place, unused |
+//! | an acquire's `not_after` | 49 of 15,367 | unused |
 //! | the anchor of a push: its deadline is receipt + claim window | 12 of 1,475 | two at once, no hold on the server |
 //! | deadlines counted from sending, less drift and margin: they are from receipt | 16 of 1,368 | two at once |
 //! | the local clock ends a hold | 48 of 1,494 | two at once |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
-//! *Free* and *unused* are the delays of `idleness`. What another rule makes up for is not noticed: the `out` after a
-//! release and that of a cancelled try (the late one follows), that who finds its place lost has the others ask (so does
-//! `gone`), that a grant with too little left is given up (its guard ends in time by itself), that a question tells of
-//! another grant of the client (so does its own question). Nor is what costs only a place in the queue, in worlds in which
-//! anything else goes wrong than leases that run out; nor an unseen subscription, since a client that is deaf counts as
-//! held up for good.
+//! *Free* and *unused* are the delays of `idleness`. What another rule makes up for is not noticed: the withdrawal after a
+//! release, that of a cancelled try, and that of what was answered after one (the late one follows), that who finds its place
+//! lost has the others ask (so does `gone`), that a grant with too little left is given up (its guard ends in time by
+//! itself), that a question tells of another grant of the client (so does its own question). Nor is what costs only a place
+//! in the queue, in worlds in which anything else goes wrong than leases that run out; nor an unseen subscription, since a
+//! client that is deaf counts as held up for good.
 
 mod crowd;
 mod ear;
@@ -62,3 +65,4 @@ mod server;
 mod tally;
 mod tests;
 mod user;
+mod wire;

@@ -104,7 +104,8 @@ impl SpinLock {
     /// Gives one hold back.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it was not held any more; [`Error::Unavailable`], [`Error::Refused`], [`Error::Closed`].
+    /// [`Error::Lost`] when it was not held any more; [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`],
+    /// [`Error::Closed`].
     ///
     /// # Cancel safety
     /// None: a dropped call may have given the hold back or not.
@@ -133,7 +134,7 @@ impl SpinLock {
     fn open(&self) -> Result<Arc<Keys>> {
         let keys = self.keys.clone()?;
         self.service.client().check_open()?;
-        self.service.start();
+        self.service.start()?;
         Ok(keys)
     }
 }

@@ -5,6 +5,8 @@
 //! first one did. A reply that does not come means *unknown*, never "not done".
 
 pub(crate) mod memory;
+#[cfg(any(feature = "redis", test))]
+pub(crate) mod pipeline;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(test)]
@@ -74,6 +76,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
 
     fn acquire(&self, call: Acquire) -> Call<Acquired>;
     fn release(&self, call: Release) -> Call<Released>;
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
 
     /// Renews, and waits until those have that whom the store was made for, but for no longer than `within`. Where there are
@@ -106,6 +109,21 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Ends all connections. Calls that are under way or come later fail with [`Failure::Closed`].
     fn close(&self);
+}
+
+/// By when an acquire must have run, which is told when the call is written: what waits for its turn in this process is
+/// not late for it.
+pub(crate) trait Stamp: fmt::Debug + Send + Sync {
+    /// The call is written now, to this server. Returns the server time past which it must do nothing; `None` if it is not
+    /// to be written any more. A call may be written several times, if it was not executed before.
+    fn written(&self, to: ServerId) -> Option<ServerTime>;
+}
+
+/// One that was told before.
+impl Stamp for ServerTime {
+    fn written(&self, _: ServerId) -> Option<ServerTime> {
+        Some(*self)
+    }
 }
 
 /// A renewal that nobody was asked to confirm.
@@ -150,8 +168,8 @@ pub(crate) struct Acquire {
     pub(crate) request: Request,
     pub(crate) mode: Mode,
     pub(crate) lease: Duration,
-    /// Server time past which this call must do nothing new.
-    pub(crate) not_after: ServerTime,
+    /// Tells past which server time this call must do nothing new.
+    pub(crate) not_after: Arc<dyn Stamp>,
     /// The place that the request had before.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) heartbeat: Duration,
@@ -163,7 +181,7 @@ pub(crate) enum Acquired {
     Granted(Grant),
     /// Somebody else holds.
     Contended(Contended),
-    /// The call arrived after its `not_after`: nothing was done.
+    /// The call ran after its `not_after`: nothing was done.
     Late,
     /// The client has no record: nothing was done, and all requests of its room must come back with their tickets.
     Gone {
@@ -215,11 +233,26 @@ pub(crate) struct Release {
 pub(crate) enum ReleaseWhat {
     /// The grant with this fence, and nothing else of the request: never a queue entry, never a newer grant.
     Grant(Fence),
-    /// Whatever the request has, for good: only when its id is never used again.
-    Out,
     /// Every hold under this fence, whoever has it (the request only names the call).
     Force(Fence),
 }
+
+/// Takes back whatever these requests of one client have, queue entries and holds, for good: they are never used again.
+#[derive(Clone, Debug)]
+pub(crate) struct Withdraw {
+    pub(crate) keys: Arc<Keys>,
+    /// One at least, and [`MAX_WITHDRAWN`] at most.
+    pub(crate) requests: Vec<Request>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Withdrawn {
+    /// So many unreachable waiters were removed that a hand-over stopped half-way: call again.
+    pub(crate) more: bool,
+}
+
+/// How many requests one call withdraws at most: one or two ms of the server.
+pub(crate) const MAX_WITHDRAWN: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {

@@ -6,11 +6,14 @@
 
 mod support;
 
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager};
+use fairlock::spin::SpinLock;
+use fairlock::{Error, Lock, LockManager, Result};
+use futures_util::FutureExt;
 use support::{Ground, eventually, on_both, on_both_in_parallel};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
@@ -31,6 +34,7 @@ on_both_in_parallel! {
     waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others,
     a_guard_dropped_outside_a_runtime_is_released,
     a_wait_dropped_outside_a_runtime_leaves_nothing,
+    a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
 }
 
 /// Far less than a lease, a claim window or a room's timer: whoever waited for one of those is found out.
@@ -303,6 +307,36 @@ async fn a_wait_dropped_outside_a_runtime_leaves_nothing(ground: Ground) {
     guard.release().await.unwrap();
     assert_free(&here, "a").await;
     std::thread::spawn(move || drop(there)).join().unwrap();
+}
+
+/// What a call says at its first poll.
+fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
+    matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
+}
+
+async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(ground: Ground) {
+    let locks = ground.client().await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let there = locks.clone();
+    let outside = std::thread::spawn(move || {
+        let lock = there.lock("b");
+        assert!(refused(lock.acquire()));
+        assert!(refused(lock.acquire_timeout(SOON)));
+        assert!(refused(lock.try_acquire()));
+        assert!(refused(lock.status()));
+        assert!(refused(lock.force_release(guard.fence())));
+        assert!(refused(lock.with(async |_| ())));
+        assert!(refused(there.ping()));
+        assert!(refused(SpinLock::new(&there, "b").try_lock(SOON, SOON)));
+        assert!(refused(SpinLock::new(&there, "b").unlock()));
+        assert!(refused(guard.run(async {})));
+        assert!(refused(guard.renew()));
+        assert!(guard.check().is_ok());
+        assert!(refused(guard.release()));
+    });
+    outside.join().unwrap();
+    assert_free(&locks, "a").await;
+    assert_free(&locks, "b").await;
 }
 
 mod on_a_real_server {

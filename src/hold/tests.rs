@@ -1,5 +1,9 @@
 //! A hold by itself: nobody renews it, and nobody looks.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Wake};
+use std::thread;
+
 use tokio::time::sleep;
 
 use super::*;
@@ -28,7 +32,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         keys,
         &grant,
         terms,
-        Arc::default(),
+        PendingCalls::new(LEASE),
         clock,
         Tick::ZERO.after(LEASE),
     )
@@ -47,6 +51,57 @@ async fn it_is_lost_at_its_deadline_though_nobody_looks() {
     let lost = tokio::time::timeout(LEASE, hold.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::Expired);
     assert_eq!(hold.clock.now(), hold.deadline());
+}
+
+/// Wakes nobody, and tells that it did.
+#[derive(Default)]
+struct Told(AtomicBool);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// On two threads, again and again.
+#[tokio::test(start_paused = true)]
+async fn who_begins_to_watch_as_it_ends_is_told() {
+    for _ in 0..5_000 {
+        let hold = hold(None);
+        let at_once = AtomicUsize::new(0);
+        let meet = || {
+            at_once.fetch_add(1, Ordering::SeqCst);
+            // They should meet, so they spin; but there may be one processor for both.
+            for spins in 0.. {
+                if at_once.load(Ordering::SeqCst) == 2 {
+                    break;
+                }
+                if spins > 10_000 {
+                    thread::yield_now();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                meet();
+                hold.end(LostReason::Released);
+            });
+            let told = Arc::new(Told::default());
+            let mut lost = Box::pin(hold.lost());
+            meet();
+            let waker = Arc::clone(&told).into();
+            let watching = lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+            while !hold.is_over() {
+                thread::yield_now();
+            }
+            // It is ended, and then who watches is told.
+            let patience = std::time::Instant::now();
+            while watching && !told.0.load(Ordering::SeqCst) {
+                assert!(patience.elapsed() < Duration::from_secs(5), "nobody was told");
+                thread::yield_now();
+            }
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,22 @@
 //! What the keeper finds out when it renews.
 
+use std::task::{Context, Wake};
+
 use futures_util::FutureExt;
 use tokio::time::{advance, sleep};
 
 use super::*;
+use crate::held::Held;
+use crate::key::ClientId;
+use crate::lease::Terms;
+use crate::options::{LockOptions, ManagerOptions};
+use crate::pending_calls::PendingCall;
+use crate::room::Verdict;
+use crate::rooms::Relay;
+use crate::service::Service;
 use crate::store::scripted::{Fate, client};
-use crate::store::{Acquire, Acquired, Mode};
-use crate::{LockManager, MemoryStore};
+use crate::store::{Acquire, Acquired, Grant, Inspect, Mode, Push, ServerId, Stamp, Store};
+use crate::{LeaseState, LockManager, MemoryStore, Owner};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -29,6 +39,17 @@ async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
     assert!(guard.check().is_ok());
     sleep(Duration::from_secs(2)).await;
     assert_eq!(guard.check().unwrap_err().reason(), LostReason::Taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_goes_unanswered_leaves_doubt() {
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    seen.swallow_renewals();
+    sleep(LEASE / 3).await;
+    assert_eq!(guard.lease().state(), LeaseState::Held);
+    sleep(LEASE / 4).await;
+    assert_eq!(guard.lease().state(), LeaseState::InDoubt);
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,35 +122,14 @@ async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     assert_eq!(tasks(), 0);
 }
 
-/// Withdraws a request, of which this is to become; returns how often that was tried.
-async fn withdrawn(fate: Fate) -> usize {
-    let (locks, seen) = client(&MemoryStore::new(), &[fate]);
-    let request = Request::new(&locks.service().client().id, LEASE, 1, None);
-    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
-    let keeper = locks.service().keeper();
-    keeper.out(&keys, &request, true, &Arc::default());
-    keeper.drained().await;
-    seen.releases()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_withdrawal_that_the_server_refuses_is_not_repeated() {
-    assert_eq!(withdrawn(Fate::Refused).await, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_withdrawal_that_was_cut_short_is_repeated() {
-    assert_eq!(withdrawn(Fate::CutShort).await, 2);
-}
-
 /// What the waiter that this hold was granted to had asked before.
-fn question(hold: &Hold, not_after: ServerTime) -> Acquire {
+fn question(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     Acquire {
         keys: Arc::clone(&hold.keys),
         request: hold.request.clone(),
         mode: Mode::Open,
         lease: LEASE,
-        not_after,
+        not_after: Arc::<PendingCall>::clone(pending),
         ticket: None,
         heartbeat: LEASE,
     }
@@ -143,8 +143,8 @@ async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_an
     let service = locks.service();
     let hold = service.keeper().held().remove(0);
     stand_still(LEASE);
-    let not_after = service.client().not_after(&hold.keys);
-    let asked = service.client().acquire(question(&hold, not_after));
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let asked = service.client().acquire(question(&hold, &pending), &pending);
     let answer = asked.now_or_never();
     assert!(
         matches!(
@@ -162,25 +162,45 @@ async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_an
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
 
-/// It is taken down as sent before the release, runs after it, and is answered before it is.
+/// It is written before the release, runs after it, and is answered before it is.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let service = locks.service();
     let hold = service.keeper().held().remove(0);
-    let not_after = service.client().not_after(&hold.keys);
-    hold.trail.sent(not_after);
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let not_after = pending.written(ServerId::default()).unwrap();
+    let call = Acquire {
+        not_after: Arc::new(not_after),
+        ..question(&hold, &pending)
+    };
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(500)).await;
-    let answer = service.client().acquire(question(&hold, not_after)).await;
+    let answer = service.client().acquire(call, &pending).await;
     assert!(
         matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
         "{answer:?}"
     );
-    hold.trail.answered(&answer);
     release.await.unwrap().unwrap();
     service.keeper().drained().await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+}
+
+/// It waits for its turn to be written as the release is.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_has_not_been_written_as_the_release_begins_is_not() {
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(500)).await;
+    let asked = service.client().acquire(question(&hold, &pending), &pending);
+    assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
+    release.await.unwrap().unwrap();
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
@@ -216,4 +236,132 @@ async fn a_closed_client_renews_what_it_holds() {
     assert!(locks.close().await.is_err(), "it holds a lock");
     sleep(3 * guard.lease().length()).await;
     assert!(guard.check().is_ok());
+}
+
+/// A future that goes on whenever it is woken: at once, and within whatever woke it.
+struct AtOnce<F>(Mutex<Option<Pin<Box<F>>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> AtOnce<F> {
+    fn begin(future: F) -> Arc<AtOnce<F>> {
+        let begun = Arc::new(AtOnce(Mutex::new(Some(Box::pin(future)))));
+        Arc::clone(&begun).wake();
+        begun
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.try_lock().is_ok_and(|future| future.is_none())
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
+    fn wake(self: Arc<Self>) {
+        // It is locked while it goes on: then it goes on anyway, in these tests.
+        let Ok(mut future) = self.0.try_lock() else { return };
+        let waker = Arc::clone(&self).into();
+        if let Some(going) = future.as_mut() {
+            if going.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                *future = None;
+            }
+        }
+    }
+}
+
+/// A client whose keeper is not started yet, and a grant of the lock to it.
+async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Grant) {
+    let relay = Arc::new(Relay::default());
+    let listener = Arc::downgrade(&relay);
+    let store = MemoryStore::new().connect(listener);
+    let first = store.time().await.unwrap();
+    let service = Service::new(
+        relay,
+        ClientId::random(),
+        store,
+        ManagerOptions::default(),
+        &first,
+    );
+    let (client, keys) = (service.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let request = client.next_request(&terms, owner);
+    let calls = PendingCalls::new(LEASE);
+    let pending = PendingCalls::begin(&calls, &client.clocks);
+    let call = Acquire {
+        keys: Arc::clone(&keys),
+        request,
+        mode: Mode::Open,
+        lease: LEASE,
+        not_after: Arc::<PendingCall>::clone(&pending),
+        ticket: None,
+        heartbeat: LEASE,
+    };
+    let Acquired::Granted(grant) = client.acquire(call, &pending).await.unwrap().reply else {
+        panic!("it is free");
+    };
+    (service, keys, terms, grant)
+}
+
+/// Whether the server keeps the lock for somebody.
+async fn is_held(service: &Service, keys: &Arc<Keys>, terms: &Terms) -> bool {
+    let client = service.client();
+    let call = Inspect {
+        keys: Arc::clone(keys),
+        request: client.next_request(terms, None),
+    };
+    client.store.inspect(call).await.unwrap().reply.holder.is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_release() {
+    let (service, keys, terms, grant) = granted_once(None).await;
+    let (client, keeper) = (service.client(), service.keeper());
+    let deadline = client.now().after(LEASE);
+    let calls = PendingCalls::new(LEASE);
+    let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
+    let held = Held::new(hold, keeper);
+    let task = AtOnce::begin(Arc::clone(keeper).run());
+    service.rooms().close();
+    assert!(!task.has_ended());
+    // The keeper looks whether all is done as soon as the hold has left its schedule.
+    drop(held);
+    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold() {
+    let owner = Owner::new();
+    let (service, keys, terms, grant) = granted_once(Some(&owner)).await;
+    let (client, keeper) = (service.client(), service.keeper());
+    let channel = keys.channel_of(&client.id);
+    let join = |request: &Request| {
+        let calls = PendingCalls::new(LEASE);
+        service.rooms().enter(&keys, &channel, |room| {
+            room.join(request, terms, None, &calls).unwrap()
+        })
+    };
+    let (room, mut verdict) = join(&grant.request);
+    let _other = join(&client.next_request(&terms, Some(&owner)));
+    let task = AtOnce::begin(Arc::clone(keeper).run());
+    // As soon as the waiter has left its room, and the owner's other one is to be asked for.
+    let (rooms, called) = (Arc::clone(service.rooms()), Arc::clone(&room));
+    let _closing = AtOnce::begin(async move {
+        called.call.notified().await;
+        // As the last of a manager's clones does when it goes.
+        rooms.close();
+        rooms.keeper().wake_if_closing();
+    });
+    assert!(!client.is_closed());
+    let now = client.clocks.server_time(ServerId::default());
+    let push = Push::write(&Grant {
+        deadline: now.after(grant.request.grant()),
+        pushed: true,
+        ..grant
+    });
+    room.pushed(ServerId::default(), &push);
+    assert!(client.is_closed());
+
+    let Ok(Verdict::Done(Ok(held))) = verdict.try_recv() else {
+        panic!("it is granted the lock");
+    };
+    assert!(!task.has_ended());
+    drop(held);
+    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
 }

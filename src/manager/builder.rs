@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 
 use super::LockManager;
 #[cfg(feature = "redis")]
-use crate::client::as_error;
+use crate::client::{as_error, runtime};
 use crate::error::{Invalid, Result};
 use crate::key::ClientId;
 use crate::options::{Durability, ManagerOptions};
@@ -158,6 +158,7 @@ impl LockManagerBuilder {
         use crate::store::redis::{self, Options};
 
         self.options.check()?;
+        runtime()?;
         let relay = Arc::new(Relay::default());
         let listener = Arc::downgrade(&relay);
         let options = Options {
@@ -170,7 +171,7 @@ impl LockManagerBuilder {
         let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
         let first = store.time().await.map_err(as_error)?;
         let service = Service::new(relay, ClientId::random(), store, self.options, &first);
-        service.start();
+        service.start()?;
         Ok(LockManager::of(service))
     }
 

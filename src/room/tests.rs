@@ -14,6 +14,7 @@ use crate::key::ClientId;
 use crate::lease::{Exchange, NOT_AFTER, ServerTime};
 use crate::options::LockOptions;
 use crate::rooms::Rooms;
+use crate::store::Stamp;
 use crate::store::{Contended, Grant, Listener};
 use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
 
@@ -63,8 +64,8 @@ impl Scene {
         let client = self.rooms().client();
         let terms = LockOptions::default().terms(&client.options).unwrap();
         let request = client.next_request(&terms, None);
-        let trail = Arc::new(Trail::default());
-        let verdict = self.room().join(&request, terms, None, &trail);
+        let calls = PendingCalls::new(terms.lease());
+        let verdict = self.room().join(&request, terms, None, &calls).unwrap();
         (request, verdict)
     }
 
@@ -376,8 +377,8 @@ async fn a_question_that_comes_too_late_prolongs_nothing() {
     let room = scene.room();
     let first = room.first().unwrap();
     let mut asked = room.ask(first, true).unwrap();
-    asked.call.not_after = ServerTime::default();
-    assert_eq!(room.send(asked).await.unwrap().0, Heard::Again);
+    asked.call.not_after = Arc::new(ServerTime::default());
+    assert!(room.send(asked).await.is_err());
     assert_eq!(room.ask(first, false).unwrap().call.mode, Mode::Open);
 }
 
@@ -451,7 +452,8 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
         let request = client.next_request(&terms, None);
         verdicts.push((
             request.number(),
-            room.join(&request, terms, ticket, &Arc::new(Trail::default())),
+            room.join(&request, terms, ticket, &PendingCalls::new(terms.lease()))
+                .unwrap(),
         ));
     }
     let turns: Vec<u64> = std::iter::from_fn(|| {
@@ -491,23 +493,27 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
             ..contended()
         };
         let client = scene.rooms().client();
-        let at = exchange(client.now(), client.server_time(&keys()));
+        let at = exchange(client.now(), client.clocks.server_time(ServerId::default()));
         room.heard(about, &at, Acquired::Contended(reply));
         settle().await;
         assert_eq!(scene.store.queued(), room.numbers().len(), "{is_here}");
     }
 }
 
-/// It is taken down as sent, and then another thread is faster.
+/// It has waited for its turn, or it was being written and then another thread was faster.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_is_sent_after_the_end_of_its_request_leaves_nothing() {
+async fn a_question_that_would_run_after_the_end_of_its_request_leaves_nothing() {
     // Its hold was released, or its caller stopped waiting.
-    for was_granted in [true, false] {
+    for (was_granted, was_written) in [(true, true), (true, false), (false, true), (false, false)] {
         let scene = Scene::new();
         let mut guard = scene.other.acquire().await.unwrap();
         let waiter = scene.waiter().await;
         let room = scene.room();
-        let asked = room.ask(room.first().unwrap(), true).unwrap();
+        let mut asked = room.ask(room.first().unwrap(), true).unwrap();
+        if was_written {
+            let not_after = asked.pending.written(ServerId::default()).unwrap();
+            asked.call.not_after = Arc::new(not_after);
+        }
         if was_granted {
             handed_over(guard, waiter).await;
             guard = scene.other.acquire().await.unwrap();
@@ -516,12 +522,13 @@ async fn a_question_that_is_sent_after_the_end_of_its_request_leaves_nothing() {
         }
         settle().await;
         assert_eq!(scene.store.queued(), 0);
-        room.send(asked).await.unwrap();
+        let case = format!("granted: {was_granted}, written: {was_written}");
+        assert_eq!(room.send(asked).await.is_ok(), was_written, "{case}");
         settle().await;
-        assert_eq!(scene.store.queued(), 0, "granted: {was_granted}");
+        assert_eq!(scene.store.queued(), 0, "{case}");
         released(guard).await;
         let tried = scene.other.try_acquire().await.unwrap();
-        assert!(tried.acquired().is_some(), "granted: {was_granted}");
+        assert!(tried.acquired().is_some(), "{case}");
     }
 }
 
@@ -532,8 +539,10 @@ async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_ti
     let guard = scene.other.acquire().await.unwrap();
     let (client, room) = (scene.rooms().client(), scene.room());
     let (request, _verdict) = scene.newcomer();
-    let Asked { call, about, .. } = room.ask(request.number(), false).unwrap();
-    let answer = client.acquire(call).await.unwrap();
+    let Asked {
+        call, pending, about, ..
+    } = room.ask(request.number(), false).unwrap();
+    let answer = client.acquire(call, &pending).await.unwrap();
     let next = tokio::spawn(scene.other.acquire());
     settle().await;
     released(guard).await;
@@ -558,7 +567,10 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     let request = locked(&room.state).waiters[&first].request.clone();
     let push = Push::write(&Grant {
         fence: guard.fence(),
-        deadline: client.server_time(&keys()).after(request.grant()),
+        deadline: client
+            .clocks
+            .server_time(ServerId::default())
+            .after(request.grant()),
         pushed: true,
         request,
     });
@@ -600,6 +612,19 @@ async fn who_stops_waiting_as_the_lease_ends_is_not_told_to_try_again_at_once() 
         panic!("{ended:?}");
     };
     assert_eq!(retry_after, Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_enters_a_room_of_a_closed_client() {
+    let scene = Scene::new();
+    let room = scene.room();
+    let client = scene.rooms().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let request = client.next_request(&terms, None);
+    scene.locks.close().await.unwrap();
+    let joined = room.join(&request, terms, None, &PendingCalls::new(terms.lease()));
+    assert!(matches!(joined, Err(Error::Closed)));
+    assert!(room.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

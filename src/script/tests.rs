@@ -20,7 +20,7 @@ fn invocations() -> Vec<Invocation> {
             request: request.clone(),
             mode: Mode::Wait,
             lease,
-            not_after: ServerTime::MAX,
+            not_after: Arc::new(ServerTime::MAX),
             ticket: Some(Ticket(1)),
             heartbeat: lease,
         }
@@ -28,7 +28,12 @@ fn invocations() -> Vec<Invocation> {
         Release {
             keys: keys.clone(),
             request: request.clone(),
-            what: ReleaseWhat::Out,
+            what: ReleaseWhat::Grant(fence),
+        }
+        .invocation(Publishing::Plain),
+        Withdraw {
+            keys: keys.clone(),
+            requests: vec![request.clone()],
         }
         .invocation(Publishing::Plain),
         Renew {
@@ -67,7 +72,7 @@ fn indices(lines: &[&str], array: &str) -> Vec<String> {
 #[test]
 fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
     for invocation in invocations() {
-        let Script { name, text } = invocation.script;
+        let Script { name, text, .. } = invocation.script;
         let (comments, code): (Vec<_>, Vec<_>) =
             text.lines().partition(|line| line.trim_start().starts_with("--"));
         let (keys, args) = invocation.keys_and_args();
@@ -85,7 +90,7 @@ fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
 
 #[test]
 fn keys_and_arguments_are_named_in_one_block_alone() {
-    for Script { name, text } in ALL {
+    for Script { name, text, .. } in ALL {
         let named = |line: &str| line.contains("KEYS[") || line.contains("ARGV[");
         let first = text.lines().position(named).unwrap();
         let block: Vec<_> = text
@@ -113,4 +118,25 @@ fn every_script_has_an_operation() {
         .collect();
     let all: Vec<_> = ALL.iter().map(|script| script.name).collect();
     assert_eq!(called, all);
+}
+
+#[test]
+fn a_question_to_the_record_is_never_a_call_for_the_lock_alone() {
+    for (mode, goes_alone) in [
+        (Mode::Try, true),
+        (Mode::Wait, true),
+        (Mode::Open, true),
+        (Mode::Question, false),
+    ] {
+        let call = Acquire {
+            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
+            request: Request::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None),
+            mode,
+            lease: Duration::from_secs(30),
+            not_after: Arc::new(ServerTime::MAX),
+            ticket: None,
+            heartbeat: Duration::from_secs(15),
+        };
+        assert_eq!(call.goes_alone(), goes_alone, "{mode:?}");
+    }
 }

@@ -20,7 +20,16 @@ pub(crate) const RELEASE: &str = joined!(
     "lib/lock.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
-    "release_slow.lua"
+    "release_slow.lua",
+    "lib/pass_on.lua"
+);
+pub(crate) const WITHDRAW: &str = joined!(
+    "lib/line.lua",
+    "lib/lock.lua",
+    "lib/holds.lua",
+    "lib/hand_over.lua",
+    "withdraw.lua",
+    "lib/pass_on.lua"
 );
 pub(crate) const RENEW: &str = joined!("lib/line.lua", "lib/holds.lua", "renew.lua");
 pub(crate) const INSPECT: &str = joined!("lib/line.lua", "lib/holds.lua", "inspect.lua");

@@ -115,6 +115,10 @@ impl World {
                 self.server.store.forget_records();
                 Duration::ZERO
             }
+            Fault::ScriptsForgotten => {
+                self.server.forget_scripts();
+                Duration::ZERO
+            }
             Fault::ClockSetBack => {
                 // Once: what was sent before runs later by the sum.
                 if std::mem::replace(&mut self.clock_was_set, true) {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::pace::Pace;
 use crate::client::locked;
 use crate::key::Request;
-use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed};
+use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
 use crate::{Error, Fence, LockGuard, Owner};
 
 /// One call of a task, from asking to its end.
@@ -53,6 +53,8 @@ pub(super) enum Fault {
     Flushed,
     /// The server forgets the clients' records.
     RecordsForgotten,
+    /// The server forgets the scripts.
+    ScriptsForgotten,
     /// The server's clock is set back.
     ClockSetBack,
     /// A client is closed.
@@ -73,14 +75,14 @@ impl Fault {
 
     /// Whether it strikes the server, and with it all clients.
     pub(super) fn strikes_all(self) -> bool {
-        use Fault::{ClockSetBack, Flushed, RecordsForgotten, Refusing, Stalled};
+        use Fault::{ClockSetBack, Flushed, RecordsForgotten, Refusing, ScriptsForgotten, Stalled};
         matches!(
             self,
-            Refusing | Stalled | Flushed | RecordsForgotten | ClockSetBack
+            Refusing | Stalled | Flushed | RecordsForgotten | ScriptsForgotten | ClockSetBack
         )
     }
 
-    pub(super) const OF_THE_WORLD: [Fault; 14] = [
+    pub(super) const OF_THE_WORLD: [Fault; 15] = [
         Fault::CommandsCut,
         Fault::CommandsSilent,
         Fault::MessagesCut,
@@ -93,6 +95,7 @@ impl Fault {
         Fault::Stalled,
         Fault::Flushed,
         Fault::RecordsForgotten,
+        Fault::ScriptsForgotten,
         Fault::ClockSetBack,
         Fault::Closed,
     ];
@@ -207,6 +210,7 @@ pub(super) struct Belief {
 pub(super) enum Deed {
     Acquire(Acquire, Acquired),
     Release(Release, Released),
+    Withdraw(Withdraw),
     Renew(Renew, Renewed),
     Other(&'static str),
 }
@@ -235,6 +239,10 @@ impl fmt::Debug for Deed {
                     "release {request} {what:?} in {}: {:?}",
                     keys.name, reply.outcome
                 )
+            }
+            Deed::Withdraw(call) => {
+                let Withdraw { keys, requests } = call;
+                write!(f, "withdraw {requests:?} in {}", keys.name)
             }
             Deed::Renew(call, reply) => {
                 let Renew {

@@ -7,7 +7,7 @@ use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
 use super::pace::{Pace, ROUNDING};
 use super::plan::Plan;
 use crate::key::{ClientId, Request};
-use crate::store::{Acquired, Mode, ReleaseWhat, Renewed};
+use crate::store::{Acquired, Mode, Renewed};
 
 /// All delays that the design does not explain, in words; of each lock the first of each kind.
 ///
@@ -287,9 +287,11 @@ impl<'a> Watch<'a> {
             Deed::Renew(call, Renewed::Until(_)) => {
                 self.unclaimed.remove(&call.request);
             }
-            Deed::Release(call, _) if call.what == ReleaseWhat::Out => {
-                self.withdrawn.insert(&call.request);
-                self.left(&call.request);
+            Deed::Withdraw(call) => {
+                for request in &call.requests {
+                    self.withdrawn.insert(request);
+                    self.left(request);
+                }
             }
             _ => {}
         }

@@ -14,6 +14,8 @@ pub(super) const ROUNDING: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
 /// The longest time that the thread of a task stands still.
 pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
+/// For how long those wait whose calls met a server that had forgotten the scripts, for others whose calls did too.
+const STRAGGLERS: Duration = Duration::from_millis(100);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,8 @@ impl Pace {
             | Fault::CommandsSilent
             | Fault::Refusing
             | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
+            // All wait until they are loaded, and a little for callers that stand still.
+            Fault::ScriptsForgotten => STRAGGLERS + 2 * self.prompt(),
             // Both; a `not_after` is later by as much as the clock was set back.
             Fault::Stopped | Fault::ClockSetBack => {
                 NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.question()

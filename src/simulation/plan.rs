@@ -9,6 +9,7 @@ use super::history::Fault;
 use super::network::Weather;
 use super::pace::Pace;
 use crate::options::ManagerOptions;
+use crate::store::pipeline::ROOM;
 
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -21,6 +22,8 @@ pub(super) struct Plan {
     pub(super) options: ManagerOptions,
     /// The longest time that a message takes when nothing is wrong.
     pub(super) latency: Duration,
+    /// How many calls that can wait a client has in flight at most.
+    pub(super) room: u32,
     /// How often, of 256 times, a task that could run lets others run first.
     pub(super) sluggish: u8,
     /// Some calls are for an owner who has others.
@@ -88,6 +91,7 @@ impl Plan {
             locks: rng.usize(1..=2),
             options,
             latency: Duration::from_micros(rng.u64(200..=8000)),
+            room: if rng.bool() { rng.u32(1..=8) } else { ROOM },
             sluggish: if rng.bool() { rng.u8(1..=100) } else { 0 },
             owners: rng.usize(..4) == 0,
             force: rng.usize(..8) == 0,

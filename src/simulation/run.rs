@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::faults::{Peer, World};
 use super::history::{Event, History};
 use super::invariants::violations;
-use super::line::Line;
+use super::line::{Line, Setting};
 use super::network::Network;
 use super::plan::Plan;
 use super::process::Process;
@@ -152,8 +152,12 @@ impl World {
         let relay = Arc::new(Relay::default());
         let listener = Arc::downgrade(&relay);
         let options = plan.options.clone();
-        let patience = options.attempt_timeout();
-        let line = Line::connect(client, &self.network, &self.server, &process, listener, patience);
+        let setting = Setting {
+            attempt_timeout: options.attempt_timeout(),
+            ping_every: options.heartbeat / 3,
+            room: plan.room,
+        };
+        let line = Line::connect(client, &self.network, &self.server, &process, listener, setting);
         let ends = Arc::clone(&line.0);
         let line: Arc<dyn Store> = Arc::new(line);
         let connected = process.spawn(async move {
@@ -170,7 +174,7 @@ impl World {
                 options,
                 &first,
             );
-            service.start();
+            service.start().expect("a runtime");
             LockManager::of(service)
         });
         Peer {

@@ -1,6 +1,8 @@
 //! The server: the in-memory store, which may refuse, stall or forget.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,9 +14,10 @@ use crate::client::locked;
 use crate::key::Request;
 use crate::lease::Fence;
 use crate::store::memory::{Connection, MemoryStore};
+use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Answer, Call, Inspect, Inspected, Release, ReleaseWhat, Released, Renew, Renewed,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 
 #[derive(Debug)]
@@ -23,6 +26,7 @@ pub(super) struct Server {
     history: Arc<History>,
     refuses_until: Mutex<Instant>,
     stalls_until: Mutex<Instant>,
+    knows_scripts: AtomicBool,
     /// As they were when last told to the history.
     holds: Mutex<BTreeMap<String, BTreeMap<Request, u64>>>,
 }
@@ -34,6 +38,7 @@ impl Server {
             history,
             refuses_until: Mutex::new(Instant::now()),
             stalls_until: Mutex::new(Instant::now()),
+            knows_scripts: AtomicBool::new(true),
             holds: Mutex::default(),
         })
     }
@@ -58,6 +63,18 @@ impl Server {
 
     pub(super) fn refuses(&self) -> bool {
         *locked(&self.refuses_until) > Instant::now()
+    }
+
+    pub(super) fn knows_scripts(&self) -> bool {
+        self.knows_scripts.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn learn_scripts(&self) {
+        self.knows_scripts.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn forget_scripts(&self) {
+        self.knows_scripts.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn flush(&self) {
@@ -124,8 +141,24 @@ impl Server {
 }
 
 /// A call of the [`Store`] that a client makes.
-pub(super) trait Operation: Send + 'static {
+pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
     type Reply: Send + 'static;
+
+    fn priority(&self) -> Priority {
+        Priority::Keep
+    }
+
+    fn needs_scripts(&self) -> bool {
+        true
+    }
+
+    /// The same, now that it is written; `None` if it is not to be written any more.
+    fn stamped(self, _: ServerId) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        Some(self)
+    }
 
     fn call(&self, connection: &Connection) -> Call<Self::Reply>;
 
@@ -140,6 +173,15 @@ pub(super) trait Operation: Send + 'static {
 impl Operation for Acquire {
     type Reply = Acquired;
 
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn stamped(self, to: ServerId) -> Option<Acquire> {
+        let not_after = Arc::new(self.not_after.written(to)?);
+        Some(Acquire { not_after, ..self })
+    }
+
     fn call(&self, connection: &Connection) -> Call<Acquired> {
         connection.acquire(self.clone())
     }
@@ -152,6 +194,10 @@ impl Operation for Acquire {
 impl Operation for Release {
     type Reply = Released;
 
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
     fn call(&self, connection: &Connection) -> Call<Released> {
         connection.release(self.clone())
     }
@@ -163,8 +209,24 @@ impl Operation for Release {
     fn revokes(&self) -> Option<(String, Fence)> {
         match self.what {
             ReleaseWhat::Force(fence) => Some((self.keys.lock.clone(), fence)),
-            ReleaseWhat::Grant(_) | ReleaseWhat::Out => None,
+            ReleaseWhat::Grant(_) => None,
         }
+    }
+}
+
+impl Operation for Withdraw {
+    type Reply = Withdrawn;
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn call(&self, connection: &Connection) -> Call<Withdrawn> {
+        connection.withdraw(self.clone())
+    }
+
+    fn deed(&self, _: &Withdrawn) -> Deed {
+        Deed::Withdraw(self.clone())
     }
 }
 
@@ -217,10 +279,15 @@ impl Operation for SpinRelease {
 }
 
 /// Asks for the time.
+#[derive(Clone, Debug)]
 pub(super) struct Time;
 
 impl Operation for Time {
     type Reply = ();
+
+    fn needs_scripts(&self) -> bool {
+        false
+    }
 
     fn call(&self, connection: &Connection) -> Call<()> {
         connection.time()

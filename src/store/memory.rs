@@ -18,10 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Clock, Tick};
+use crate::error::ServerError;
 use crate::lease::{Exchange, ServerTime, millis};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use lock::{Channels, Now};
 use rules::Rules;
@@ -278,11 +279,21 @@ impl Drop for Connection {
 
 impl Store for Connection {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(move |rules, now, channels| rules.acquire(&call, now, channels))
+        let client = self.0.clone();
+        Box::pin(async move {
+            // It is written and executed in one.
+            let not_after = call.not_after.written(ServerId::default());
+            let not_after = not_after.ok_or_else(|| Failure::NotExecuted(ServerError::new("given up")))?;
+            client.execute(move |rules, now, channels| rules.acquire(&call, not_after, now, channels))
+        })
     }
 
     fn release(&self, call: Release) -> Call<Released> {
         self.call(move |rules, now, channels| rules.release(&call, now, channels))
+    }
+
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
+        self.call(move |rules, now, channels| rules.withdraw(&call, now, channels))
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {

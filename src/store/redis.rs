@@ -9,8 +9,6 @@ mod commands;
 mod connection;
 mod connector;
 mod failure;
-mod flights;
-mod lane;
 mod line;
 mod link;
 mod replication;
@@ -26,15 +24,16 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fred::types::Value as Wire;
+use fred::types::Value;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::cluster::{ClusterStore, slot_of};
-use self::commands::{Command, Scripts};
+use self::commands::{Command, Wire};
 use self::connection::{Connection, Purpose, keep_trying};
 use self::connector::Connector;
-use self::lane::{Heard, Lane};
 use self::line::{Line, Opened};
 use self::replication::Replication;
 use crate::clock::Clock;
@@ -42,11 +41,26 @@ use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
 use crate::options::Durability;
 use crate::script::{self, Operation, Publishing, ReplyError, Script};
+use crate::store::pipeline::{self, Pipeline, ROOM};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
-    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, unreplicated,
+    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
+    Withdrawn, unreplicated,
 };
 use crate::tls::Tls;
+
+type Lane = Pipeline<Wire>;
+type Heard = pipeline::Heard<Value>;
+
+/// A pipeline that lives on this runtime.
+fn lane(
+    server: ServerId,
+    attempt_timeout: Duration,
+) -> (Arc<Lane>, mpsc::UnboundedReceiver<pipeline::Condemned>) {
+    let runtime = Handle::current();
+    let spawn = move |task| drop(runtime.spawn(task));
+    Lane::new(server, Clock::Boot, attempt_timeout, ROOM, Box::new(spawn))
+}
 
 /// What a connected client needs to know.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +114,7 @@ impl RedisStore {
         let deadline = Instant::now() + options.server_timeout;
         let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
         let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
-        let loaded = Scripts::new(scripts).load(commands.client()).await;
+        let loaded = commands::load(commands.client(), scripts).await;
         if let Err(Failure::Refused(error)) = loaded {
             return Err(Error::Refused(error));
         }
@@ -148,10 +162,11 @@ impl RedisStore {
         replication: Option<Connection>,
     ) -> Arc<RedisStore> {
         let connector = Arc::new(connector);
+        let scripts: Arc<[&'static Script]> = scripts.into();
         let mut first = Some(first);
         let lines = (0..options.connections).map(|_| {
             let first = first.take().unwrap_or_default();
-            Line::start(place, &connector, options, listener, scripts, first)
+            Line::start(place, &connector, options, listener, &scripts, first)
         });
         let lines = lines.collect();
         let listening = connector.sentinels().map(|sentinels| {
@@ -194,9 +209,8 @@ impl RedisStore {
 
     fn call_in<O: Operation + Sync>(&self, manner: Manner, operation: O) -> Call<O::Reply> {
         let lane = Arc::clone(&self.line(operation.key()).lane);
-        let server = self.id;
         Box::pin(async move {
-            let (answer, _) = execute(&lane, server, operation, manner).await?;
+            let (answer, _) = execute(&lane, operation, manner).await?;
             Ok(answer)
         })
     }
@@ -215,6 +229,10 @@ impl Store for RedisStore {
     }
 
     fn release(&self, call: Release) -> Call<Released> {
+        self.call(call)
+    }
+
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
         self.call(call)
     }
 
@@ -329,24 +347,22 @@ impl Default for Manner {
 /// Runs a script, and returns with its answer the number of the connection that it ran on.
 async fn execute<O: Operation>(
     lane: &Arc<Lane>,
-    from: ServerId,
     operation: O,
     manner: Manner,
 ) -> Result<(Answer<O::Reply>, u64), Failure> {
-    let heard = Arc::clone(lane)
-        .call(|| {
-            let invocation = match manner.alone {
-                true => operation.invocation_alone(manner.publishing),
-                false => operation.invocation(manner.publishing),
-            };
-            let command = lane.scripts().command(invocation);
-            command.asking(manner.importing).giving_way(operation.gives_way())
-        })
-        .await?;
+    let command = || {
+        let invocation = match manner.alone {
+            true => operation.invocation_alone(manner.publishing),
+            false => operation.invocation(manner.publishing),
+        };
+        Command::script(invocation, operation.priority()).asking(manner.importing)
+    };
+    let heard = Arc::clone(lane).call(command).await?;
     let line = match &heard.value {
-        Wire::String(line) => operation.read(line),
+        Value::String(line) => operation.read(line),
         other => Err(ReplyError::OutOfStep(format!("{other:?}"))),
     };
+    let from = lane.server();
     match line {
         Ok((now, reply)) => {
             let at = exchange(&heard, now);
@@ -378,8 +394,8 @@ fn exchange(heard: &Heard, now: ServerTime) -> Exchange {
 }
 
 /// `TIME` answers seconds and microseconds, as strings.
-fn time_of(reply: &Wire) -> Option<ServerTime> {
-    let Wire::Array(parts) = reply else { return None };
+fn time_of(reply: &Value) -> Option<ServerTime> {
+    let Value::Array(parts) = reply else { return None };
     let part = |i: usize| parts.get(i)?.as_str()?.parse::<u64>().ok();
     Some(ServerTime::from_ms(part(0)? * 1000 + part(1)? / 1000))
 }

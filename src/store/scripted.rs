@@ -1,8 +1,8 @@
-//! A store in memory, of which a test says beforehand what becomes of the releases.
+//! A store in memory, of which a test says beforehand what becomes of the releases and the withdrawals.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 
 use super::{
     Acquire, Acquired, Call, Failure, Inspect, Inspected, Release, Released, Renew, Renewed, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store,
+    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::client::locked;
 use crate::clock::Clock;
@@ -21,7 +21,7 @@ use crate::rooms::Relay;
 use crate::service::Service;
 use crate::{LockManager, MemoryStore};
 
-/// What becomes of a release.
+/// What becomes of a release, or of a withdrawal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     Refused,
@@ -36,9 +36,13 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 pub(crate) struct Scripted {
     store: Arc<dyn Store>,
-    /// Of the next releases; all others are as ever.
+    /// Of the next ones; all others are as ever.
     fates: Mutex<VecDeque<Fate>>,
+    /// How many requests each of the withdrawals was for.
+    withdrawn: Mutex<Vec<usize>>,
     releases: AtomicUsize,
+    /// Renewals are not answered any more.
+    swallows_renewals: AtomicBool,
 }
 
 /// A client of `store`, and what it sees of it.
@@ -48,20 +52,61 @@ pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<S
     let scripted = Arc::new(Scripted {
         store: store.connect(listener),
         fates: Mutex::new(fates.iter().copied().collect()),
+        withdrawn: Mutex::default(),
         releases: AtomicUsize::new(0),
+        swallows_renewals: AtomicBool::new(false),
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
     let options = ManagerOptions::default();
     let service = Service::new(relay, ClientId::random(), seen, options, &first);
-    service.start();
+    service.start().expect("a runtime");
     (LockManager::of(service), scripted)
 }
 
 impl Scripted {
+    pub(crate) fn swallow_renewals(&self) {
+        self.swallows_renewals.store(true, Ordering::SeqCst);
+    }
+
     /// How many releases came.
     pub(crate) fn releases(&self) -> usize {
         self.releases.load(Ordering::SeqCst)
+    }
+
+    /// How many requests each of the withdrawals was for that came.
+    pub(crate) fn withdrawn(&self) -> Vec<usize> {
+        locked(&self.withdrawn).clone()
+    }
+
+    /// What becomes of this call, which says by `cut_short` that it stopped half-way.
+    fn fated<T: Send + 'static>(
+        &self,
+        call: Call<T>,
+        cut_short: impl Fn(&mut T) + Send + 'static,
+    ) -> Call<T> {
+        let fate = locked(&self.fates).pop_front();
+        let error = || ServerError::new("as scripted");
+        Box::pin(async move {
+            match fate {
+                None => call.await,
+                Some(Fate::Refused) => Err(Failure::Refused(error())),
+                Some(Fate::Unheard) => {
+                    call.await?;
+                    Err(Failure::Unknown(error()))
+                }
+                Some(Fate::CutShort) => {
+                    let mut answer = call.await?;
+                    cut_short(&mut answer.reply);
+                    Ok(answer)
+                }
+                Some(Fate::HeardLate) => {
+                    let answer = call.await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    answer
+                }
+            }
+        })
     }
 }
 
@@ -72,33 +117,19 @@ impl Store for Scripted {
 
     fn release(&self, call: Release) -> Call<Released> {
         self.releases.fetch_add(1, Ordering::SeqCst);
-        let fate = locked(&self.fates).pop_front();
-        let released = self.store.release(call);
-        let error = || ServerError::new("as scripted");
-        Box::pin(async move {
-            match fate {
-                None => released.await,
-                Some(Fate::Refused) => Err(Failure::Refused(error())),
-                Some(Fate::Unheard) => {
-                    released.await?;
-                    Err(Failure::Unknown(error()))
-                }
-                Some(Fate::CutShort) => {
-                    let mut answer = released.await?;
-                    answer.reply.more = true;
-                    Ok(answer)
-                }
-                Some(Fate::HeardLate) => {
-                    let answer = released.await;
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    answer
-                }
-            }
-        })
+        self.fated(self.store.release(call), |released| released.more = true)
+    }
+
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
+        locked(&self.withdrawn).push(call.requests.len());
+        self.fated(self.store.withdraw(call), |withdrawn| withdrawn.more = true)
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.store.renew(call)
+        match self.swallows_renewals.load(Ordering::SeqCst) {
+            true => Box::pin(std::future::pending()),
+            false => self.store.renew(call),
+        }
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {

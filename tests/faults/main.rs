@@ -12,6 +12,7 @@ mod support;
 
 mod clocks;
 mod connections;
+mod flood;
 mod forgetful;
 mod holders;
 mod network;

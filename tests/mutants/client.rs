@@ -7,6 +7,8 @@ const ANCHORS: &str = "src/anchors.rs";
 const AGENDA: &str = "src/agenda.rs";
 const ANSWER: &str = "src/answer.rs";
 const CLIENT: &str = "src/client.rs";
+const CLOCK: &str = "src/clock.rs";
+const CLOCKS: &str = "src/server_clocks.rs";
 const GUARD: &str = "src/guard.rs";
 const HELD: &str = "src/held.rs";
 const HOLD: &str = "src/hold.rs";
@@ -14,6 +16,7 @@ const ATTENDANT: &str = "src/attendant.rs";
 const KEEPER: &str = "src/keeper.rs";
 const LEASE: &str = "src/lease.rs";
 const LOCK: &str = "src/lock.rs";
+const PENDING: &str = "src/pending_calls.rs";
 const REPLICATION: &str = "src/replication.rs";
 const ROOM: &str = "src/room.rs";
 const ROOMS: &str = "src/rooms.rs";
@@ -21,13 +24,19 @@ const MEMORY: &str = "src/store/memory.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
 const RULES: &str = "src/store/memory/rules.rs";
 const SCRIPT: &str = "src/script.rs";
+const STAY: &str = "src/stay.rs";
+const WITHDRAWALS: &str = "src/withdrawals.rs";
 
 /// The promises, in memory and with time paused.
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
 const ROOM_TESTS: &str = "--lib room::";
 const ANCHOR_TESTS: &[&str] = &["--lib anchors"];
 const HOLD_TESTS: &[&str] = &["--lib hold::"];
-const KEEPER_TESTS: &[&str] = &["--lib keeper::"];
+const CLOCK_TESTS: &[&str] = &["--lib clocks"];
+const KEEPER_LIB: &str = "--lib keeper::";
+const KEEPER_TESTS: &[&str] = &[KEEPER_LIB];
+const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
+const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
 const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
@@ -42,14 +51,14 @@ const READERS: &[&str] = &["--lib fuzzing"];
 pub(super) const EDITS: &[Edit] = &[
     edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", &["--test cancellation on_a_server"]),
     edit("a wait that ends leaves nothing", ACQUIRE,
-        "        keeper.out(&self.room.keys, &self.request, self.trail.was_sent(), &self.trail);\n", "", IN_MEMORY),
+        "        keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);\n", "", IN_MEMORY),
     edit("who was granted too late keeps its ticket", ACQUIRE, "ticket = place;", "let _ = place; ticket = None;", WAITERS),
     edit("a grant that comes with the bound counts", ACQUIRE,
         "Verdict::Done(done) => return confirmed(client, done?).await,\n                    Verdict::TooLate(_) => None,",
         "Verdict::Done(_) | Verdict::TooLate(_) => None,", IN_MEMORY)
         .equal("only a grant by another thread comes between the two looks of one poll; it is released then, and the call times out"),
     edit("a try that found the lock busy is withdrawn if an attempt may still run", ACQUIRE,
-        "                keeper.out(&wanted.keys, &request, false, &trail);\n",
+        "                keeper.withdraw(&wanted.keys, &request, false, &calls);\n",
         "", &[ROOM_TESTS]),
     edit("a wait that timed out never tells to try again at once", ACQUIRE,
         "retry_after: left.max(Duration::from_millis(1)),",
@@ -122,13 +131,34 @@ pub(super) const EDITS: &[Edit] = &[
         "                    client.store.unsubscribe(&room.channel);\n",
         "", &["--test cluster migration::"]),
 
-    edit("an unanswered call may still run", CLIENT,
-        "if !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed)) {", "{ let _ = answer;", REPLIES),
-    edit("another server's clock is not taken for the last one's", CLIENT, ".anchors.clear();", ".anchors.server_time(Tick::ZERO);",
-        &["--lib client", "--test faults forgetful::"]),
-    edit("no deadline of one server is reckoned by the clock of another", CLIENT,
-        "clocks.known.get(&server)?.anchors.local(deadline, now, span)", "clocks.known.values().next()?.anchors.local(deadline, now, span)",
-        &["--lib client"]),
+    edit("a call that came too late has failed", CLIENT, "            Ok(Answer {\n                reply: Acquired::Late,\n                ..\n            }) => Err(", "            Ok(Answer {\n                reply: Acquired::Full,\n                ..\n            }) => Err(",
+        &["--lib client::"]),
+    edit("a call outside a runtime is refused", CLIENT,
+        "    Handle::try_current().map_err(|_| {", "    Ok(Handle::current()).map_err(|()| {", &["--test cancellation outside_a_runtime"]),
+    edit("another server's clock is not taken for the last one's", CLOCKS, "known.anchors.clear();", "known.anchors.server_time(Tick::ZERO);", CLOCK_TESTS),
+    edit("no deadline of one server is reckoned by the clock of another", CLOCKS,
+        "state.known.get(&server)?.anchors.local(deadline, now, span)", "state.known.values().next()?.anchors.local(deadline, now, span)", CLOCK_TESTS),
+    edit("the time of each server is told by its own clock", CLOCKS, "let known = state.known.get(&server);", "let known = state.known.values().next();", CLOCK_TESTS),
+    edit("over a reconnect the time of a server is told by what was last heard of it", CLOCKS,
+        "known.map_or(state.newest, |known| known.newest)", "state.newest", CLOCK_TESTS),
+
+    edit("the time in which the machine was suspended counts", CLOCK, "rustix::time::ClockId::Boottime", "rustix::time::ClockId::Monotonic", &["--lib clock::"]),
+    edit("a timer is not trusted over a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),
+
+    edit("an unanswered call may still run", PENDING,
+        "!matches!(answer, Err(Failure::Unknown(_) | Failure::Closed))", "{ let _ = answer; true }", &["--lib pending_calls", "--test faults replies::"]),
+    edit("a call counts as unanswered once it is written", PENDING,
+        "            self.of.open.fetch_add(1, Ordering::SeqCst);\n", "", &["--lib pending_calls", ROOM_TESTS]),
+    edit("a call that was written twice is answered once", PENDING, "        if is_first {\n", "        {\n            let _ = is_first;\n", PENDING_TESTS),
+    edit("what is answered twice is counted once", PENDING, "self.written.swap(false, Ordering::SeqCst)", "self.written.load(Ordering::SeqCst)", PENDING_TESTS),
+    edit("no call is written after the end of its request", PENDING, "if self.of.ended.load(Ordering::SeqCst) {", "if false {", PENDING_TESTS),
+    edit("a call that is not written after the end of its request is none", PENDING,
+        "            self.written.store(false, Ordering::SeqCst);\n            self.of.open.fetch_sub(1, Ordering::SeqCst);\n", "", PENDING_TESTS),
+    edit("what is unanswered can run until the latest of it", PENDING,
+        ".fetch_max(not_after.ms(), Ordering::SeqCst)", ".store(not_after.ms(), Ordering::SeqCst)", PENDING_TESTS),
+
+    edit("of leases of one lock that run out the last one counts", CLIENT, "*latest = end.max(*latest);", "*latest = end;", &["--lib client::"]),
+    edit("the time of a server is never told too early", CLOCKS, "newest.now.after(now.since(newest.sent))", "newest.now.after(now.since(newest.received))", CLOCK_TESTS),
 
     edit("a guard that is lost says so though no server answers", GUARD,
         "        self.check()?;\n        self.held\n            .keeper()", "        self.held\n            .keeper()", KEEPER_TESTS),
@@ -139,6 +169,8 @@ pub(super) const EDITS: &[Edit] = &[
         &[PROMISES, "--test lease on_a_server"]),
     edit("a closed client stays for a release that is dropped", HELD,
         "        let _stay = self.keeper.stay();\n        let mut held = self;", "        let mut held = self;", &["--test faults unwilling::"]),
+    edit("a closed client stays for the release of its last guard", HELD,
+        "        // As above.\n        let _stay = self.keeper.stay();\n", "", KEEPER_TESTS),
     edit("a release that was given up is left to the keeper", HELD,
         "held.settled = !matches!(released, Err(Error::Unavailable(_)));", "held.settled = true;", &["--test faults unwilling::"]),
     edit("a late release tells whether somebody else had the lock since", HELD,
@@ -147,6 +179,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a guard looks at the clock", HOLD, "None if self.clock.now() >= state.deadline =>", "None if false =>", IN_MEMORY),
     edit("lost resolves at the deadline by itself", HOLD,
         "() = self.clock.sleep_until(self.deadline()) => {}", "() = std::future::pending() => {}", HOLD_TESTS),
+    edit("who begins to watch a lease as it ends is told", HOLD,
+        "            let ended = self.ended.notified();\n            match self.check() {\n                Err(lost) => return lost,",
+        "            let checked = self.check();\n            let ended = self.ended.notified();\n            match checked {\n                Err(lost) => return lost,", HOLD_TESTS),
     edit("a lease is over when it says so", HOLD, "state.over.is_some() || remaining.is_zero()", "state.over.is_some()", IN_MEMORY),
     edit("a renewal never shortens the local deadline", HOLD, "state.deadline.max(deadline)", "deadline", HOLD_TESTS),
     edit("what is heard after its deadline does not bring a hold back", HOLD, "if self.clock.now() >= state.deadline {\n            return;", "if false {\n            return;", HOLD_TESTS),
@@ -164,7 +199,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who watches a lease is told of its release", HOLD, "        self.ended.notify_waiters();\n", "", IN_MEMORY),
 
     edit("no word is sent for a request that all was answered of", KEEPER,
-        "if at_once || trail.unanswered().is_some() {", "if at_once {", REPLIES),
+        "(at_once && calls.was_written()) || calls.unanswered().is_some()", "calls.was_written()", WITHDRAWAL_TESTS),
+    edit("no word is sent for a request of which nothing was written", KEEPER, "(at_once && calls.was_written())", "at_once", WITHDRAWAL_TESTS),
+    edit("who has nothing on the server by an answer may have by an unanswered call", KEEPER,
+        " || calls.unanswered().is_some() {", " {", REPLIES),
     edit("a hold that ended meanwhile is not watched", KEEPER, "        if hold.is_over() {\n            return;\n        }\n", "",
         &[PROMISES, "--test lease on_a_server"]),
     edit("a hold whose time is over is lost", KEEPER, "if self.client.now() >= deadline {", "if false {", IN_MEMORY),
@@ -176,17 +214,17 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a renewal that fails leaves doubt", KEEPER, "                hold.set_in_doubt();\n", "", NETWORK),
     edit("a lease lost unclaimed costs the client its record", KEEPER, "            self.note_lapse(hold);\n", "", &[ROOM_TESTS]),
     edit("a lease lost that was claimed costs the client nothing", KEEPER, "        if !hold.is_claimed() {\n            let lease", "        if true {\n            let lease", &[ROOM_TESTS]),
-    edit("a grant that is forgotten is claimed", KEEPER, "            self.send(Errand::Claim(Arc::clone(hold)));\n", "", &[ROOM_TESTS]),
+    edit("a grant that is forgotten is claimed", KEEPER, "            self.send(Errand::Claim(Arc::clone(hold), self.stay()));\n", "", &[ROOM_TESTS]),
     edit("a lease that its release finds over is lost", HELD, "            self.keeper.lose(&self.hold, lost.reason());\n", "            let _ = lost;\n",
         KEEPER_TESTS),
-    edit("an out after an unanswered call comes after its time", KEEPER, "Some(at) if at <= not_after => now = at,", "Some(at) if false => now = at,", REPLIES)
-        .equal("it sleeps until then by an estimate that is never early while the clocks agree"),
-    edit("what no out has withdrawn is withdrawn after its time", KEEPER,
-        "                    self.out_after(&keys, &request, not_after).await;\n", "                    let _ = not_after;\n", REPLIES),
-    edit("what is answered after the end of its request is withdrawn then", ROOM, "if trail.has_ended() {", "if false {", &[ROOM_TESTS]),
-    edit("a request that is withdrawn has ended", KEEPER, "        trail.end();\n", "", &[ROOM_TESTS]),
+
+
+    edit("what is answered after the end of its request is withdrawn then", ROOM, "if calls.was_withdrawn() {", "if false {", &[ROOM_TESTS]),
+    edit("no call of a request is written once it is withdrawn", KEEPER, "        calls.end();\n        calls.set_withdrawn();\n", "        calls.set_withdrawn();\n", &[ROOM_TESTS, "--lib withdrawals", "--test faults flood::"]),
+    edit("a request that is withdrawn says so", KEEPER, "        calls.set_withdrawn();\n", "", &[ROOM_TESTS]),
     edit("an id with an unanswered call is withdrawn after its release", KEEPER,
-        "        self.out(&hold.keys, &hold.request, is_asked_for || was_over, &hold.trail);\n", "        let _ = is_asked_for || was_over;\n", REPLIES),
+        "        self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);\n", "        let _ = is_asked_for || was_over;\n", REPLIES),
+    edit("no question is written once the release of its hold has begun", KEEPER, "        hold.calls.end();\n", "", &[KEEPER_LIB, ROOM_TESTS]),
     edit("what is answered while a release is under way may have run after it", KEEPER, "is_asked_for || was_over", "was_over", KEEPER_TESTS),
     edit("a hold that was over before its release is withdrawn", KEEPER,
         "matches!(released, Err(Error::Lost(_)))", "false", KEEPER_TESTS),
@@ -197,23 +235,22 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release that was cut short is repeated", KEEPER,
         "                    if answer.reply.more {\n                        continue;\n                    }\n", "", &[ROOM_TESTS]),
     edit("errands are done before a closed client ends", KEEPER,
-        "self.client.is_closed() && self.pending() == 0", "self.client.is_closed()", IN_MEMORY),
+        "is_closed && self.pending() == 0", "is_closed", IN_MEMORY),
     edit("holds are kept after their client is closed", KEEPER,
-        "next.is_none() && self.client.is_closed()", "self.client.is_closed()", IN_MEMORY),
+        "next.is_none() && is_closed", "is_closed", &[PROMISES, KEEPER_LIB]),
     edit("a closed client ends once its last release is confirmed", KEEPER,
-        "            self.idle.notify_waiters();\n            self.wake_if_closing();\n", "            self.idle.notify_waiters();\n", KEEPER_TESTS),
-    edit("close returns as soon as all is confirmed", KEEPER,
-        "            self.idle.notify_waiters();\n            self.wake_if_closing();\n", "            self.wake_if_closing();\n", IN_MEMORY),
-    edit("a withdrawal that the server refuses is not repeated for ever", KEEPER,
-        "Err(Failure::Closed | Failure::Refused(_)) => return None,\n                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,",
-        "Err(Failure::Closed) => return None,\n                Err(_) => backoff.pause().await,", KEEPER_TESTS),
-    edit("a withdrawal that was cut short is repeated", KEEPER, "                Ok(answer) if answer.reply.more => {}\n", "", KEEPER_TESTS),
+        "                () = self.drained(), if is_closed && self.pending() > 0 => {}\n", "", KEEPER_TESTS),
+    edit("close returns as soon as all is confirmed", STAY,
+        "            self.0.none.notify_waiters();\n", "", &[PROMISES, KEEPER_LIB]),
+
+
     edit("a hold that was released is not counted as lost", KEEPER,
         "if hold.end(reason).is_none() {", "{\n            let _ = hold.end(reason);", KEEPER_TESTS),
     edit("a hold that is being renewed keeps its place in the schedule", KEEPER,
         "        schedule\n            .looks\n            .insert((deadline, hold.request.clone()), Arc::clone(&hold));\n", "", KEEPER_TESTS),
     edit("renewals that are due at one time go out in batches", KEEPER,
-        "next = next.map(|next| next.max(batch_over));", "let _ = batch_over;", &["--test lease on_a_real_server"]),
+        "next_look = next_look.map(|next| next.max(batch_over));", "let _ = batch_over;", &["--test lease on_a_real_server"]),
+    edit("a renewal that goes unanswered leaves doubt", KEEPER, "Err(_) => hold.set_in_doubt(),", "Err(_) => {}", KEEPER_TESTS),
     edit("a release is not repeated for ever", KEEPER, " || self.client.now() >= give_up", "", &["--test faults forgetful::"]),
     edit("a release that is refused is told at once", KEEPER,
         "if matches!(failure, Failure::Refused(_) | Failure::Closed) || self.client.now()", "if matches!(failure, Failure::Closed) || self.client.now()",
@@ -248,6 +285,7 @@ pub(super) const EDITS: &[Edit] = &[
         "self.max_hold.map_or(self.length, |max| max.min(self.length))", "self.length", UNITS),
     edit("a hold is renewed when a third is used up", LEASE, "now.after(deadline.since(now) / 3)\n}\n\n/// When to repeat",
         "now.after(deadline.since(now) * 2)\n}\n\n/// When to repeat", UNITS),
+    edit("renewals that fail are not repeated in a rush", LEASE, "(deadline.since(now) / 3).max(MIN_RENEWAL_RETRY)", "deadline.since(now) / 3", UNITS),
     edit("a pushed grant lasts no longer than its lease", LEASE, "self.claim_window.min(self.lease())", "self.claim_window", UNITS),
     edit("a fixed lease ends with its maximum hold too", LEASE, "            max_hold.min(self.length)\n", "            self.length\n", UNITS),
 
@@ -305,10 +343,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a grant that is nearly over is not used", ROOM,
         "if deadline.since(now) < waiter.terms.grant() / 4 {", "if false {", WAITERS),
     edit("a grant that is not used is withdrawn", ROOM,
-        "            self.keeper.out(&self.keys, &grant.request, true, &waiter.trail);\n", "", &[ROOM_TESTS]),
+        "            self.keeper\n                .withdraw(&self.keys, &grant.request, true, &waiter.calls);\n", "", &[ROOM_TESTS]),
     edit("an owner's other requests need not wait for their turn", ROOM, "if !grant.request.is_owner() {", "if false {", IN_MEMORY),
     edit("who waits when a client is closed leaves nothing", ROOM,
-        "        self.keeper\n            .out(&self.keys, &waiter.request, was_sent, &waiter.trail);\n", "        let _ = was_sent;\n", IN_MEMORY),
+        "        self.keeper\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        // A receiver that is gone has no need", "        // A receiver that is gone has no need", IN_MEMORY),
+    edit("nobody enters a room of a closed client", ROOM, "        self.client.check_open()?;\n        state.waiters", "        state.waiters", &[ROOM_TESTS]),
+    edit("a closed client stays for a waiter that is being granted the lock", ROOM,
+        "        // A closed client stays until the keeper knows of the hold, or of the withdrawal.\n        let _stay = self.keeper.stay();\n", "", KEEPER_TESTS),
     edit("a wait that timed out tells when the lock can be free", ROOM,
         "        waiter.free_at = Some(free_at);\n",
         "", IN_MEMORY),
@@ -352,8 +393,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        locked(&self.state).agenda.ask_all();\n        self.call.notify_one();\n",
         "        locked(&self.state).agenda.ask_all();\n", &[ROOM_TESTS]),
     edit("an owner's other requests are asked for at once", ROOM,
-        "                state.agenda.ask(others);\n                self.call.notify_one();\n",
-        "                state.agenda.ask(others);\n", IN_MEMORY),
+        "let wakes = !others.is_empty();", "let wakes = false;", IN_MEMORY),
 
     edit("no more may wait than the bound", ROOMS, ">= max_waiters {", "> max_waiters {", IN_MEMORY),
     edit("who stops waiting makes room for another", ROOMS,
@@ -362,13 +402,45 @@ pub(super) const EDITS: &[Edit] = &[
     edit("all who wait ask again after a reconnect", ROOMS, "                room.reconnected();\n", "                let _ = room;\n", &[ROOM_TESTS, "--test faults connections::"]),
     edit("no answer to a call of before a reconnect tells of the record", ROOMS, "        self.client.note_loss();\n", "", &[ROOM_TESTS]),
     edit("a reconnect voids what was known of the server's clock", ROOMS,
-        "        self.client.forget_anchors(server);\n",
+        "        self.client.clocks.forget(server);\n",
         "", &[ROOM_TESTS]),
     edit("a room that is left ends its subscription", ROOMS,
         "                self.client.store.unsubscribe(&room.channel);\n",
         "", &["--lib simulation"]),
 
+    edit("of a lock one withdrawal is under way at most", WITHDRAWALS, "                lock.is_under_way = true;\n", "", WITHDRAWAL_TESTS),
+    edit("withdrawals that come while one is under way go with the next one", WITHDRAWALS, "if self.is_under_way || self.due", "if self.due", WITHDRAWAL_TESTS),
+    edit("a lock has a withdrawal again after the one before", WITHDRAWALS, "        lock.is_under_way = false;\n", "", WITHDRAWAL_TESTS),
+    edit("a withdrawal takes no more than a call may", WITHDRAWALS, "while taken.len() < MAX_WITHDRAWN {", "loop {", WITHDRAWAL_TESTS),
+    edit("a withdrawal ends when nothing of its request can live any more", WITHDRAWALS,
+        "now < waiting.give_up && (", "(", WITHDRAWAL_TESTS),
+    edit("a withdrawal lasts while something of its request can live", WITHDRAWALS,
+        "let used = NOT_AFTER + lease.max(self.client.options.heartbeat);", "let used = lease - lease;", WITHDRAWAL_TESTS),
+    edit("a withdrawal for an unanswered call that was answered is not sent", WITHDRAWALS,
+        "(*at_once || calls.unanswered().is_some())", "(*at_once || calls.was_written())", WITHDRAWAL_TESTS),
+    edit("a withdrawal for an unanswered call comes after its time", WITHDRAWALS,
+        "Some(not_after) => self.local_after(keys, not_after),", "Some(_) => now,", WITHDRAWAL_TESTS),
+    edit("a withdrawal after an unanswered call comes after its time", WITHDRAWALS,
+        "(!is_over).then(|| self.local_after(&keys, not_after))?", "(!is_over).then_some(now)?", WITHDRAWAL_TESTS),
+    edit("what was withdrawn is withdrawn once more after an unanswered call", WITHDRAWALS,
+        "let not_after = withdrawal.calls.unanswered()?;", "let not_after = withdrawal.calls.unanswered().filter(|_| false)?;", WITHDRAWAL_TESTS),
+    edit("what was withdrawn after the time of its calls is done with", WITHDRAWALS,
+        "let is_over = answer.at.now > not_after;", "let is_over = false;", WITHDRAWAL_TESTS),
+    edit("a call can run in the very millisecond that is its last", WITHDRAWALS, "answer.at.now > not_after", "answer.at.now >= not_after", WITHDRAWAL_TESTS),
+    edit("a withdrawal lasts while its client counts as alive", WITHDRAWALS, "lease.max(self.client.options.heartbeat)", "lease", WITHDRAWAL_TESTS),
+    edit("a withdrawal that failed is repeated after a pause", WITHDRAWALS,
+        "lock.not_before = now.after(lock.backoff.step())", "lock.not_before = now", WITHDRAWAL_TESTS),
+    edit("withdrawals that fail are repeated less and less often", WITHDRAWALS,
+        "lock.not_before = now.after(lock.backoff.step())", "lock.not_before = now.after(Backoff::new().step())", WITHDRAWAL_TESTS),
+    edit("a withdrawal that the server refuses is not repeated for ever", WITHDRAWALS,
+        "Err(Failure::Refused(_) | Failure::Closed) => return None,", "Err(Failure::Closed) => return None,\n                Err(Failure::Refused(_)) => now,", WITHDRAWAL_TESTS),
+    edit("a withdrawal that was cut short is repeated", WITHDRAWALS,
+        "Ok(answer) if answer.reply.more => now,", "Ok(answer) if answer.reply.more && false => now,", WITHDRAWAL_TESTS),
+    edit("nothing is kept of a lock without withdrawals", WITHDRAWALS,
+        "            self.locks.remove(name);\n", "", WITHDRAWAL_TESTS),
+
     edit("a reply to another request is not accepted", SCRIPT, "if words.text()? != request {", "if words.text()?.is_empty() {", READERS),
+    edit("a question is never a call for the lock alone", SCRIPT, "self.mode != Mode::Question", "true", &["--lib script::tests"]),
     edit("a fence is from 1 to 2^63 - 1", LEASE, "        i64::try_from(number).ok()?;\n", "", &["--test bounds", "--lib fuzzing"]),
     edit("a push of a later version is not understood", "src/store.rs", "if parts.next()? != Self::VERSION {", "if parts.next()?.is_empty() {", READERS),
     edit("a store in use drops what is over", MEMORY,
@@ -397,7 +469,7 @@ pub(super) const EDITS: &[Edit] = &[
         "self.locks.retain(|_, lock| lock.kept_until > now.ms);",
         "self.locks.clear();", &["--lib store::memory::tests"]),
     edit("in memory, too, a call that comes too late does nothing", RULES,
-        "if now.ms > call.not_after.ms() {",
+        "if now.ms > not_after.ms() {",
         "if false {", &["--lib store::memory::tests"]),
     edit("a request id is cut where its parts are", "src/key.rs", "text.is_ascii()\n            && ", "", READERS),
     edit("no prefix ends like any kind of key", "src/key.rs",

@@ -8,11 +8,13 @@ const HAND_OVER: &str = "lua/lib/hand_over.lua";
 const HOLDS: &str = "lua/lib/holds.lua";
 const LINE: &str = "lua/lib/line.lua";
 const LOCK: &str = "lua/lib/lock.lua";
+const PASS_ON: &str = "lua/lib/pass_on.lua";
 const RELEASE: &str = "lua/release.lua";
 const RELEASE_SLOW: &str = "lua/release_slow.lua";
 const RENEW: &str = "lua/renew.lua";
 const SPIN_ACQUIRE: &str = "lua/spin_acquire.lua";
 const SPIN_RELEASE: &str = "lua/spin_release.lua";
+const WITHDRAW: &str = "lua/withdraw.lua";
 
 /// Random calls and their edges, against the rules in plain Rust.
 pub(super) const AGAINST_RULES: &str = "--lib against_scripts";
@@ -263,9 +265,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a newer format is left alone by release", RELEASE, "if line >= NEWER then", "if false then", MODEL),
     edit("a newer format is left alone by renew", RENEW, "if line >= NEWER then", "if false then", MODEL),
 
-    edit("a free lock shows nothing of several former holds", RELEASE_SLOW,
+    edit("a free lock shows nothing of several former holds", PASS_ON,
         "    lock.erase()\n", "", MODEL),
-    edit("a lock that was released is not kept for its whole lease", RELEASE_SLOW,
+    edit("a lock that was released is not kept for its whole lease", PASS_ON,
         "if was_until - now > KEPT_MS then", "if false then", MODEL),
     edit("an only hold that has run out is not released", RELEASE, "was_until > now and ", "", MODEL),
     edit("a release by another request frees nothing", RELEASE,
@@ -280,38 +282,47 @@ pub(super) const EDITS: &[Edit] = &[
         " and was_until - now <= KEPT_MS", "", MODEL),
     edit("a full server lets a lock be freed that nobody waits for", RELEASE,
         "redis.pcall('HSET'", "redis.call('HSET'", MODEL),
-    edit("who is handed the lock knows that others may wait", RELEASE_SLOW,
+    edit("who is handed the lock knows that others may wait", PASS_ON,
         "pushed, '1', next_owner_fence, heir)", "pushed, '0', next_owner_fence, heir)", MODEL),
-    edit("a free lock with somebody left in its queue says so", RELEASE_SLOW,
+    edit("a free lock with somebody left in its queue says so", PASS_ON,
         ".. more .. string.sub(line, 27)", ".. '0' .. string.sub(line, 27)", MODEL),
-    edit("a free lock whose queue was found empty says so", RELEASE_SLOW,
-        ".. more .. string.sub(line, 27)", ".. '1' .. string.sub(line, 27)", MODEL)
-        .equal("the next ones look at a queue that is empty, for nothing"),
+    edit("a free lock whose queue was found empty says so", PASS_ON,
+        ".. more .. string.sub(line, 27)", ".. '1' .. string.sub(line, 27)", MODEL),
     edit("a late release frees no newer grant of its request", RELEASE_SLOW,
-        "what == 'grant' and is_last)", "what == 'grant')", MODEL),
-    edit("out takes the hold whatever its fence", RELEASE_SLOW,
-        "(what == 'out' or what == 'grant' and is_last)", "(is_last)", MODEL),
+        "what == 'grant' and is_last then", "what == 'grant' then", MODEL),
     edit("force names the fence that it ends", RELEASE_SLOW,
         "elseif what == 'force' and was_held and is_last then", "elseif what == 'force' and was_held then", MODEL),
     edit("force finds nothing in a lock that is free", RELEASE_SLOW,
         "elseif what == 'force' and was_held and is_last then", "elseif what == 'force' and is_last then", MODEL),
-    edit("out leaves no queue entry", RELEASE_SLOW, "    redis.call('ZREM', queue_key, request)\n", "", MODEL),
     edit("an owner with other holds goes on holding", RELEASE_SLOW,
         "    if lock.count > 0 then\n      lock.write()", "    if false then\n      lock.write()", MODEL),
     edit("who is not the last hold does not hand over", RELEASE_SLOW,
         "  if lock.count > 0 then\n    return status", "  if false then\n    return status", MODEL),
     edit("a release that finds the lock free hands it over too", RELEASE_SLOW,
         "  if lock.count > 0 then\n    return status", "  if true then\n    return status", MODEL),
-    edit("a lock that was handed over is not freed", RELEASE_SLOW,
+    edit("a lock that was handed over is not freed", PASS_ON,
         "elseif was_held then", "end\nif was_held then", MODEL),
-    edit("a lease that ran out stays one that ran out", RELEASE_SLOW,
+    edit("a lease that ran out stays one that ran out", PASS_ON,
         "elseif was_held then", "else", MODEL),
-    edit("a release that leaves the lock free tells no deadline", RELEASE_SLOW,
+    edit("a release that leaves the lock free tells no deadline", PASS_ON,
         "(deadline or FREE)", "(deadline or was_until)", MODEL),
-    edit("a release that stopped half-way says `more`", RELEASE_SLOW, " .. denied .. ' ' .. more", " .. denied .. ' 0'", MODEL),
+    edit("a release that stopped half-way says `more`", PASS_ON, " .. denied .. ' ' .. more", " .. denied .. ' 0'", MODEL),
     edit("to a release a lock that nobody remembers ran out", RELEASE_SLOW, "line == '' or (is_last", "(is_last", MODEL),
     edit("to a release a hold under another fence was taken", RELEASE_SLOW, "(is_last and line > '1')", "line > '1'", MODEL),
     edit("to a release a hold that was released did not run out", RELEASE_SLOW, "(is_last and line > '1')", "is_last", MODEL),
+
+    edit("a newer format is left alone by withdraw", WITHDRAW, "if line >= NEWER then", "if false then", MODEL),
+    edit("a withdrawal of the lock alone does nothing where somebody may wait", WITHDRAW,
+        "if not queue_key and string.sub(line, 26, 26) == '1' then", "if false then", MODEL),
+    edit("a withdrawal leaves no queue entry", WITHDRAW, "  redis.call('ZREM', queue_key, unpack(all))\n", "", MODEL),
+    edit("a withdrawal ends an only hold", WITHDRAW, "withdrawn == only or lock.holds", "lock.holds", MODEL),
+    edit("a withdrawal ends one of several holds", WITHDRAW, " or lock.holds and lock.holds[withdrawn] then", " then", MODEL),
+    edit("a withdrawal ends no hold but those that it names", WITHDRAW, "if withdrawn == only or", "if only or", MODEL),
+    edit("all requests of a withdrawal are looked for among the holds", WITHDRAW,
+        "in ipairs(all) do", "in ipairs({all[1]}) do", MODEL),
+    edit("what a withdrawal leaves of several holds is written", WITHDRAW,
+        "  if dropped then\n    lock.write()\n  end\n", "", MODEL),
+    edit("a withdrawal passes on no lock that is held", WITHDRAW, "if lock.count > 0 then\n  if dropped", "if false then\n  if dropped", MODEL),
 
     edit("a renewal names the fence", RENEW, " or not is_last then", " then", MODEL),
     edit("to a renewal a lock that nobody remembers ran out", RENEW, "line == '' or (is_last", "(is_last", MODEL),

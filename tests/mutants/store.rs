@@ -7,10 +7,11 @@ const COMMANDS: &str = "src/store/redis/commands.rs";
 const CONNECTION: &str = "src/store/redis/connection.rs";
 const CONNECTOR: &str = "src/store/redis/connector.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
-const FLIGHTS: &str = "src/store/redis/flights.rs";
-const LANE: &str = "src/store/redis/lane.rs";
-const PARKING: &str = "src/store/redis/lane/parking.rs";
 const LINK: &str = "src/store/redis/link.rs";
+const BACKLOG: &str = "src/store/pipeline/backlog.rs";
+const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
+const PIPELINE: &str = "src/store/pipeline.rs";
+const RELOAD: &str = "src/store/pipeline/reload.rs";
 const REDIS: &str = "src/store/redis.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
@@ -22,8 +23,8 @@ const CALLS: &[&str] = &["--lib calls"];
 const CLUSTER_TESTS: &[&str] = &["--lib cluster::"];
 const CONNECTIONS: &[&str] = &["--lib connections"];
 const FAILURES: &[&str] = &["--lib failure"];
-const FLOOD: &[&str] = &["--lib flood"];
 const MIGRATION: &[&str] = &["--test cluster migration::"];
+const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
 const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 
 #[rustfmt::skip]
@@ -55,24 +56,57 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a failover ends the connections to the former primary", CONNECTOR,
         "Ok(connection) => Ok(connection.until(sentinels.successor_of(primary))),", "Ok(connection) => Ok(connection),", &["--test failover by_hand"]),
 
+    edit("a call for a slot that is being moved was not executed", FAILURE, "\"TRYAGAIN\"", "\"TRYAGAINST\"", FAILURES),
+    edit("a wait on a server that became a replica is no refusal", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),
     edit("a cluster that is down leaves it open what was executed", FAILURE,
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(words(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(words(error)),", FAILURES),
 
-    edit("a flood of acquires is sent as others are answered", FLIGHTS, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()", "true", FLOOD),
+    edit("what keeps a hold waits for nobody's answer", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
+    edit("no newcomer goes ahead of those who wait for room", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_room())", "self.in_flight.has_room()", &["--lib flood"]),
+    edit("who waits for room has somebody notice that there is some", PIPELINE,
+        "        self.mark(state);\n        Ok(Entry::Waiting(resumed))", "        drop(state);\n        Ok(Entry::Waiting(resumed))", PIPELINE_TESTS),
+    edit("nothing is sent while the scripts are loaded", PIPELINE, "Gate::Open(wire) if !state.reloading && can_go => {", "Gate::Open(wire) if can_go => {", PIPELINE_TESTS),
+    edit("a call that met forgotten scripts keeps its place", PIPELINE, "place.get_or_insert_with(|| {", "place.insert({", PIPELINE_TESTS),
+    edit("a call that met forgotten scripts is in flight until it has its place", PIPELINE, "            forgotten = Some(sent.flight);\n", "            forgotten = Some(sent.flight).filter(|_| false);\n", &["--lib pipeline::", "--lib calls", "--lib flood"])
+        .equal("only another thread comes between the two"),
+    edit("one slow answer does not condemn a connection that answers others", PIPELINE,
+        "WireErrorKind::Timeout if !self.has_heard_since(sent) =>", "WireErrorKind::Timeout =>", PIPELINE_TESTS),
+    edit("a connection that is silent is condemned", PIPELINE, "self.condemn(generation, Why::Silent)", "drop(generation)", PIPELINE_TESTS),
+    edit("a connection whose sign of life is another's is condemned", PIPELINE, "if !W::echoes(&heard.value, &nonce) {", "if false {", PIPELINE_TESTS),
+    edit("a server that refuses says so at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test faults refusals::", "--lib connections"]),
+    edit("what waits ends as the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
+    edit("what was in flight on a connection of before takes no room", PIPELINE, "            self.in_flight.begin_anew();\n", "", PIPELINE_TESTS),
 
-    edit("renewals go ahead of a flood", LANE, "let goes = !command.gives_way || (", "let goes = (", FLOOD),
-    edit("who waits behind a flood is not given up while it is answered", PARKING,
-        "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", FLOOD),
-    edit("a flood whose answers nobody reads holds up nobody", LANE,
-        "        self.mark(state);\n        Ok(Entry::Parked(resumed))", "        drop(state);\n        Ok(Entry::Parked(resumed))", FLOOD),
-    edit("no newcomer goes ahead of those who wait for room", LANE, "(state.parked.is_empty() && self.flights.has_room())", "self.flights.has_room()", FLOOD),
-    edit("who waits for room waits for the scripts too", PARKING,
-        "        if state.healing {\n            return;\n        }\n        let client = client.clone();", "        let client = client.clone();", FLOOD),
-    edit("of those who wait no more go than there is room for", PARKING, "if next.key().gives_way && !self.flights.has_room() {", "if false {", FLOOD),
-    edit("a call whose caller is gone is not sent", PARKING, "if !resume.is_closed() {", "if true {", CALLS),
-    edit("one slow answer does not condemn a connection that answers others", LANE,
-        "*error.kind() == ErrorKind::Timeout && !self.has_heard_since(sent)", "*error.kind() == ErrorKind::Timeout", CALLS),
+    edit("what ends a hold goes before what asks for one", BACKLOG, "    pub(super) priority: Priority,\n    pub(super) entered: u64,", "    pub(super) entered: u64,\n    pub(super) priority: Priority,", PIPELINE_TESTS),
+    edit("who waits behind a flood is not given up while it is answered", BACKLOG,
+        "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", &["--lib pipeline::", "--lib flood"]),
+    edit("who waits on a server that does not answer is told so", BACKLOG,
+        "Gate::Open(_) if self.has_heard_since(since) => None,", "Gate::Open(_) if !state.reloading => None,", PIPELINE_TESTS),
+    edit("who waits for room waits for the scripts too", BACKLOG,
+        "        if state.reloading {\n            return;\n        }\n        let wire", "        let wire", &["--lib pipeline::", "--lib flood"]),
+    edit("of those who wait no more go than there is room for", BACKLOG, "next.key().priority != Priority::Keep && !self.in_flight.has_room()", "false", &["--lib pipeline::", "--lib flood"]),
+    edit("what keeps a hold goes out with a connection however many ask", BACKLOG, "next.key().priority != Priority::Keep && ", "", PIPELINE_TESTS),
+    edit("a call whose caller is gone is not sent", BACKLOG, "if !resume.is_closed() {", "if true {", PIPELINE_TESTS),
+    edit("there is one mark at a time", BACKLOG, "            || state.marking\n", "", PIPELINE_TESTS)
+        .equal("more PINGs than are needed"),
 
+    edit("a flood of acquires is sent as others are answered", IN_FLIGHT, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < self.room", "true", PIPELINE_TESTS),
+    edit("an answer of before says nothing of what was sent since", IN_FLIGHT, "self.answered.fetch_max(count, Ordering::SeqCst)", "self.answered.swap(count, Ordering::SeqCst)", &["--lib pipeline::", "--lib flood"]),
+
+    edit("the scripts are loaded once for all that met their absence", RELOAD, "state.reloading || state.reloads != reloads_when_sent", "state.reloading", &["--lib pipeline::", "--lib flood", "--lib calls"]),
+    edit("who met forgotten scripts takes its place before anybody goes", RELOAD,
+        "for _ in 0..STRAGGLER_WAITS {", "for _ in 0..0 {", &["--lib pipeline::", "--lib calls", "--lib flood"]),
+    edit("a caller that does not poll its call holds up nobody for long", RELOAD,
+        "let answered = tokio::time::timeout(STRAGGLER_WAIT, self.pipeline.in_flight.none());", "let answered = tokio::time::timeout(1000 * STRAGGLER_WAIT, self.pipeline.in_flight.none());", &["--lib calls"]),
+    edit("who waits while the scripts cannot be loaded is told so", RELOAD,
+        "Err(failure) if state.generation == generation => {", "Err(failure) if false => {", PIPELINE_TESTS),
+
+    edit("scripts that a connection of before could not load hold up nobody", RELOAD,
+        "Err(failure) if state.generation == generation => {", "Err(failure) => {", PIPELINE_TESTS),
+
+    edit("a connection comes with the scripts loaded", LINK, "                    let _ = load(connection.client(), &self.scripts).await;\n", "", CONNECTIONS),
+    edit("that a connection is another one is told before a reply can come on it", LINK,
+        "            // Before any reply of the new connection, which may be one to another server.\n", "            self.open(&connection);\n", CONNECTIONS),
     edit("a dead connection is found out though nothing is called", LINK, "                ping.await;\n", "                drop(ping);\n", CONNECTIONS),
     edit("a replica is left at its first word once its connection is of age", LINK, "connection.age() < READ_ONLY_PATIENCE", "self.ping_every > READ_ONLY_PATIENCE", CALLS),
     edit("what is said of a connection does not end the next one", LINK, "if condemned.generation == generation && !patient {", "if !patient {", CONNECTIONS),

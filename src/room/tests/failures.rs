@@ -22,7 +22,7 @@ fn of_the_deaf(n: u128, lease: Duration) -> Acquire {
         request: Request::new(&id, Duration::from_secs(5), 1, None),
         mode: Mode::Open,
         lease,
-        not_after: ServerTime::MAX,
+        not_after: Arc::new(ServerTime::MAX),
         ticket: None,
         heartbeat: Duration::from_secs(15),
     }

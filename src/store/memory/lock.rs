@@ -131,8 +131,8 @@ impl Holder {
     }
 
     /// Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
-    pub(super) fn ran_out(&self, fence: Option<Fence>) -> bool {
-        self.fence == 0 || (fence.is_some_and(|f| f.get() == self.fence) && self.owner.is_some())
+    pub(super) fn ran_out(&self, fence: Fence) -> bool {
+        self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
 
     pub(super) fn grant_of(&self, request: &Request) -> Option<Grant> {

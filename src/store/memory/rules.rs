@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::lock::{Channels, HandOver, Hold, KEPT_MS, Lock, MAX_HOLDS, Now, next_fence};
-use crate::key::Owner;
+use super::lock::{Channels, HandOver, Hold, Holder, KEPT_MS, Lock, MAX_HOLDS, Now, Queue, next_fence};
+use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::{
     Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
-    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 
 /// How many a call removes from the queue at most before it answers `more`.
@@ -71,7 +71,14 @@ impl Rules {
         self.locks.entry(key.to_owned()).or_default()
     }
 
-    pub(super) fn acquire(&mut self, call: &Acquire, now: Now, channels: &mut dyn Channels) -> Acquired {
+    /// Must have run by `not_after`, as the stamp of the call has told.
+    pub(super) fn acquire(
+        &mut self,
+        call: &Acquire,
+        not_after: ServerTime,
+        now: Now,
+        channels: &mut dyn Channels,
+    ) -> Acquired {
         let bound = self.bound;
         let Acquire {
             keys, request, mode, ..
@@ -82,7 +89,7 @@ impl Rules {
         if let Some(grant) = holder.grant_of(request) {
             return Acquired::Granted(grant);
         }
-        if now.ms > call.not_after.ms() {
+        if now.ms > not_after.ms() {
             return Acquired::Late;
         }
         let alive = lock
@@ -160,39 +167,53 @@ impl Rules {
     }
 
     pub(super) fn release(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> Released {
-        let bound = self.bound;
         let Release { keys, request, what } = call;
-        let lock = self.lock(&keys.lock);
-        let (mut holder, dead) = lock.read(now, Some(request.client()));
-        let was_held = holder.is_held();
-        let fence = match what {
-            ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence) => Some(*fence),
-            ReleaseWhat::Out => None,
-        };
-        let fence_counts = fence.is_none_or(|fence| fence.get() == holder.fence);
-        let mut outcome = None;
-        if let ReleaseWhat::Force(_) = what {
-            if was_held && fence_counts {
-                holder.holds.clear();
-                outcome = Some(ReleaseOutcome::Released);
+        self.end(keys, request, now, channels, |_, holder| {
+            let (ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence)) = *what;
+            let fence_counts = fence.get() == holder.fence;
+            let ended = match what {
+                ReleaseWhat::Grant(_) => fence_counts && holder.holds.remove(request).is_some(),
+                ReleaseWhat::Force(_) => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
+            };
+            match ended {
+                true if holder.is_held() => ReleaseOutcome::OneFewer,
+                true => ReleaseOutcome::Released,
+                false if holder.ran_out(fence) => ReleaseOutcome::Expired,
+                false => ReleaseOutcome::Taken,
             }
-        } else if fence_counts && holder.holds.remove(request).is_some() {
-            outcome = Some(if holder.is_held() {
-                ReleaseOutcome::OneFewer
-            } else {
-                ReleaseOutcome::Released
-            });
-        }
-        if *what == ReleaseWhat::Out {
-            lock.queue.remove(request);
-            outcome = outcome.or(Some(ReleaseOutcome::Released));
-        }
-        let outcome = outcome.unwrap_or(if holder.ran_out(fence) {
-            ReleaseOutcome::Expired
-        } else {
-            ReleaseOutcome::Taken
-        });
+        })
+    }
 
+    pub(super) fn withdraw(&mut self, call: &Withdraw, now: Now, channels: &mut dyn Channels) -> Withdrawn {
+        let Withdraw { keys, requests } = call;
+        let released = self.end(keys, &requests[0], now, channels, |queue, holder| {
+            let before = holder.holds.len();
+            for request in requests {
+                queue.remove(request);
+                holder.holds.remove(request);
+            }
+            match holder.holds.len() {
+                after if after == before || after == 0 => ReleaseOutcome::Released,
+                _ => ReleaseOutcome::OneFewer,
+            }
+        });
+        Withdrawn { more: released.more }
+    }
+
+    /// Ends what `ending` ends, and passes on a lock that nobody holds then.
+    fn end(
+        &mut self,
+        keys: &Keys,
+        caller: &Request,
+        now: Now,
+        channels: &mut dyn Channels,
+        ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,
+    ) -> Released {
+        let bound = self.bound;
+        let lock = self.lock(&keys.lock);
+        let (mut holder, dead) = lock.read(now, Some(caller.client()));
+        let was_held = holder.is_held();
+        let outcome = ending(&mut lock.queue, &mut holder);
         let mut more = false;
         if outcome == ReleaseOutcome::OneFewer {
             lock.write_holds(&mut holder);
@@ -226,7 +247,7 @@ impl Rules {
         let fence_counts = holder.fence == call.fence.get();
         let is_first = holder.request.as_ref() == Some(&call.request);
         let Some(hold) = holder.holds.get_mut(&call.request).filter(|_| fence_counts) else {
-            return if holder.ran_out(Some(call.fence)) {
+            return if holder.ran_out(call.fence) {
                 Renewed::Expired
             } else {
                 Renewed::Taken

@@ -56,20 +56,19 @@ impl Peer {
             request: self.request(n),
             mode: Mode::Open,
             lease: Duration::from_secs(30),
-            not_after: ServerTime::MAX,
+            not_after: Arc::new(ServerTime::MAX),
             ticket: None,
             heartbeat: Duration::from_secs(15),
         };
         now(self.connection.acquire(call)).unwrap()
     }
 
-    fn out(&self, n: u64) {
-        let call = Release {
+    fn withdraw(&self, n: u64) {
+        let call = Withdraw {
             keys: keys(),
-            request: self.request(n),
-            what: crate::store::ReleaseWhat::Out,
+            requests: vec![self.request(n)],
         };
-        now(self.connection.release(call)).unwrap();
+        now(self.connection.withdraw(call)).unwrap();
     }
 
     fn subscribe(&self) {
@@ -107,9 +106,9 @@ fn clients_of_one_store_share_its_locks_and_one_is_told() {
         peer.subscribe();
         peer.subscribe();
     }
-    a.out(1);
+    a.withdraw(1);
     assert_eq!([a.heard(), b.heard(), c.heard()], [0, 1, 0]);
-    b.out(1);
+    b.withdraw(1);
     assert_eq!([b.heard(), c.heard()], [1, 1]);
     assert!(granted(&c.acquire(1)).is_some());
 }
@@ -142,7 +141,7 @@ fn whoever_is_gone_is_passed_over() {
     // One drops its connection, of one only the listener is gone.
     drop(b);
     c.recorder = Arc::default();
-    a.out(1);
+    a.withdraw(1);
     assert_eq!(d.heard(), 1);
 }
 
@@ -160,7 +159,7 @@ fn a_closed_client_is_told_so_and_hears_no_more() {
         now(b.connection.subscribe(channel)),
         Err(Failure::Closed)
     ));
-    a.out(1);
+    a.withdraw(1);
     assert_eq!(b.heard(), 0);
     assert!(!matches!(a.acquire(2).reply, Acquired::Gone { .. }));
 }
@@ -171,7 +170,7 @@ async fn time_is_tokios_and_fences_increase_while_it_stands_still() {
     let a = Peer::of(&store, 1);
     let (first, second) = (a.acquire(1), a.acquire(2));
     assert_eq!(first.at.now, second.at.now);
-    a.out(1);
+    a.withdraw(1);
     let third = a.acquire(2);
     assert!(granted(&third) > granted(&first));
     tokio::time::advance(Duration::from_secs(31)).await;
@@ -220,6 +219,6 @@ fn a_listener_may_call_the_store_from_where_it_is_told() {
     let connection = store.connect(listener);
     now(connection.subscribe(keys().channel_of(&b.id))).unwrap();
     *caller.0.lock().unwrap() = Some(connection);
-    a.out(1);
+    a.withdraw(1);
     assert!(caller.0.lock().unwrap().is_none());
 }

@@ -37,9 +37,10 @@ use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::key::Keys;
 use crate::script::{Operation, Publishing};
+use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 
 /// How often one call is told to go elsewhere at most.
@@ -94,10 +95,9 @@ impl ClusterStore {
     }
 
     fn call<O: Operation + Clone + Sync>(&self, operation: O) -> Call<O::Reply> {
-        let patience = if operation.gives_way() {
-            PATIENCE
-        } else {
-            Duration::ZERO
+        let patience = match operation.priority() {
+            Priority::Keep => Duration::ZERO,
+            Priority::End | Priority::Ask => PATIENCE,
         };
         let goes_alone = operation.goes_alone();
         self.route(
@@ -330,6 +330,10 @@ impl Store for ClusterStore {
     }
 
     fn release(&self, call: Release) -> Call<Released> {
+        self.call(call)
+    }
+
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
         self.call(call)
     }
 

@@ -2,68 +2,69 @@
 //! replicas and disks.
 
 use std::iter;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fred::bytes::Bytes;
 use fred::clients::Client;
-use fred::error::Error;
+use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, LuaInterface};
 use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::try_join_all;
 
+use super::connection::echoes;
 use super::failure;
 use crate::lease::millis;
 use crate::options::Durability;
 use crate::script::{Invocation, Script};
-use crate::store::Failure;
+use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
+use crate::store::{Failure, ServerId};
 
 #[derive(Debug)]
 pub(super) struct Command {
-    name: &'static str,
-    args: Vec<Value>,
+    words: Words,
     asking: bool,
-    /// Whether others go first while the server has much to do: [`Operation::gives_way`](crate::script::Operation::gives_way).
-    pub(super) gives_way: bool,
+    priority: Priority,
+}
+
+#[derive(Debug)]
+enum Words {
+    Plain(&'static str, Vec<Value>),
+    /// By its hash.
+    Script(Invocation),
 }
 
 impl Command {
-    /// The server's time, by a command that does nothing else.
-    pub(super) fn time() -> Command {
+    fn plain(name: &'static str, args: Vec<Value>) -> Command {
         Command {
-            name: "TIME",
-            args: Vec::new(),
+            words: Words::Plain(name, args),
             asking: false,
-            gives_way: false,
+            priority: Priority::Keep,
         }
     }
 
-    /// A sign of life, with the nonce in it.
-    pub(super) fn ping(nonce: &str) -> Command {
+    pub(super) fn script(invocation: Invocation, priority: Priority) -> Command {
         Command {
-            name: "PING",
-            args: vec![Value::from(nonce)],
+            words: Words::Script(invocation),
             asking: false,
-            gives_way: false,
+            priority,
         }
+    }
+
+    /// The server's time, by a command that does nothing else.
+    pub(super) fn time() -> Command {
+        Command::plain("TIME", Vec::new())
     }
 
     /// Which server of a cluster has which slots.
     pub(super) fn slots() -> Command {
-        Command {
-            name: "CLUSTER",
-            args: vec![Value::from("SLOTS")],
-            asking: false,
-            gives_way: false,
-        }
+        Command::plain("CLUSTER", vec![Value::from("SLOTS")])
     }
 
     /// The same command for a server that is still importing its slot, as an `ASK` demands.
     pub(super) fn asking(self, asking: bool) -> Command {
         Command { asking, ..self }
-    }
-
-    pub(super) fn giving_way(self, gives_way: bool) -> Command {
-        Command { gives_way, ..self }
     }
 
     /// Waits until these have what was written on the same connection before, but no longer than `within` (cut to whole ms;
@@ -76,12 +77,7 @@ impl Command {
             false => ("WAIT", vec![replicas, within_ms]),
             true => ("WAITAOF", vec!["1".to_owned(), replicas, within_ms]),
         };
-        Command {
-            name,
-            args: args.into_iter().map(Value::from).collect(),
-            asking: false,
-            gives_way: false,
-        }
+        Command::plain(name, args.into_iter().map(Value::from).collect())
     }
 
     /// How many of those that were waited for have it: replicas, or disks, of which the primary's is told apart. `None` for a
@@ -102,55 +98,107 @@ impl Command {
         Some(number(primary)?.min(1) + number(replicas)?.min(durability.replicas))
     }
 
+    /// Sends it as it is.
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
         let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
+        let (name, args) = match self.words {
+            Words::Plain(name, args) => (name, args),
+            Words::Script(invocation) => ("EVALSHA", args(invocation)),
+        };
         if !self.asking {
-            return client.custom(custom(self.name), self.args).await;
+            return client.custom(custom(name), args).await;
         }
         // ASKING counts for the command right behind it: in a pipeline nothing comes between the two.
         let both = client.pipeline();
         let _: () = both.custom(custom("ASKING"), Vec::<Value>::new()).await?;
-        let _: () = both.custom(custom(self.name), self.args).await?;
+        let _: () = both.custom(custom(name), args).await?;
         both.last().await
     }
 }
 
-/// The scripts, with the hashes that the server knows them by.
-#[derive(Debug)]
-pub(super) struct Scripts(Vec<(&'static Script, Value)>);
-
-impl Scripts {
-    pub(super) fn new(scripts: &[&'static Script]) -> Scripts {
-        let sha = |script: &Script| Value::from(fred::util::sha1_hash(script.text));
-        Scripts(scripts.iter().map(|script| (*script, sha(script))).collect())
+impl pipeline::Command for Command {
+    fn priority(&self) -> Priority {
+        self.priority
     }
 
-    pub(super) fn command(&self, invocation: Invocation) -> Command {
-        let mut scripts = self.0.iter();
-        let sha = scripts.find(|(script, _)| std::ptr::eq(*script, invocation.script));
-        let sha = sha.map_or(Value::Null, |(_, sha)| sha.clone());
-        let text = Bytes::from(invocation.text);
-        let words = invocation.words.into_iter();
-        let words = words.map(|word| Value::Bytes(text.slice(word)));
-        let args = iter::once(sha).chain(words).collect();
-        Command {
-            name: "EVALSHA",
-            args,
-            asking: false,
-            gives_way: false,
+    fn prepare(self, to: ServerId) -> Option<Command> {
+        let words = match self.words {
+            Words::Script(invocation) => Words::Script(invocation.stamped(to)?),
+            plain @ Words::Plain(..) => plain,
+        };
+        Some(Command { words, ..self })
+    }
+}
+
+/// What EVALSHA is given.
+fn args(invocation: Invocation) -> Vec<Value> {
+    let script = invocation.script;
+    let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text));
+    let text = Bytes::from(invocation.text);
+    let words = invocation.words.into_iter();
+    let words = words.map(|word| Value::Bytes(text.slice(word)));
+    iter::once(Value::from_static_str(sha)).chain(words).collect()
+}
+
+/// Has the server learn these scripts. A failure means that no call was executed.
+pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result<(), Failure> {
+    let loads = scripts
+        .iter()
+        .map(|script| client.script_load::<Value, _>(script.text));
+    match try_join_all(loads).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failure::of_unsent(failure::of(&error))),
+    }
+}
+
+/// A connection as the pipeline sends on it.
+#[derive(Clone)]
+pub(super) struct Wire {
+    client: Client,
+    /// Those that the calls on it are of.
+    scripts: Arc<[&'static Script]>,
+}
+
+impl Wire {
+    pub(super) fn new(client: &Client, scripts: &Arc<[&'static Script]>) -> Wire {
+        Wire {
+            client: client.clone(),
+            scripts: Arc::clone(scripts),
         }
     }
+}
 
-    /// Has the server learn all of them. A failure means that no call was executed.
-    pub(super) async fn load(&self, client: &Client) -> Result<(), Failure> {
-        let loads = self
-            .0
-            .iter()
-            .map(|(script, _)| client.script_load::<Value, _>(script.text));
-        match try_join_all(loads).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failure::of_unsent(failure::of(&error))),
-        }
+impl pipeline::Wire for Wire {
+    type Command = Command;
+    type Reply = Value;
+
+    fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let reply = command.run(&client).await;
+            reply.map_err(|error| WireError {
+                kind: match failure::code(&error) {
+                    Some("NOSCRIPT") => WireErrorKind::NoScript,
+                    Some("READONLY") => WireErrorKind::ReadOnly,
+                    _ if *error.kind() == ErrorKind::Timeout => WireErrorKind::Timeout,
+                    _ => WireErrorKind::Other,
+                },
+                failure: failure::of(&error),
+            })
+        })
+    }
+
+    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let Wire { client, scripts } = self.clone();
+        Box::pin(async move { load(&client, &scripts).await })
+    }
+
+    fn ping(nonce: &str) -> Command {
+        Command::plain("PING", vec![Value::from(nonce)])
+    }
+
+    fn echoes(reply: &Value, nonce: &str) -> bool {
+        echoes(reply, nonce)
     }
 }
 

@@ -135,12 +135,21 @@ mod tests {
     }
 
     #[test]
-    fn codes_inside_a_script_count_in_both_forms() {
+    fn what_another_time_brings_was_not_executed() {
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'. script: ff96, on @user_script:1.",
             "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -OOM command not allowed",
             "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -READONLY You can't write",
             "BUSY Redis is busy running a script.",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "NOSCRIPT No matching script. Please use EVAL.",
+            "MOVED 3999 127.0.0.1:6381",
+            "ASK 3999 127.0.0.1:6381",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             "ERR max number of clients reached",
             "ERR WAITAOF cannot be used with replica instances. Please also note that since Redis 4.0 writes are not",
             "ERR Script attempted to access a non local key in a cluster node script: ff96, on @user_script:1.",

@@ -6,12 +6,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use super::Options;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
-use super::lane::Lane;
 use super::link::Link;
 use super::subscriber::{Request, Subscriber};
+use super::{Lane, Options};
 use crate::error::ServerError;
 use crate::script::{Publishing, Script};
 use crate::store::{Failure, Listener, ServerId};
@@ -37,10 +36,10 @@ impl Line {
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
-        scripts: &[&'static Script],
+        scripts: &Arc<[&'static Script]>,
         first: Opened,
     ) -> Line {
-        let (lane, condemned) = Lane::new(scripts, options.attempt_timeout);
+        let (lane, condemned) = super::lane(server, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
         let sharded = publishing == Publishing::Sharded;
         let (subscriber, requests) = Subscriber::new(
@@ -55,6 +54,7 @@ impl Line {
             server,
             connector: Arc::clone(connector),
             lane: Arc::clone(&lane),
+            scripts: Arc::clone(scripts),
             purpose: Purpose::Commands,
             listener: Some(listener.clone()),
             follower: Some(requests.clone()),

@@ -6,12 +6,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use super::Lane;
+use super::commands::{Wire, load};
 use super::connection::{Backoff, Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
-use super::lane::{Condemned, Lane, Why};
 use super::subscriber::Request;
 use crate::error::ServerError;
+use crate::script::Script;
+use crate::store::pipeline::{Condemned, Why};
 use crate::store::{Failure, Listener, ServerId};
 
 /// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
@@ -21,6 +24,7 @@ pub(super) struct Link {
     pub(super) server: ServerId,
     pub(super) connector: Arc<Connector>,
     pub(super) lane: Arc<Lane>,
+    pub(super) scripts: Arc<[&'static Script]>,
     pub(super) purpose: Purpose,
     /// Who is to know of a connection that is lost or new.
     pub(super) listener: Option<Weak<dyn Listener>>,
@@ -35,7 +39,7 @@ impl Link {
     /// Begins with that connection, which the lane is open to from now on, or opens one.
     pub(super) fn start(self, first: Option<Connection>) -> AbortHandle {
         let first = first.map(|connection| {
-            let generation = self.lane.open(connection.client());
+            let generation = self.open(&connection);
             (connection, generation)
         });
         tokio::spawn(self.run(first)).abort_handle()
@@ -53,7 +57,7 @@ impl Link {
                 if self.purpose == Purpose::Commands {
                     connection.warn_of_eviction().await;
                 }
-                let generation = self.lane.open(connection.client());
+                let generation = self.open(&connection);
                 (connection, generation)
             }
         };
@@ -81,8 +85,13 @@ impl Link {
                 // Without a receiver there is nothing to follow with.
                 let _ = follower.send(Request::Follow);
             }
-            generation = self.lane.open(connection.client());
+            generation = self.open(&connection);
         }
+    }
+
+    /// Opens the lane to this connection, and returns its number.
+    fn open(&self, connection: &Connection) -> u64 {
+        self.lane.open(Wire::new(connection.client(), &self.scripts))
     }
 
     fn listener(&self) -> Option<Arc<dyn Listener>> {
@@ -98,7 +107,7 @@ impl Link {
                     // Here rather than when they are missed, since another client may load them between two of
                     // the calls that wait here: the second one would overtake the first. If the server takes none
                     // now, they are loaded when they are missed.
-                    let _ = self.lane.scripts().load(connection.client()).await;
+                    let _ = load(connection.client(), &self.scripts).await;
                     return connection;
                 }
                 Err(failure) => {

@@ -23,9 +23,8 @@ use super::commands::Command;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
-use super::lane::{Heard, Lane};
 use super::link::Link;
-use super::{Manner, Options, execute};
+use super::{Heard, Lane, Manner, Options, execute, lane};
 use crate::error::{Error, ServerError};
 use crate::options::Durability;
 use crate::script;
@@ -35,7 +34,6 @@ use crate::store::{Call, Confirmed, Failure, Renew, Renewed, ServerId};
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 pub(super) struct Replication {
-    server: ServerId,
     lane: Arc<Lane>,
     entrants: mpsc::UnboundedSender<Entrant>,
     tasks: [AbortHandle; 2],
@@ -71,11 +69,12 @@ impl Replication {
         options: Options,
         first: Option<Connection>,
     ) -> Replication {
-        let (lane, condemned) = Lane::new(&[&script::RENEW], options.attempt_timeout);
+        let (lane, condemned) = lane(server, options.attempt_timeout);
         let link = Link {
             server,
             connector: Arc::clone(connector),
             lane: Arc::clone(&lane),
+            scripts: [&script::RENEW].into(),
             purpose: Purpose::Replication,
             listener: None,
             follower: None,
@@ -90,7 +89,6 @@ impl Replication {
         };
         let tasks = [link.start(first), tokio::spawn(rounds.run()).abort_handle()];
         Replication {
-            server,
             lane,
             entrants,
             tasks,
@@ -100,10 +98,9 @@ impl Replication {
     pub(super) fn confirm(&self, call: Renew, within: Duration, manner: Manner) -> Call<Confirmed> {
         let lane = Arc::clone(&self.lane);
         let entrants = self.entrants.clone();
-        let server = self.server;
         Box::pin(async move {
             let since = Instant::now();
-            let (answer, generation) = execute(&lane, server, call, manner).await?;
+            let (answer, generation) = execute(&lane, call, manner).await?;
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }

@@ -26,8 +26,7 @@ use tokio::time::Instant;
 
 use super::connection::{Backoff, Connection, Purpose, Subscribing};
 use super::connector::Connector;
-use super::failure;
-use super::lane::Lane;
+use super::{Lane, failure};
 use crate::error::ServerError;
 use crate::store::{Failure, Listener, ServerId};
 

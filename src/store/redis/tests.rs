@@ -15,6 +15,7 @@ use self::server::{Server, Wire, free_port};
 use super::*;
 use crate::key::{ClientId, Keys, Request};
 use crate::script::{Invocation, Publishing};
+use crate::store::pipeline::Priority;
 use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
 
 /// Of a client that gives a busy machine its time.
@@ -37,15 +38,12 @@ const HASTY: Options = Options {
 /// In which all must have happened that need not wait for anything, on a busy machine too; and all that [`HASTY`] bounds.
 const BOUND: Duration = Duration::from_secs(5);
 
-static APPEND: Script = Script {
-    name: "append",
-    text: "redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
-};
+static APPEND: Script = Script::new("append", "redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]");
 
-static APPEND_SLOWLY: Script = Script {
-    name: "append slowly",
-    text: "for _ = 1, 15000 do end redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
-};
+static APPEND_SLOWLY: Script = Script::new(
+    "append slowly",
+    "for _ = 1, 15000 do end redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
+);
 
 /// Appends a text to a list; what it does besides is in the text.
 struct Append(String);
@@ -57,8 +55,12 @@ impl Operation for Append {
         "list"
     }
 
-    fn gives_way(&self) -> bool {
-        self.0 != "pressing"
+    fn priority(&self) -> Priority {
+        match &*self.0 {
+            "keeps" => Priority::Keep,
+            "ends" => Priority::End,
+            _ => Priority::Ask,
+        }
     }
 
     fn invocation(&self, _: Publishing) -> Invocation {

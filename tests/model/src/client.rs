@@ -150,7 +150,7 @@ impl Protocol {
                 state.history.newest_believed = state.history.newest_believed.max(fence);
             }
             Stage::Holding(_) if late && !self.has(Rule::IgnoreOlderPush) => {
-                state.clients[client].calls.push(Call::Out(request));
+                state.clients[client].calls.push(Call::Withdraw(request));
             }
             _ => {}
         }
@@ -163,7 +163,7 @@ impl Protocol {
         if !self.has(Rule::NewIdAfterWithdrawal) {
             // What one would do first: give this grant back, and wait on under the same id.
             let give_back = if self.has(Rule::ReleaseNamesFence) {
-                Call::Out(request)
+                Call::Withdraw(request)
             } else {
                 Call::Release(request, fence)
             };
@@ -172,7 +172,7 @@ impl Protocol {
             return;
         }
         state.requests[request].stage = Stage::Over;
-        state.clients[client].calls.push(Call::Out(request));
+        state.clients[client].calls.push(Call::Withdraw(request));
         if let Some(next) = self.spare(state, client) {
             state.requests[next].ticket = state.requests[request].ticket;
             state.requests[next].arrived = state.requests[request].arrived;
@@ -199,10 +199,10 @@ impl Protocol {
     /// The caller stops waiting.
     pub fn cancel(&self, state: &mut State, request: RequestId) {
         state.requests[request].stage = Stage::Over;
-        if self.has(Rule::OutAfterCancel) {
+        if self.has(Rule::WithdrawAfterCancel) {
             state.clients[self.client_of(request)]
                 .calls
-                .push(Call::Out(request));
+                .push(Call::Withdraw(request));
         }
     }
 
@@ -230,9 +230,9 @@ impl Protocol {
         let request = &mut state.requests[id];
         if request.stage == Stage::Releasing {
             request.stage = Stage::Over;
-            request.loose &= self.has(Rule::OutAfterSuccess);
-            if !found && self.has(Rule::OutAfterLoss) {
-                state.clients[self.client_of(id)].calls.push(Call::Out(id));
+            request.loose &= self.has(Rule::WithdrawAfterSuccess);
+            if !found && self.has(Rule::WithdrawAfterLoss) {
+                state.clients[self.client_of(id)].calls.push(Call::Withdraw(id));
             }
         }
     }
@@ -247,14 +247,14 @@ impl Protocol {
             && calls.iter().all(|call| call.request() != request)
     }
 
-    /// It is later than the `not_after` of all of them: none will run after the `out` that is sent now.
+    /// It is later than the `not_after` of all of them: none will run after the withdrawal that is sent now.
     pub fn send_last_out(&self, state: &mut State, request: RequestId) {
         let client = &mut state.clients[self.client_of(request)];
         if self.has(Rule::NotAfter) {
             let acquires = |call: &Call| matches!(call, Call::Acquire(_)) && call.request() == request;
             client.stuck.retain(|call| !acquires(call));
         }
-        client.calls.push(Call::Out(request));
+        client.calls.push(Call::Withdraw(request));
         state.requests[request].loose = false;
     }
 

@@ -51,17 +51,17 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
         NEWEST_FENCE,
     ),
     example(
-        &[Rule::OutAfterSuccess],
+        &[Rule::WithdrawAfterSuccess],
         DISCONNECT.with_callers(PAIR),
         NO_GHOST_HOLDER,
     ),
     example(
-        &[Rule::OutAfterCancel],
+        &[Rule::WithdrawAfterCancel],
         CANCEL.with_callers(PAIR),
         NO_GHOST_HOLDER,
     ),
     example(&[Rule::NotAfter], DISCONNECT.with_callers(PAIR), NO_GHOST_HOLDER),
-    example(&[Rule::OutAfterLoss], SLOWNESS, NO_GHOST_HOLDER),
+    example(&[Rule::WithdrawAfterLoss], SLOWNESS, NO_GHOST_HOLDER),
     example(&[Rule::RefuseLateGrants], SLOWNESS.with_callers(PAIR), ONE_HOLDER),
     example(
         &[Rule::IgnoreOlderPush],

@@ -41,7 +41,7 @@ impl Protocol {
             Call::Release(request, fence) => Outcome::Released {
                 found: self.run_release(state, *request, Some(*fence)),
             },
-            Call::Out(request) => Outcome::Released {
+            Call::Withdraw(request) => Outcome::Released {
                 found: self.run_release(state, *request, None),
             },
             Call::Renew(request, fence) => {
@@ -72,7 +72,7 @@ impl Protocol {
                         self.ask(state, acquire.request, false);
                     }
                 }
-                Call::Release(..) | Call::Out(_) => state.clients[client].calls.push(call),
+                Call::Release(..) | Call::Withdraw(_) => state.clients[client].calls.push(call),
                 Call::Renew(..) => {}
             }
         }

@@ -95,7 +95,8 @@ impl Protocol {
         }
     }
 
-    /// `lua/release.lua`: of the grant under this fence or, without one, `out`. Returns whether there was that hold.
+    /// `lua/release.lua` of the grant under this fence or, without one, `lua/withdraw.lua`. Returns whether there was that
+    /// hold.
     pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) -> bool {
         self.drop_ended(state, self.client_of(request));
         let by_id = fence.is_none() || !self.has(Rule::ReleaseNamesFence);

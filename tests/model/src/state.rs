@@ -107,7 +107,7 @@ pub enum Call {
     /// Ends the hold of this request under this fence.
     Release(RequestId, Fence),
     /// Ends whatever this request has.
-    Out(RequestId),
+    Withdraw(RequestId),
     Renew(RequestId, Fence),
 }
 
@@ -205,7 +205,7 @@ impl Call {
     pub fn request(&self) -> RequestId {
         match self {
             Call::Acquire(acquire) => acquire.request,
-            Call::Release(request, _) | Call::Out(request) | Call::Renew(request, _) => *request,
+            Call::Release(request, _) | Call::Withdraw(request) | Call::Renew(request, _) => *request,
         }
     }
 }

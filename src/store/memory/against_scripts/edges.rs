@@ -1,5 +1,6 @@
 //! What random calls don't come to, or seldom.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::lock::MAX_HOLDS;
@@ -8,7 +9,10 @@ use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
 use crate::lease::{ServerTime, Ticket};
 use crate::script::{Publishing, ReplyError};
-use crate::store::{Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed};
+use crate::store::{
+    Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
+    Withdrawn,
+};
 
 /// A call that opens the client's record.
 pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
@@ -17,7 +21,7 @@ pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
         request: request.clone(),
         mode: Mode::Open,
         lease: Duration::from_secs(30),
-        not_after: ServerTime::MAX,
+        not_after: Arc::new(ServerTime::MAX),
         ticket: None,
         heartbeat: Duration::from_secs(15),
     }
@@ -187,6 +191,24 @@ fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
     let release = give_back(&mine, grant.fence);
     assert_eq!(world.ask_alone(&release), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+
+    // So it does for a withdrawal.
+    let mut world = World::new(&mut setting);
+    let withdraw = |call: &Acquire| Withdraw {
+        keys: call.keys.clone(),
+        requests: vec![call.request.clone()],
+    };
+    let Ok(Acquired::Granted(_)) = world.ask_alone(&mine) else {
+        panic!("it is free");
+    };
+    let done = Withdrawn { more: false };
+    assert_eq!(world.ask_alone(&withdraw(&other)), Ok(done));
+    assert!(matches!(world.ask(&other), Acquired::Contended(_)));
+    assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
+    assert_eq!(world.ask(&withdraw(&other)), done);
+    // Nobody has looked since whether anybody waits, as far as the line tells.
+    assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
+    assert_eq!(world.ask(&withdraw(&mine)), done);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use super::super::lock::{Channels, Now};
 use super::super::rules::Rules;
 use crate::script::Operation;
 use crate::store::{
-    Acquire, Acquired, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased,
+    Acquire, Acquired, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed, ServerId,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 
 /// The model's side of pub/sub.
@@ -51,7 +51,8 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
 
 impl Modelled for Acquire {
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
-        let mut acquired = rules.acquire(self, now, wires);
+        let not_after = self.not_after.written(ServerId::default()).expect("a time");
+        let mut acquired = rules.acquire(self, not_after, now, wires);
         if let Acquired::Contended(contended) = &mut acquired {
             contended.denied = wires.denied;
         }
@@ -94,6 +95,21 @@ impl Modelled for Release {
             ReleaseOutcome::OneFewer => "one hold fewer",
             ReleaseOutcome::Expired => "a release, expired",
             ReleaseOutcome::Taken => "a release, taken",
+        }
+    }
+}
+
+impl Modelled for Withdraw {
+    const FREES_MEMORY: bool = true;
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Withdrawn {
+        rules.withdraw(self, now, wires)
+    }
+
+    fn kind(reply: &Withdrawn) -> &'static str {
+        match reply.more {
+            true => "withdrawn, more to remove",
+            false => "withdrawn",
         }
     }
 }
@@ -163,7 +179,7 @@ impl Modelled for SpinRelease {
 
 /// What must come up in many runs, so that the comparison says something: all but a contended call whose publishing was
 /// denied, which needs two in the queue and the right to publish to the second alone.
-pub(super) const KINDS: [&str; 29] = [
+pub(super) const KINDS: [&str; 31] = [
     "granted by a push before",
     "granted",
     "contended, subscription seen",
@@ -179,6 +195,8 @@ pub(super) const KINDS: [&str; 29] = [
     "one hold fewer",
     "a release, expired",
     "a release, taken",
+    "withdrawn",
+    "withdrawn, more to remove",
     "renewed",
     "a renewal, expired",
     "a renewal, taken",

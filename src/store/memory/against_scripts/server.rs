@@ -9,6 +9,7 @@ use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
 use crate::key::{ClientId, Keys};
 use crate::script::{self, Invocation};
+use crate::store::ServerId;
 use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
@@ -226,7 +227,7 @@ impl Scripts {
     }
 
     /// Queues a call.
-    pub(super) fn call(&mut self, invocation: &Invocation, now_us: u64) {
+    pub(super) fn call(&mut self, invocation: Invocation, now_us: u64) {
         let parts = self.parts(invocation, now_us);
         self.commands
             .queue(&parts.iter().map(String::as_str).collect::<Vec<_>>());
@@ -268,12 +269,7 @@ impl Scripts {
     }
 
     /// Makes one call, with nothing queued before it. What it changed or published is for the next look.
-    pub(super) fn call_in(
-        &mut self,
-        trouble: Option<Trouble>,
-        invocation: &Invocation,
-        now_us: u64,
-    ) -> Reply {
+    pub(super) fn call_in(&mut self, trouble: Option<Trouble>, invocation: Invocation, now_us: u64) -> Reply {
         let parts = self.parts(invocation, now_us);
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let setting = match trouble {
@@ -289,7 +285,10 @@ impl Scripts {
         line(reply)
     }
 
-    fn parts(&self, invocation: &Invocation, now_us: u64) -> Vec<String> {
+    fn parts(&self, invocation: Invocation, now_us: u64) -> Vec<String> {
+        let invocation = invocation
+            .stamped(ServerId::default())
+            .expect("it is not given up");
         let (keys, args) = invocation.keys_and_args();
         let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());
         let before = ["EVALSHA", &self.shas[invocation.script.name], &number];

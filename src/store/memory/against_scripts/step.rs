@@ -58,6 +58,9 @@ pub(super) enum Call {
         request: Who,
         what: What,
     },
+    Withdraw {
+        requests: Vec<Who>,
+    },
     Renew {
         request: Who,
         fence: Which,
@@ -89,7 +92,6 @@ pub(super) enum Trouble {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Grant(Which),
-    Out,
     Force(Which),
 }
 
@@ -160,7 +162,7 @@ fn call() -> impl Strategy<Value = Call> {
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
     let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
     let what = prop_oneof![
-        4 => which().prop_map(What::Grant), 2 => Just(What::Out), 1 => which().prop_map(What::Force)
+        4 => which().prop_map(What::Grant), 1 => which().prop_map(What::Force)
     ];
     let cap = prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
@@ -170,7 +172,8 @@ fn call() -> impl Strategy<Value = Call> {
                 request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms
             }
         ),
-        5 => (who(), what).prop_map(|(request, what)| Call::Release { request, what }),
+        4 => (who(), what).prop_map(|(request, what)| Call::Release { request, what }),
+        2 => prop::collection::vec(who(), 1..4).prop_map(|requests| Call::Withdraw { requests }),
         4 => (who(), which(), lease(), cap)
             .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
         1 => Just(Call::Inspect),

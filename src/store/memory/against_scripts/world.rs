@@ -16,7 +16,7 @@ use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Whic
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
 use crate::script::{Operation, Publishing, ReplyError};
-use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease};
+use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 
 /// Has the line of a lock begin with a mark, or with none.
 const FORMAT: &str = "
@@ -205,7 +205,7 @@ impl World<'_> {
                     request: self.requests[request].clone(),
                     mode,
                     lease: Duration::from_millis(lease_ms),
-                    not_after: self.time_at(not_after_ms),
+                    not_after: Arc::new(self.time_at(not_after_ms)),
                     ticket: ticket_us.map(ticket),
                     heartbeat: Duration::from_millis(heartbeat_ms),
                 };
@@ -217,9 +217,18 @@ impl World<'_> {
                     request: self.request(lock, request),
                     what: match what {
                         What::Grant(which) => ReleaseWhat::Grant(self.fence(lock, which)),
-                        What::Out => ReleaseWhat::Out,
                         What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
                     },
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::Withdraw { ref requests } => {
+                let call = Withdraw {
+                    keys,
+                    requests: requests
+                        .iter()
+                        .map(|request| self.request(lock, *request))
+                        .collect(),
                 };
                 self.make(lock, call, trouble);
             }
@@ -267,14 +276,14 @@ impl World<'_> {
         self.setting.calls += 1;
         let invocation = call.invocation(Publishing::Plain);
         let Some(trouble) = trouble else {
-            self.setting.scripts.call(&invocation, self.now_us);
+            self.setting.scripts.call(invocation, self.now_us);
             let check = self.outcome(lock, call, None);
             return self.expect(lock, Some(check));
         };
         // Only the server can tell whether it refuses a call; then nothing must have been done.
         self.check();
         let scripts = &mut self.setting.scripts;
-        match scripts.call_in(Some(trouble), &invocation, self.now_us) {
+        match scripts.call_in(Some(trouble), invocation, self.now_us) {
             Err(error) => self.refused::<O>(&error, trouble),
             Ok(reply) => self.outcome(lock, call, Some(trouble))(Ok(reply)),
         }
@@ -399,7 +408,7 @@ impl World<'_> {
     /// The same by a call for the lock alone; or why that is not enough.
     pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
         let invocation = call.invocation_alone(Publishing::Plain);
-        let reply = self.setting.scripts.call_in(None, &invocation, self.now_us);
+        let reply = self.setting.scripts.call_in(None, invocation, self.now_us);
         Ok(call.read(&reply.unwrap())?.1)
     }
 
@@ -412,7 +421,7 @@ impl World<'_> {
     ) -> Result<O::Reply, String> {
         let invocation = call.invocation(way);
         let scripts = &mut self.setting.scripts;
-        let reply = scripts.call_in(trouble, &invocation, self.now_us);
+        let reply = scripts.call_in(trouble, invocation, self.now_us);
         reply.map(|reply| call.read(&reply).unwrap().1)
     }
 

@@ -10,7 +10,8 @@ use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    ReleaseWhat, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    Withdraw,
 };
 
 const LEASE_MS: u64 = 30_000;
@@ -102,7 +103,7 @@ impl World {
             request: request.clone(),
             mode,
             lease: Duration::from_millis(LEASE_MS),
-            not_after: ServerTime::MAX,
+            not_after: Arc::new(ServerTime::MAX),
             ticket: None,
             heartbeat: Duration::from_secs(15),
         }
@@ -111,7 +112,8 @@ impl World {
     fn run(&mut self, call: &Acquire) -> Acquired {
         // No two calls of a test have one time, as on a server.
         self.now_us += 1;
-        self.rules.acquire(call, self.now(), &mut self.wires)
+        let not_after = call.not_after.written(ServerId::default()).unwrap();
+        self.rules.acquire(call, not_after, self.now(), &mut self.wires)
     }
 
     fn acquire(&mut self, request: &Request, mode: Mode) -> Acquired {
@@ -145,6 +147,15 @@ impl World {
         self.now_us += 1;
         let Released { outcome, .. } = self.rules.release(&call, self.now(), &mut self.wires);
         outcome
+    }
+
+    fn withdraw(&mut self, requests: &[Request]) {
+        let call = Withdraw {
+            keys: self.keys.clone(),
+            requests: requests.to_vec(),
+        };
+        self.now_us += 1;
+        self.rules.withdraw(&call, self.now(), &mut self.wires);
     }
 
     fn give(&mut self, grant: &Grant) -> ReleaseOutcome {
@@ -215,10 +226,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
     }
     let one_more = owned(1, MAX_HOLDS as u64);
     assert_eq!(world.acquire(&one_more, Mode::Open), Acquired::Full);
-    assert_eq!(
-        world.release(&owned(1, 0), ReleaseWhat::Out),
-        ReleaseOutcome::OneFewer
-    );
+    world.withdraw(&[owned(1, 0)]);
     world.grant(&one_more);
 }
 
@@ -360,21 +368,18 @@ fn a_late_give_back_does_not_free_a_newer_grant() {
 }
 
 #[test]
-fn out_leaves_nothing_of_a_request() {
+fn a_withdrawal_leaves_nothing_of_its_requests() {
     let mut world = World::new();
-    world.grant(&request(1));
-    world.queue(&request(2));
-    world.queue(&request(3));
-    assert_eq!(
-        world.release(&request(2), ReleaseWhat::Out),
-        ReleaseOutcome::Released
-    );
-    assert_eq!(world.inspect().waiting, 1);
-    assert_eq!(
-        world.release(&request(1), ReleaseWhat::Out),
-        ReleaseOutcome::Released
-    );
+    world.grant(&nth(1, 1));
+    for waiter in [nth(1, 2), request(2), nth(1, 3), request(3)] {
+        world.queue(&waiter);
+    }
+    world.withdraw(&[request(2)]);
+    assert_eq!(world.inspect().waiting, 3);
+    // One of them holds, one was never heard of, and one is named twice.
+    world.withdraw(&[nth(1, 4), nth(1, 1), nth(1, 3), nth(1, 2), nth(1, 2)]);
     assert_eq!(world.pushed().request, request(3));
+    assert_eq!(world.inspect().waiting, 0);
 }
 
 #[test]
@@ -495,7 +500,7 @@ fn a_ticket_of_the_future_counts_as_now() {
 fn a_call_that_comes_too_late_does_nothing() {
     let mut world = World::new();
     let mut call = world.call(&request(1), Mode::Open);
-    call.not_after = world.time();
+    call.not_after = Arc::new(world.time());
     world.pass(1);
     assert_eq!(world.run(&call), Acquired::Late);
     assert_eq!(world.inspect().holder, None);

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use tokio::time::sleep;
 
+use super::super::lane;
 use super::super::tests::server::{Server, free_port, out_of_step};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
@@ -46,7 +47,7 @@ fn telling(
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
     let ping_every = OPTIONS.heartbeat;
     // Nobody opens it: so nothing is waited for.
-    let (lane, _) = Lane::new(&[], Duration::ZERO);
+    let (lane, _) = lane(ServerId::default(), Duration::ZERO);
     Subscriber::new(
         ServerId::default(),
         sharded,

@@ -1,9 +1,8 @@
 //! What happens to a call on its way.
 
-use super::super::flights;
 use super::*;
 
-const ROOM: usize = flights::ROOM as usize;
+const ROOM: usize = pipeline::ROOM as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
@@ -55,17 +54,18 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_flood_keeps_its_order_and_lets_pressing_calls_ahead() {
+async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_one() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
-    let calls: Vec<_> = (0..3 * ROOM + 7).map(|n| start(&store, &n)).collect();
-    // It is on its way at once: its caller need not stay.
-    drop(start(&store, &"pressing"));
+    let mut calls: Vec<_> = (0..3 * ROOM + 7).map(|n| start(&store, &n)).collect();
+    // The one goes as soon as there is room for any, the other one at once: its caller need not stay.
+    calls.push(start(&store, &"ends"));
+    drop(start(&store, &"keeps"));
     for call in join_all(calls.into_iter().rev()).await {
         call.unwrap();
     }
     let (ahead, behind) = (numbers(0..ROOM), numbers(ROOM..3 * ROOM + 7));
-    assert!(server.tell("LRANGE list 0 -1") == format!("{ahead} pressing {behind}"));
+    assert!(server.tell("LRANGE list 0 -1") == format!("{ahead} keeps ends {behind}"));
 }
 
 #[tokio::test]
@@ -108,12 +108,20 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
         ..OPTIONS
     };
     let (store, recorder) = store_with(options, &server.url()).await;
-    let began = Instant::now();
-    let calls = (0..40 * ROOM).map(|n| start(&store, &format!("slow{n}")));
-    for call in join_all(calls).await {
-        call.unwrap();
+    let flood = async |count| {
+        let began = Instant::now();
+        let calls = (0..count).map(|n| start(&store, &format!("slow{n}")));
+        for call in join_all(calls).await {
+            call.unwrap();
+        }
+        began.elapsed()
+    };
+    // As many as this machine needs longer for than one may take.
+    let (mut count, mut took) = (ROOM, Duration::ZERO);
+    while took <= options.attempt_timeout {
+        count *= 4;
+        took = flood(count).await;
     }
-    assert!(began.elapsed() > options.attempt_timeout);
     assert_eq!(recorder.reconnects(), 0);
 }
 
@@ -279,7 +287,7 @@ async fn acquire_and_release(store: &RedisStore) {
         request: Request::new(&client, seconds(5), n, None),
         mode: Mode::Open,
         lease: seconds(30),
-        not_after: now.after(seconds(2)),
+        not_after: Arc::new(now.after(seconds(2))),
         ticket: None,
         heartbeat: seconds(15),
     };

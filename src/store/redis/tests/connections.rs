@@ -1,7 +1,9 @@
 //! Connecting, staying connected, and the end.
 
-use super::super::lane::Why;
+use std::sync::OnceLock;
+
 use super::*;
+use crate::store::pipeline::Why;
 
 #[tokio::test]
 async fn a_killed_command_connection_is_replaced() {
@@ -11,6 +13,52 @@ async fn a_killed_command_connection_is_replaced() {
     until("reconnected", || recorder.replacements() > 0).await;
     store.call(Append("a".to_owned())).await.unwrap();
     assert_eq!(server.tell("LRANGE list 0 -1"), "a");
+}
+
+/// Looks, as it is told of a new connection, whether calls go by it already.
+#[derive(Debug, Default)]
+struct Gatekeeper {
+    store: OnceLock<Weak<RedisStore>>,
+    open: Mutex<Vec<bool>>,
+}
+
+impl Listener for Gatekeeper {
+    fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+
+    fn replaced(&self, _: ServerId) {
+        let store = self.store.get().and_then(Weak::upgrade).unwrap();
+        self.open.lock().unwrap().push(store.is_up());
+    }
+
+    fn reconnected(&self, _: ServerId) {}
+}
+
+#[tokio::test]
+async fn a_new_connection_is_told_of_before_a_reply_can_come_on_it() {
+    let server = Server::start();
+    let gatekeeper = Arc::new(Gatekeeper::default());
+    let weak: Weak<Gatekeeper> = Arc::downgrade(&gatekeeper);
+    let connector = Connector::new(&server.url(), None, OPTIONS.attempt_timeout).unwrap();
+    let store = RedisStore::connect(connector, OPTIONS, weak, &script::ALL)
+        .await
+        .unwrap();
+    gatekeeper.store.set(Arc::downgrade(&store)).unwrap();
+    server.tell("CLIENT KILL TYPE normal");
+    until("replaced", || !gatekeeper.open.lock().unwrap().is_empty()).await;
+    assert_eq!(*gatekeeper.open.lock().unwrap(), [false]);
+    until("open", || store.is_up()).await;
+}
+
+#[tokio::test]
+async fn a_new_connection_has_the_server_learn_the_scripts_before_a_call_misses_them() {
+    let server = Server::start();
+    let (store, recorder) = store(&server.url()).await;
+    server.tell("SCRIPT FLUSH");
+    server.tell("CLIENT KILL TYPE normal");
+    until("replaced", || recorder.replacements() > 0).await;
+    store.call(Append("a".to_owned())).await.unwrap();
+    let errors = server.tell("INFO errorstats");
+    assert!(!errors.contains("NOSCRIPT"), "{errors}");
 }
 
 #[tokio::test]

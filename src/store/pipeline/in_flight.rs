@@ -7,28 +7,37 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// How many calls that give way may be in flight before the next one waits: what a server does in some 50 ms, so that one on
-/// the other side of the world has always enough to do, and whoever does not give way comes soon.
-pub(super) const ROOM: u32 = 1024;
-/// When so few of them are left, those who wait go next.
-const FEW: u32 = ROOM / 2;
+/// How many calls that can wait may be in flight before the next one waits: what a server does in some 50 ms, so that
+/// one on the other side of the world has always enough to do, and what does not wait comes soon.
+pub(crate) const ROOM: u32 = 1024;
 
-#[derive(Debug, Default)]
-pub(super) struct Flights {
+#[derive(Debug)]
+pub(super) struct InFlight {
+    room: u64,
     /// Calls whose callers wait for the answer.
     open: AtomicUsize,
     landed: Notify,
-    /// How many of those that give way were sent so far.
+    /// How many of those that can wait were sent so far.
     sent: AtomicU64,
     /// The first so many of them are answered, or will never be.
     answered: AtomicU64,
 }
 
-impl Flights {
-    /// A call is sent. Returns how many that give way have been sent with it.
-    pub(super) fn begin(&self, gives_way: bool) -> u64 {
+impl InFlight {
+    pub(super) fn new(room: u32) -> InFlight {
+        InFlight {
+            room: room.into(),
+            open: AtomicUsize::new(0),
+            landed: Notify::new(),
+            sent: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        }
+    }
+
+    /// A call is sent. Returns how many that can wait have been sent with it.
+    pub(super) fn begin(&self, can_wait: bool) -> u64 {
         self.open.fetch_add(1, Ordering::AcqRel);
-        let more = u64::from(gives_way);
+        let more = u64::from(can_wait);
         self.sent.fetch_add(more, Ordering::SeqCst) + more
     }
 
@@ -43,7 +52,9 @@ impl Flights {
     pub(super) fn answered(&self, count: u64) -> bool {
         let before = self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
-        sent.saturating_sub(before) > FEW.into() && sent.saturating_sub(count) <= FEW.into()
+        // Half of them at a time: each time costs something.
+        let few = self.room / 2;
+        sent.saturating_sub(before) > few && sent.saturating_sub(count) <= few
     }
 
     /// The connection is another one, on which none is in flight.
@@ -53,7 +64,7 @@ impl Flights {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < ROOM.into()
+        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < self.room
     }
 
     /// Waits until no caller waits for an answer.

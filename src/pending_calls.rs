@@ -1,0 +1,237 @@
+//! The acquire calls of one request that nobody has answered.
+//!
+//! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must follow. One that
+//! is answered only then may have run after that withdrawal: it was being written, and then another thread was faster. So
+//! another withdrawal must follow its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::lease::{NOT_AFTER, ServerTime};
+use crate::server_clocks::ServerClocks;
+use crate::store::{Failure, ServerId, Stamp};
+
+#[derive(Debug)]
+pub(crate) struct PendingCalls {
+    /// For how long one of them can make it hold.
+    lease: Duration,
+    open: AtomicU32,
+    latest_not_after_ms: AtomicU64,
+    ended: AtomicBool,
+    withdrawn: AtomicBool,
+}
+
+/// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped once it was
+/// written, and before it is answered, it stays unanswered.
+#[derive(Debug)]
+pub(crate) struct PendingCall {
+    of: Arc<PendingCalls>,
+    clocks: Arc<ServerClocks>,
+    written: AtomicBool,
+}
+
+impl PendingCalls {
+    pub(crate) fn new(lease: Duration) -> Arc<PendingCalls> {
+        Arc::new(PendingCalls {
+            lease,
+            open: AtomicU32::new(0),
+            latest_not_after_ms: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// A further call, of which nothing is written yet.
+    pub(crate) fn begin(of: &Arc<PendingCalls>, clocks: &Arc<ServerClocks>) -> Arc<PendingCall> {
+        Arc::new(PendingCall {
+            of: Arc::clone(of),
+            clocks: Arc::clone(clocks),
+            written: AtomicBool::new(false),
+        })
+    }
+
+    /// The use of the request is over: no further call of it is written. Said before it is asked what is unanswered: so a
+    /// call is either counted by then, or is not written, or its answer finds that this was said.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    /// It is being withdrawn: so must it be once more after each answer that comes now.
+    pub(crate) fn set_withdrawn(&self) {
+        self.withdrawn.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn was_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::SeqCst)
+    }
+
+    /// Whether any call of it may have been written.
+    pub(crate) fn was_written(&self) -> bool {
+        self.latest_not_after_ms.load(Ordering::SeqCst) > 0
+    }
+
+    /// The server time past which none of the unanswered calls can run; `None` when all were answered.
+    pub(crate) fn unanswered(&self) -> Option<ServerTime> {
+        (self.open.load(Ordering::SeqCst) > 0)
+            .then(|| ServerTime::from_ms(self.latest_not_after_ms.load(Ordering::SeqCst)))
+    }
+}
+
+impl PendingCall {
+    /// A reply came, or one that says that the call was not executed and will not be.
+    pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
+        let is_known = !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed));
+        if is_known && self.written.swap(false, Ordering::SeqCst) {
+            self.of.open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Stamp for PendingCall {
+    fn written(&self, to: ServerId) -> Option<ServerTime> {
+        let not_after = self.clocks.server_time(to).after(NOT_AFTER);
+        // Before it counts, so that whoever finds it counted finds this too.
+        self.of
+            .latest_not_after_ms
+            .fetch_max(not_after.ms(), Ordering::SeqCst);
+        let is_first = !self.written.swap(true, Ordering::SeqCst);
+        if is_first {
+            self.of.open.fetch_add(1, Ordering::SeqCst);
+        }
+        // Looked at once this one is counted: whoever ends the request looks at the count after that.
+        if self.of.ended.load(Ordering::SeqCst) {
+            // An earlier writing of it was answered, or it would not be written again.
+            self.written.store(false, Ordering::SeqCst);
+            self.of.open.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        Some(not_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Tick};
+    use crate::error::ServerError;
+    use crate::lease::Exchange;
+    use crate::store::Answer;
+
+    const NOW: ServerTime = ServerTime::from_ms(1_000_000);
+
+    fn pending() -> (Arc<PendingCalls>, Arc<ServerClocks>) {
+        let at = Exchange {
+            sent: Tick::ZERO,
+            received: Tick::ZERO,
+            now: NOW,
+        };
+        let first = Answer {
+            from: ServerId::default(),
+            at,
+            reply: (),
+        };
+        let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
+        (PendingCalls::new(Duration::from_secs(30)), clocks)
+    }
+
+    fn write(call: &PendingCall) -> Option<ServerTime> {
+        call.written(ServerId::default())
+    }
+
+    fn unknown() -> Result<(), Failure> {
+        Err(Failure::Unknown(ServerError::new("lost")))
+    }
+
+    fn not_executed() -> Result<(), Failure> {
+        Err(Failure::NotExecuted(ServerError::new("MOVED")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_never_written_leaves_nothing() {
+        let (calls, clocks) = pending();
+        for answer in [not_executed(), unknown()] {
+            PendingCalls::begin(&calls, &clocks).answered(&answer);
+        }
+        drop(PendingCalls::begin(&calls, &clocks));
+        assert!(!calls.was_written());
+        assert_eq!(calls.unanswered(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_must_run_within_two_seconds_of_its_writing_however_long_it_waited_before() {
+        let (calls, clocks) = pending();
+        let call = PendingCalls::begin(&calls, &clocks);
+        let waited = Duration::from_secs(100);
+        tokio::time::sleep(waited).await;
+        assert_eq!(write(&call), Some(NOW.after(waited + NOT_AFTER)));
+        assert_eq!(calls.unanswered(), Some(NOW.after(waited + NOT_AFTER)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_written_again_counts_once() {
+        let (calls, clocks) = pending();
+        let call = PendingCalls::begin(&calls, &clocks);
+        write(&call);
+        write(&call);
+        let other = PendingCalls::begin(&calls, &clocks);
+        write(&other);
+        call.answered(&Ok(()));
+        call.answered(&Ok(()));
+        assert!(calls.unanswered().is_some(), "the other is");
+        other.answered(&Ok(()));
+        assert_eq!(calls.unanswered(), None);
+        assert!(calls.was_written());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_unanswered_until_the_last_of_them_cannot_run_any_more() {
+        let (calls, clocks) = pending();
+        let set_back = Exchange {
+            sent: Tick::ZERO,
+            received: Tick::ZERO,
+            now: ServerTime::from_ms(500_000),
+        };
+        let first = write(&PendingCalls::begin(&calls, &clocks));
+        clocks.record(ServerId(1), set_back);
+        let second = PendingCalls::begin(&calls, &clocks).written(ServerId(1));
+        assert!(second < first);
+        assert_eq!(calls.unanswered(), first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_an_answer_or_a_word_that_it_was_not_executed_ends_a_call() {
+        for (answer, is_over) in [(Ok(()), true), (not_executed(), true), (unknown(), false)] {
+            let (calls, clocks) = pending();
+            let call = PendingCalls::begin(&calls, &clocks);
+            write(&call);
+            call.answered(&answer);
+            assert_eq!(calls.unanswered().is_none(), is_over, "{answer:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn once_the_use_of_the_request_is_over_nothing_is_written() {
+        let (calls, clocks) = pending();
+        let (before, after) = (
+            PendingCalls::begin(&calls, &clocks),
+            PendingCalls::begin(&calls, &clocks),
+        );
+        write(&before);
+        calls.end();
+        assert_eq!(write(&after), None);
+        assert!(calls.unanswered().is_some(), "the one before is");
+        // What was answered by a server that had forgotten the scripts would be written again.
+        assert_eq!(write(&before), None);
+        // Whoever waited for these may be gone, and tells nothing.
+        assert_eq!(calls.unanswered(), None);
+        for call in [before, after] {
+            call.answered(&not_executed());
+        }
+        assert_eq!(calls.unanswered(), None);
+    }
+}

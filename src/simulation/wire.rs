@@ -1,0 +1,352 @@
+//! One command connection of a simulated client, as the client's pipeline sends on it.
+//!
+//! As on a real connection, nothing overtakes. What was sent on one that broke is lost or runs late, perhaps after much
+//! that was sent on the next one; its callers hear that nobody knows.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::history::Fault;
+use super::line::Ends;
+use super::network::Stream;
+use super::server::{Operation, Server};
+use crate::client::locked;
+use crate::error::ServerError;
+use crate::lease::ServerTime;
+use crate::store::memory::Connection;
+use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
+use crate::store::{Failure, ServerId};
+
+/// The server's time, and what it answered.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) now: ServerTime,
+    pub(super) value: Box<dyn Any + Send>,
+}
+
+#[derive(Debug)]
+pub(super) struct Command {
+    priority: Priority,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Call(Box<dyn Executable>),
+    Ping(String),
+    /// Has the server learn the scripts.
+    Load,
+}
+
+/// An operation, whatever its reply.
+trait Executable: fmt::Debug + Send + Sync {
+    fn written(self: Box<Self>, to: ServerId) -> Option<Box<dyn Executable>>;
+
+    fn needs_scripts(&self) -> bool;
+
+    fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply>;
+}
+
+impl<O: Operation> Executable for O {
+    fn written(self: Box<Self>, to: ServerId) -> Option<Box<dyn Executable>> {
+        let operation = (*self).stamped(to)?;
+        Some(Box::new(operation))
+    }
+
+    fn needs_scripts(&self) -> bool {
+        Operation::needs_scripts(self)
+    }
+
+    fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply> {
+        let answer = server.execute(client, executor, self)?;
+        Some(Reply {
+            now: answer.at.now,
+            value: Box::new(answer.reply),
+        })
+    }
+}
+
+impl Command {
+    pub(super) fn of(operation: impl Operation) -> Command {
+        Command {
+            priority: operation.priority(),
+            what: What::Call(Box::new(operation)),
+        }
+    }
+}
+
+impl pipeline::Command for Command {
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    fn prepare(self, to: ServerId) -> Option<Command> {
+        let what = match self.what {
+            What::Call(call) => What::Call(call.written(to)?),
+            what => what,
+        };
+        Some(Command { what, ..self })
+    }
+}
+
+/// One connection.
+#[derive(Clone)]
+pub(super) struct Wire(Arc<Pipe>);
+
+struct Pipe {
+    ends: Arc<Ends>,
+    calls: Stream,
+    replies: Stream,
+    state: Mutex<State>,
+    lost: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// How it broke, and how long it is then until there is another one.
+    broken: Option<(Fate, Duration)>,
+    /// The client knows.
+    lost: bool,
+    callers: Vec<Arc<Caller>>,
+}
+
+/// What becomes of what had not arrived when it broke.
+#[derive(Clone, Copy)]
+pub(super) enum Fate {
+    Lost,
+    /// It runs, but not before this time.
+    Late(Instant),
+}
+
+/// Who waits to be told.
+struct Caller(Mutex<Option<oneshot::Sender<Result<Reply, WireError>>>>);
+
+impl Caller {
+    fn tell(&self, told: Result<Reply, WireError>) {
+        if let Some(caller) = locked(&self.0).take() {
+            // Who is not there any more need not hear.
+            let _ = caller.send(told);
+        }
+    }
+}
+
+fn error(failure: Failure, kind: WireErrorKind) -> WireError {
+    WireError { failure, kind }
+}
+
+fn unknown(why: &'static str, kind: WireErrorKind) -> WireError {
+    error(Failure::Unknown(ServerError::new(why)), kind)
+}
+
+fn not_executed(why: &'static str, kind: WireErrorKind) -> WireError {
+    error(Failure::NotExecuted(ServerError::new(why)), kind)
+}
+
+impl Wire {
+    pub(super) fn new(ends: &Arc<Ends>) -> Wire {
+        Wire(Arc::new(Pipe {
+            ends: Arc::clone(ends),
+            calls: Stream::new(),
+            replies: Stream::new(),
+            state: Mutex::default(),
+            lost: Notify::new(),
+        }))
+    }
+
+    /// Breaks, if it was whole, and there is no other one for so long then. Nobody is told.
+    pub(super) fn cut(&self, fate: Fate, back: Duration) -> bool {
+        let mut state = locked(&self.0.state);
+        let was_whole = state.broken.is_none();
+        state.broken.get_or_insert((fate, back));
+        was_whole
+    }
+
+    /// How long it is until there is another one, now that it is broken.
+    pub(super) fn back(&self) -> Option<Duration> {
+        locked(&self.0.state).broken.map(|(_, back)| back)
+    }
+
+    /// The client learns that it is broken.
+    pub(super) fn lose(&self, failure: &Failure) {
+        let callers = {
+            let mut state = locked(&self.0.state);
+            state.lost = true;
+            std::mem::take(&mut state.callers)
+        };
+        for caller in callers {
+            caller.tell(Err(error(failure.clone(), WireErrorKind::Other)));
+        }
+        self.0.lost.notify_one();
+    }
+
+    /// Waits until the client learns that it is broken.
+    pub(super) async fn lost(&self) {
+        self.0.lost.notified().await;
+    }
+
+    /// What the caller is told.
+    fn call(&self, command: Command) -> oneshot::Receiver<Result<Reply, WireError>> {
+        let (told, answer) = oneshot::channel();
+        let caller = Arc::new(Caller(Mutex::new(Some(told))));
+        let mut state = locked(&self.0.state);
+        if state.lost {
+            drop(state);
+            caller.tell(Err(unknown("the connection is broken", WireErrorKind::Other)));
+            return answer;
+        }
+        state.callers.push(Arc::clone(&caller));
+        drop(state);
+        let delay = self.0.delay(&command, Fault::SlowCall);
+        let pipe = Arc::clone(&self.0);
+        let network = &self.0.ends.network;
+        network.at(self.0.calls.arrival(delay), move || pipe.arrived(command, caller));
+        answer
+    }
+}
+
+impl Pipe {
+    fn fate(&self) -> Option<Fate> {
+        locked(&self.state).broken.map(|(fate, _)| fate)
+    }
+
+    /// Whether this fault happens to this message. Those by which the connection is kept up are never hit alone.
+    fn strikes(&self, fault: Fault, what: &What) -> bool {
+        matches!(what, What::Call(_)) && self.ends.network.strikes(fault, self.ends.client)
+    }
+
+    fn delay(&self, command: &Command, slow: Fault) -> Duration {
+        let network = &self.ends.network;
+        let more = match self.strikes(slow, &command.what) {
+            true => network.ms(10..=3000),
+            false => Duration::ZERO,
+        };
+        network.latency() + more
+    }
+
+    /// A command comes to the server.
+    fn arrived(self: Arc<Self>, command: Command, caller: Arc<Caller>) {
+        let server = &self.ends.server;
+        let wait = match self.fate() {
+            Some(Fate::Lost) => return,
+            Some(Fate::Late(until)) if until > Instant::now() => Some(until),
+            _ => server.stalled(),
+        };
+        if let Some(until) = wait {
+            let pipe = Arc::clone(&self);
+            self.ends.network.at(until, move || pipe.arrived(command, caller));
+            return;
+        }
+        let told = self.executed(&command);
+        let Some(told) = told else { return };
+        if told.is_ok() && self.strikes(Fault::LostReply, &command.what) {
+            if self.ends.network.one_in(3) {
+                self.repeat(self.ends.network.ms(0..=4000), command);
+            }
+            return;
+        }
+        if told.is_ok() && self.strikes(Fault::ExecutedTwice, &command.what) {
+            drop(self.executed(&command));
+        }
+        let delay = self.delay(&command, Fault::SlowReply);
+        let pipe = Arc::clone(&self);
+        self.ends.network.at(self.replies.arrival(delay), move || {
+            if pipe.fate().is_none() {
+                caller.tell(told);
+            }
+        });
+    }
+
+    /// What the server says to it. `None`: nothing any more.
+    fn executed(&self, command: &Command) -> Option<Result<Reply, WireError>> {
+        let server = &self.ends.server;
+        if server.refuses() {
+            return Some(Err(not_executed("LOADING", WireErrorKind::Other)));
+        }
+        let value: Box<dyn Any + Send> = match &command.what {
+            What::Call(call) if call.needs_scripts() && !server.knows_scripts() => {
+                return Some(Err(not_executed("NOSCRIPT", WireErrorKind::NoScript)));
+            }
+            What::Call(call) => {
+                return call
+                    .execute(self.ends.client, server, &self.ends.executor)
+                    .map(Ok);
+            }
+            What::Ping(nonce) => Box::new(nonce.clone()),
+            What::Load => {
+                server.learn_scripts();
+                Box::new(())
+            }
+        };
+        let now = ServerTime::default();
+        Some(Ok(Reply { now, value }))
+    }
+
+    /// Has a command executed once more, whose caller hears nothing.
+    fn repeat(self: &Arc<Self>, delay: Duration, command: Command) {
+        let pipe = Arc::clone(self);
+        self.ends.network.after(delay, move || {
+            if !pipe.ends.is_closed() {
+                drop(pipe.executed(&command));
+            }
+        });
+    }
+}
+
+impl pipeline::Wire for Wire {
+    type Command = Command;
+    type Reply = Reply;
+
+    fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Reply, WireError>> + Send>> {
+        let answer = self.call(command);
+        let began = Instant::now();
+        let ends = Arc::clone(&self.0.ends);
+        Box::pin(async move {
+            let patience = ends.attempt_timeout;
+            let too_late = || Err(unknown("no reply in time", WireErrorKind::Timeout));
+            match tokio::time::timeout_at(began + patience, answer).await {
+                // Whoever was stopped meanwhile may see first that the time is over.
+                Ok(_) if began.elapsed() > patience && ends.network.one_in(2) => too_late(),
+                Ok(told) => told.unwrap_or(Err(error(Failure::Closed, WireErrorKind::Other))),
+                Err(_) => too_late(),
+            }
+        })
+    }
+
+    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let load = Command {
+            priority: Priority::Keep,
+            what: What::Load,
+        };
+        let loaded = self.send(load);
+        Box::pin(async move {
+            match loaded.await {
+                Ok(_) => Ok(()),
+                Err(WireError {
+                    failure: Failure::Unknown(error),
+                    ..
+                }) => Err(Failure::NotExecuted(error)),
+                Err(WireError { failure, .. }) => Err(failure),
+            }
+        })
+    }
+
+    fn ping(nonce: &str) -> Command {
+        Command {
+            priority: Priority::Keep,
+            what: What::Ping(nonce.to_owned()),
+        }
+    }
+
+    fn echoes(reply: &Reply, nonce: &str) -> bool {
+        reply
+            .value
+            .downcast_ref::<String>()
+            .is_some_and(|echo| echo == nonce)
+    }
+}

@@ -1,0 +1,95 @@
+//! Calls that wait in the pipeline: for a connection, for the scripts, or for room among those in flight.
+
+use std::sync::{Arc, MutexGuard};
+
+use tokio::sync::oneshot;
+
+use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
+use crate::clock::Tick;
+use crate::store::Failure;
+
+/// A call's place among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) priority: Priority,
+    pub(super) entered: u64,
+}
+
+/// A call that waits, and how its caller is told that it was sent.
+pub(super) struct Waiting<W: Wire> {
+    pub(super) command: W::Command,
+    pub(super) resume: oneshot::Sender<Result<Sent<W>, Failure>>,
+}
+
+impl<W: Wire> Pipeline<W> {
+    /// Waits until a call is sent that has to wait, for as long as there is hope.
+    pub(super) async fn resumed(
+        &self,
+        mut resumed: oneshot::Receiver<Result<Sent<W>, Failure>>,
+    ) -> Result<Sent<W>, Failure> {
+        loop {
+            let since = self.clock.now();
+            if let Ok(result) = tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
+                return result.unwrap_or(Err(Failure::Closed));
+            }
+            if let Some(failure) = self.why_waiting(since) {
+                // It may have been sent just now.
+                return resumed.try_recv().unwrap_or(Err(failure));
+            }
+        }
+    }
+
+    /// What a call has failed by that waits since then; `None` as long as those before it are being answered.
+    fn why_waiting(&self, since: Tick) -> Option<Failure> {
+        let state = self.state();
+        match &state.gate {
+            Gate::Open(_) if state.reloading => Some(not_executed("the scripts were not loaded in time")),
+            Gate::Open(_) if self.has_heard_since(since) => None,
+            Gate::Open(_) => Some(not_executed("the server does not answer")),
+            Gate::Down(failure) => Some(failure.clone()),
+            Gate::Closed => Some(Failure::Closed),
+        }
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(super) fn resume(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
+        let Gate::Open(wire) = &state.gate else { return };
+        if state.reloading {
+            return;
+        }
+        let wire = wire.clone();
+        while let Some(next) = state.backlog.first_entry() {
+            if next.key().priority != Priority::Keep && !self.in_flight.has_room() {
+                break;
+            }
+            let Waiting { command, resume } = next.remove();
+            if !resume.is_closed() {
+                // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
+                drop(resume.send(self.send(&state, &wire, command)));
+            }
+        }
+        self.mark(state);
+    }
+
+    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read it.
+    pub(super) fn mark(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
+        if state.backlog.is_empty()
+            || state.reloading
+            || state.marking
+            || !matches!(state.gate, Gate::Open(_))
+        {
+            return;
+        }
+        state.marking = true;
+        let number = state.entered;
+        let pipeline = Arc::clone(self);
+        // A runtime that is gone drops the task at once.
+        drop(state);
+        (self.spawn)(Box::pin(async move {
+            Arc::clone(&pipeline).ping(number).await;
+            let mut state = pipeline.state();
+            state.marking = false;
+            pipeline.resume(state);
+        }));
+    }
+}

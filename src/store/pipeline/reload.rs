@@ -1,0 +1,79 @@
+//! What the pipeline does when the server has forgotten the scripts: one load for all calls that met their absence, which
+//! are sent again in their order before any newcomer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gate, Pipeline, Wire};
+use crate::store::Failure;
+
+/// How long, and how often, it is waited for callers that have not read that their call was answered. Often rather than
+/// long: each time the runtime has come round, so that a process which stood still has polled who was woken.
+const STRAGGLER_WAIT: Duration = Duration::from_millis(10);
+const STRAGGLER_WAITS: usize = 10;
+
+impl<W: Wire> Pipeline<W> {
+    /// Has the scripts loaded again, unless that was done since the call was sent.
+    pub(super) fn reload(self: &Arc<Self>, reloads_when_sent: u64) {
+        let mut state = self.state();
+        let Gate::Open(wire) = &state.gate else { return };
+        if state.reloading || state.reloads != reloads_when_sent {
+            return;
+        }
+        let reload = Reload {
+            wire: wire.clone(),
+            generation: state.generation,
+            pipeline: Arc::clone(self),
+            result: Err(Failure::Closed),
+        };
+        state.reloading = true;
+        // A runtime that is gone drops the task at once, and that takes the lock.
+        drop(state);
+        (self.spawn)(Box::pin(reload.run()));
+    }
+
+    fn reloaded(self: &Arc<Self>, generation: u64, result: Result<(), Failure>) {
+        let mut state = self.state();
+        state.reloading = false;
+        state.reloads += 1;
+        match result {
+            Err(failure) if state.generation == generation => {
+                for waiting in std::mem::take(&mut state.backlog).into_values() {
+                    let _ = waiting.resume.send(Err(failure.clone()));
+                }
+            }
+            // A failure of the connection before this one does not matter any more.
+            _ => self.resume(state),
+        }
+    }
+}
+
+/// Loads the scripts, lets all those who met their absence take their places, and opens the pipeline; also when it is
+/// dropped half-way.
+struct Reload<W: Wire> {
+    pipeline: Arc<Pipeline<W>>,
+    wire: W,
+    generation: u64,
+    result: Result<(), Failure>,
+}
+
+impl<W: Wire> Reload<W> {
+    async fn run(mut self) {
+        self.result = self.wire.load().await;
+        // Everything sent before the scripts has been answered by now. A caller that does not poll its call must
+        // not hold up the others.
+        for _ in 0..STRAGGLER_WAITS {
+            let answered = tokio::time::timeout(STRAGGLER_WAIT, self.pipeline.in_flight.none());
+            if answered.await.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+impl<W: Wire> Drop for Reload<W> {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        self.pipeline.reloaded(self.generation, result);
+    }
+}

@@ -1,0 +1,436 @@
+//! What is written when, on a connection whose replies the tests give.
+
+use std::sync::atomic::AtomicBool;
+
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::sleep;
+
+use super::*;
+
+const ROOM: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A command by its name, and what its sender has to say.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    priority: Priority,
+    given_up: Arc<AtomicBool>,
+}
+
+impl Command for Named {
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    fn prepare(self, _: ServerId) -> Option<Named> {
+        (!self.given_up.load(Ordering::Relaxed)).then_some(self)
+    }
+}
+
+/// What was written on the present connection and is not answered, and all that was ever written.
+#[derive(Clone, Default)]
+struct ByHand(Arc<Mutex<Written>>);
+
+#[derive(Default)]
+struct Written {
+    open: Vec<(String, oneshot::Sender<Result<String, WireError>>)>,
+    all: Vec<String>,
+}
+
+impl Wire for ByHand {
+    type Command = Named;
+    type Reply = String;
+
+    fn send(&self, command: Named) -> Reply<ByHand> {
+        let (reply, answer) = oneshot::channel();
+        let mut written = self.0.lock().unwrap();
+        written.all.push(command.name.clone());
+        written.open.push((command.name, reply));
+        Box::pin(async { answer.await.expect("it is answered") })
+    }
+
+    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let wire = self.clone();
+        Box::pin(async move {
+            let loaded = wire.send(named("load", Priority::Keep)).await;
+            loaded.map(drop).map_err(|error| error.failure)
+        })
+    }
+
+    fn ping(nonce: &str) -> Named {
+        named(&format!("ping {nonce}"), Priority::Keep)
+    }
+
+    fn echoes(reply: &String, nonce: &str) -> bool {
+        *reply == format!("ping {nonce}")
+    }
+}
+
+impl ByHand {
+    /// All that was written so far, but for what marks others as answered.
+    fn written(&self) -> Vec<String> {
+        let written = self.0.lock().unwrap();
+        let is_call = |name: &&String| !name.starts_with("ping");
+        written.all.iter().filter(is_call).cloned().collect()
+    }
+
+    /// Answers all that is not answered, each by its name; then everything happens that follows from it.
+    async fn answer(&self) {
+        let open = std::mem::take(&mut self.0.lock().unwrap().open);
+        for (name, reply) in open {
+            let _ = reply.send(Ok(name));
+        }
+        settle().await;
+    }
+
+    async fn fail(&self, failure: &Failure, kind: WireErrorKind) {
+        let open = self.0.lock().unwrap().open.len();
+        for _ in 0..open {
+            self.fail_nth(0, failure, kind).await;
+        }
+    }
+
+    /// Fails one of those that are not answered.
+    async fn fail_nth(&self, nth: usize, failure: &Failure, kind: WireErrorKind) {
+        let (_, reply) = self.0.lock().unwrap().open.remove(nth);
+        let failure = failure.clone();
+        let _ = reply.send(Err(WireError { failure, kind }));
+        settle().await;
+    }
+}
+
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+fn named(name: &str, priority: Priority) -> Named {
+    Named {
+        name: name.to_owned(),
+        priority,
+        given_up: Arc::default(),
+    }
+}
+
+struct Scene {
+    pipeline: Arc<Pipeline<ByHand>>,
+    condemned: mpsc::UnboundedReceiver<Condemned>,
+    wire: ByHand,
+}
+
+type Outcome = JoinHandle<Result<Heard<String>, Failure>>;
+
+impl Scene {
+    fn down() -> Scene {
+        let spawn = |task| drop(tokio::spawn(task));
+        let (pipeline, condemned) = Pipeline::new(
+            ServerId::default(),
+            Clock::tokio(),
+            PATIENCE,
+            ROOM,
+            Box::new(spawn),
+        );
+        Scene {
+            pipeline,
+            condemned,
+            wire: ByHand::default(),
+        }
+    }
+
+    fn open() -> Scene {
+        let scene = Scene::down();
+        scene.pipeline.open(scene.wire.clone());
+        scene
+    }
+
+    async fn call(&self, command: Named) -> Outcome {
+        let call = Arc::clone(&self.pipeline).call(move || command.clone());
+        let outcome = tokio::spawn(call);
+        settle().await;
+        outcome
+    }
+
+    /// Of those that ask for a lock.
+    async fn ask(&self, name: &str) -> Outcome {
+        self.call(named(name, Priority::Ask)).await
+    }
+
+    /// So many that nobody else has room.
+    async fn fill(&self) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        for n in 0..ROOM {
+            outcomes.push(self.ask(&n.to_string()).await);
+        }
+        outcomes
+    }
+}
+
+async fn failed(outcome: Outcome) -> Failure {
+    outcome.await.unwrap().unwrap_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks() {
+    let scene = Scene::open();
+    let _full = scene.fill().await;
+    for (name, priority) in [
+        ("ask", Priority::Ask),
+        ("end", Priority::End),
+        ("another ask", Priority::Ask),
+        ("another end", Priority::End),
+        ("keep", Priority::Keep),
+    ] {
+        drop(scene.call(named(name, priority)).await);
+    }
+    assert_eq!(scene.wire.written(), ["0", "1", "2", "3", "keep"]);
+    scene.wire.answer().await;
+    let after = &scene.wire.written()[5..];
+    assert_eq!(after, ["end", "another end", "ask", "another ask"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_reads_that() {
+    let scene = Scene::open();
+    let unread: Vec<_> = (0..ROOM)
+        .map(|n| {
+            let pipeline = Arc::clone(&scene.pipeline);
+            let mut call = Box::pin(pipeline.call(move || named(&n.to_string(), Priority::Ask)));
+            let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+            call
+        })
+        .collect();
+    let waits = scene.ask("waits").await;
+    assert!(!scene.wire.written().contains(&"waits".to_owned()));
+    scene.wire.answer().await;
+    scene.wire.answer().await;
+    assert_eq!(waits.await.unwrap().unwrap().value, "waits");
+    drop(unread);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_late_of_an_answer_takes_no_room() {
+    let scene = Scene::open();
+    let _outcomes = scene.fill().await;
+    // The caller of the last one is the first to read its answer.
+    for nth in [ROOM as usize - 1, 0] {
+        let (name, reply) = scene.wire.0.lock().unwrap().open.remove(nth);
+        reply.send(Ok(name)).unwrap();
+        settle().await;
+    }
+    scene.fill().await;
+    assert_eq!(scene.wire.written().len(), 2 * ROOM as usize);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_while_it_waited_is_not_written() {
+    let scene = Scene::down();
+    let (by_sender, by_caller) = (
+        named("by its sender", Priority::Ask),
+        named("by its caller", Priority::Ask),
+    );
+    let outcome = scene.call(by_sender.clone()).await;
+    scene.call(by_caller).await.abort();
+    let stays = scene.ask("stays").await;
+    by_sender.given_up.store(true, Ordering::Relaxed);
+    scene.pipeline.open(scene.wire.clone());
+    scene.wire.answer().await;
+    assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
+    assert_eq!(stays.await.unwrap().unwrap().value, "stays");
+    assert_eq!(scene.wire.written(), ["stays"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_sent_at_the_time_at_which_it_is_written() {
+    let scene = Scene::down();
+    let call = scene.ask("a").await;
+    sleep(PATIENCE / 2).await;
+    let written = scene.pipeline.clock().now();
+    scene.pipeline.open(scene.wire.clone());
+    sleep(PATIENCE / 2).await;
+    scene.wire.answer().await;
+    let heard = call.await.unwrap().unwrap();
+    assert_eq!(
+        (heard.sent, heard.received),
+        (written, written.after(PATIENCE / 2))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any_newcomer() {
+    let scene = Scene::open();
+    let first = scene.ask("first").await;
+    let second = scene.ask("second").await;
+    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
+    // The caller of the first one is the last to read that.
+    scene.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
+    let newcomer = scene.ask("newcomer").await;
+    scene.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
+    assert_eq!(scene.wire.written(), ["first", "second", "load"]);
+    scene.wire.answer().await;
+    assert_eq!(scene.wire.written()[3..], ["first", "second", "newcomer"]);
+    scene.wire.answer().await;
+    for call in [first, second, newcomer] {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_fails_by_what_it_waits_for_once_its_patience_is_over() {
+    let scene = Scene::down();
+    scene
+        .pipeline
+        .down(Failure::NotExecuted(ServerError::new("connection refused")));
+    let began = scene.pipeline.clock().now();
+    let failure = failed(scene.ask("a").await).await;
+    assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("refused")));
+    assert_eq!(scene.pipeline.clock().now().since(began), PATIENCE);
+    // Without hope it does not wait.
+    scene
+        .pipeline
+        .down(Failure::Refused(ServerError::new("WRONGPASS")));
+    let began = scene.pipeline.clock().now();
+    assert!(matches!(failed(scene.ask("a").await).await, Failure::Refused(_)));
+    assert_eq!(scene.pipeline.clock().now(), began);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_late_that_the_scripts_were_forgotten_has_them_loaded_no_second_time() {
+    let scene = Scene::open();
+    let first = scene.ask("first").await;
+    let second = scene.ask("second").await;
+    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
+    scene.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
+    let loaded = scene.wire.0.lock().unwrap().open.pop().unwrap();
+    loaded.1.send(Ok(loaded.0)).unwrap();
+    sleep(PATIENCE / 2).await;
+    scene.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
+    assert_eq!(
+        scene.wire.written(),
+        ["first", "second", "load", "second", "first"]
+    );
+    scene.wire.answer().await;
+    for call in [first, second] {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_scripts_that_cannot_be_loaded_is_told_why() {
+    let scene = Scene::open();
+    let call = scene.ask("call").await;
+    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
+    scene.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    let newcomer = scene.ask("newcomer").await;
+    let denied = Failure::Refused(ServerError::new("NOPERM"));
+    scene.wire.fail(&denied, WireErrorKind::Other).await;
+    for call in [call, newcomer] {
+        assert!(matches!(failed(call).await, Failure::Refused(_)));
+    }
+    assert_eq!(scene.wire.written(), ["call", "load"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scripts_that_a_connection_of_before_could_not_load_hold_up_nobody_on_the_next_one() {
+    let scene = Scene::open();
+    let call = scene.ask("call").await;
+    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
+    scene.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    let (former, next) = (scene.wire.clone(), ByHand::default());
+    scene.pipeline.open(next.clone());
+    let newcomer = scene.ask("newcomer").await;
+    former.fail(&unknown, WireErrorKind::Other).await;
+    assert_eq!(next.written(), ["call", "newcomer"]);
+    next.answer().await;
+    for call in [call, newcomer] {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_hold_goes_as_soon_as_the_scripts_are_loaded_however_much_is_in_flight() {
+    let scene = Scene::open();
+    let _unanswered = scene.fill().await;
+    let mut waiting = Vec::new();
+    for n in ROOM..2 * ROOM {
+        waiting.push(scene.ask(&n.to_string()).await);
+    }
+    // That says that those before it are answered too, so others are sent in their place. Nobody answers those.
+    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
+    scene.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
+    let written = ["0", "1", "2", "3", "4", "5", "6", "load"];
+    assert_eq!(scene.wire.written(), written);
+    let _renewal = scene.call(named("renewal", Priority::Keep)).await;
+    let loaded = scene.wire.0.lock().unwrap().open.pop().unwrap();
+    loaded.1.send(Ok(loaded.0)).unwrap();
+    sleep(PATIENCE / 2).await;
+    assert_eq!(scene.wire.written()[written.len()..], ["renewal"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_calls_that_nobody_answers_fails_once_its_patience_is_over() {
+    let scene = Scene::open();
+    let _unanswered = scene.fill().await;
+    let waits = scene.ask("a").await;
+    let failure = tokio::time::timeout(3 * PATIENCE, failed(waits)).await.unwrap();
+    assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("does not answer")));
+    assert!(!scene.wire.written().contains(&"a".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_what_waits() {
+    let scene = Scene::down();
+    let waits = scene.ask("a").await;
+    scene.pipeline.close();
+    settle().await;
+    assert!(waits.is_finished(), "at once");
+    assert!(matches!(failed(waits).await, Failure::Closed));
+    assert!(matches!(failed(scene.ask("b").await).await, Failure::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_condemned_for_silence_alone() {
+    let mut scene = Scene::open();
+    let lost = Failure::Unknown(ServerError::new("no reply in time"));
+    let (one, other) = (scene.ask("one").await, scene.ask("other").await);
+    sleep(Duration::from_millis(1)).await;
+    // One is answered, and so the server lives.
+    let (_, reply) = scene.wire.0.lock().unwrap().open.remove(1);
+    reply.send(Ok("other".to_owned())).unwrap();
+    settle().await;
+    scene.wire.fail(&lost, WireErrorKind::Timeout).await;
+    assert!(matches!(failed(one).await, Failure::Unknown(_)));
+    other.await.unwrap().unwrap();
+    assert!(scene.condemned.try_recv().is_err());
+
+    let silent = scene.ask("silent").await;
+    sleep(Duration::from_millis(1)).await;
+    scene.wire.fail(&lost, WireErrorKind::Timeout).await;
+    assert!(matches!(failed(silent).await, Failure::Unknown(_)));
+    assert_eq!(scene.condemned.try_recv().unwrap().why, Why::Silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_sign_of_life_is_anothers_is_condemned() {
+    let mut scene = Scene::open();
+    let ping = tokio::spawn(Arc::clone(&scene.pipeline).ping(7));
+    settle().await;
+    let (name, reply) = scene.wire.0.lock().unwrap().open.remove(0);
+    assert_eq!(name, "ping 7");
+    reply.send(Ok("ping 6".to_owned())).unwrap();
+    ping.await.unwrap();
+    assert_eq!(scene.condemned.try_recv().unwrap().why, Why::OutOfStep);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_in_flight_on_a_connection_of_before_takes_no_room() {
+    let scene = Scene::open();
+    let _unanswered = scene.fill().await;
+    let next = scene.ask("next").await;
+    scene.pipeline.open(scene.wire.clone());
+    settle().await;
+    scene.wire.answer().await;
+    assert_eq!(next.await.unwrap().unwrap().value, "next");
+}

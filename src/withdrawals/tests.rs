@@ -1,0 +1,285 @@
+//! What is told of withdrawals, and what is asked of the server for them.
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::error::ServerError;
+use crate::lease::Exchange;
+use crate::service::Service;
+use crate::stay::Stays;
+use crate::store::scripted::{self, Fate};
+use crate::store::{ServerId, Stamp};
+use crate::{LockManager, MemoryStore};
+
+/// Shorter than the heartbeat.
+const LEASE: Duration = Duration::from_secs(1);
+
+struct Scene {
+    locks: LockManager,
+    keys: Arc<Keys>,
+    stays: Arc<Stays>,
+    withdrawals: Withdrawals,
+    requests: u64,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (locks, _) = scripted::client(&MemoryStore::new(), &[]);
+        Scene {
+            keys: keys("a"),
+            stays: Arc::default(),
+            withdrawals: Withdrawals::new(Arc::clone(locks.service().client())),
+            locks,
+            requests: 0,
+        }
+    }
+
+    fn service(&self) -> &Service {
+        self.locks.service()
+    }
+
+    fn request(&mut self) -> Request {
+        self.requests += 1;
+        Request::new(&self.service().client().id, LEASE, self.requests, None)
+    }
+
+    fn add(&mut self, keys: &Arc<Keys>, at_once: bool, calls: &Arc<PendingCalls>) -> Request {
+        let request = self.request();
+        let withdrawal = Withdrawal {
+            request: request.clone(),
+            calls: Arc::clone(calls),
+            at_once,
+            _stay: Stays::begin(&self.stays),
+        };
+        self.withdrawals.add(keys, withdrawal);
+        request
+    }
+
+    /// One that is due.
+    fn one(&mut self) -> Request {
+        let keys = Arc::clone(&self.keys);
+        self.add(&keys, true, &PendingCalls::new(LEASE))
+    }
+
+    /// One whose call was written, and is not answered.
+    fn one_unanswered(&mut self, at_once: bool) -> Arc<PendingCalls> {
+        let keys = Arc::clone(&self.keys);
+        let calls = PendingCalls::new(LEASE);
+        let clocks = &self.service().client().clocks;
+        PendingCalls::begin(&calls, clocks).written(ServerId::default());
+        self.add(&keys, at_once, &calls);
+        calls
+    }
+
+    fn answer(&self, more: bool) -> Result<Answer<Withdrawn>, Failure> {
+        let client = self.service().client();
+        let at = Exchange {
+            sent: client.now(),
+            received: client.now(),
+            now: client.clocks.server_time(ServerId::default()),
+        };
+        Ok(Answer {
+            from: ServerId::default(),
+            at,
+            reply: Withdrawn { more },
+        })
+    }
+
+    fn failed(&mut self, batch: Batch) {
+        let failure = Failure::Unknown(ServerError::new("lost"));
+        self.withdrawals.answered(batch, &Err(failure));
+    }
+
+    fn done(&mut self, batch: Batch) {
+        let answer = self.answer(false);
+        self.withdrawals.answered(batch, &answer);
+    }
+}
+
+fn keys(name: &str) -> Arc<Keys> {
+    Arc::new(Keys::new("fairlock", name).unwrap())
+}
+
+fn requests(batch: Option<&Batch>) -> Vec<Request> {
+    batch.map(|batch| batch.call().requests).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_has_one_call_under_way_and_those_that_come_meanwhile_go_with_the_next() {
+    let mut scene = Scene::new();
+    let first = scene.one();
+    let batch = scene.withdrawals.next();
+    assert_eq!(requests(batch.as_ref()), [first]);
+    let later: Vec<_> = (0..MAX_WITHDRAWN + 1).map(|_| scene.one()).collect();
+    assert!(scene.withdrawals.next().is_none());
+    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE));
+    assert_eq!(requests(scene.withdrawals.next().as_ref()), [of_another_lock]);
+
+    scene.done(batch.unwrap());
+    let batch = scene.withdrawals.next();
+    assert_eq!(requests(batch.as_ref()), later[..MAX_WITHDRAWN]);
+    scene.done(batch.unwrap());
+    assert_eq!(
+        requests(scene.withdrawals.next().as_ref()),
+        later[MAX_WITHDRAWN..]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_withdrawn_keeps_nobody_and_nothing_of_it_is_kept() {
+    let mut scene = Scene::new();
+    scene.one();
+    let batch = scene.withdrawals.next().unwrap();
+    assert_eq!(scene.stays.count(), 1);
+    scene.done(batch);
+    assert_eq!(scene.stays.count(), 0);
+    assert!(scene.withdrawals.locks.is_empty() && scene.withdrawals.due().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_is_repeated_after_a_pause_and_those_that_came_meanwhile_go_with_it() {
+    let mut scene = Scene::new();
+    let first = scene.one();
+    let batch = scene.withdrawals.next().unwrap();
+    scene.failed(batch);
+    let second = scene.one();
+    assert!(scene.withdrawals.next().is_none(), "not at once");
+    sleep(Duration::from_millis(20)).await;
+    let batch = scene.withdrawals.next();
+    assert_eq!(requests(batch.as_ref()), [first, second]);
+    scene.failed(batch.unwrap());
+    sleep(Duration::from_millis(15)).await;
+    assert!(scene.withdrawals.next().is_none(), "it pauses for longer now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_refuses_is_not_repeated() {
+    let mut scene = Scene::new();
+    scene.one();
+    let batch = scene.withdrawals.next().unwrap();
+    let refused = Failure::Refused(ServerError::new("NOPERM"));
+    scene.withdrawals.answered(batch, &Err(refused));
+    assert_eq!(scene.stays.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_cut_short_is_repeated_at_once() {
+    let mut scene = Scene::new();
+    let request = scene.one();
+    let batch = scene.withdrawals.next().unwrap();
+    let answer = scene.answer(true);
+    scene.withdrawals.answered(batch, &answer);
+    assert_eq!(requests(scene.withdrawals.next().as_ref()), [request]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cannot_run_any_more() {
+    for at_once in [true, false] {
+        let mut scene = Scene::new();
+        let calls = scene.one_unanswered(at_once);
+        if at_once {
+            let batch = scene.withdrawals.next().unwrap();
+            scene.done(batch);
+        }
+        assert!(scene.withdrawals.next().is_none());
+        sleep(NOT_AFTER).await;
+        assert!(scene.withdrawals.next().is_none(), "it can run still");
+        sleep(2 * PRECISION).await;
+        let batch = scene.withdrawals.next().unwrap();
+        // In this very millisecond it can run still, for all that is known.
+        let mut answer = scene.answer(false);
+        answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
+        scene.withdrawals.answered(batch, &answer);
+        assert!(scene.stays.count() > 0);
+        sleep(2 * PRECISION).await;
+        let batch = scene.withdrawals.next().unwrap();
+        scene.done(batch);
+        assert_eq!(scene.stays.count(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
+    let mut scene = Scene::new();
+    let calls = PendingCalls::new(LEASE);
+    let pending = PendingCalls::begin(&calls, &scene.service().client().clocks);
+    pending.written(ServerId::default());
+    let keys = Arc::clone(&scene.keys);
+    scene.add(&keys, false, &calls);
+    pending.answered(&Ok(()));
+    sleep(NOT_AFTER + 2 * PRECISION).await;
+    assert!(scene.withdrawals.next().is_none());
+    assert_eq!(scene.stays.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
+    let mut scene = Scene::new();
+    scene.one();
+    let began = scene.service().client().now();
+    while let Some(due) = scene.withdrawals.due() {
+        scene.service().client().clock.sleep_until(due).await;
+        if let Some(batch) = scene.withdrawals.next() {
+            scene.failed(batch);
+        }
+    }
+    assert_eq!(scene.stays.count(), 0);
+    let lasted = scene.service().client().now().since(began);
+    // What keeps a place for it in the queue lasts as long as the client counts as alive.
+    let heartbeat = scene.service().client().options.heartbeat;
+    let of_use = NOT_AFTER + LEASE.max(heartbeat) + KEPT;
+    assert!(
+        lasted >= of_use && lasted < of_use + Duration::from_secs(2),
+        "{lasted:?}"
+    );
+}
+
+/// Of a client whose next call for a withdrawal is to become this.
+async fn withdrawn(fate: Fate) -> Vec<usize> {
+    let (locks, seen) = scripted::client(&MemoryStore::new(), &[fate]);
+    let (service, keys) = (locks.service(), keys("a"));
+    for n in 0..3 {
+        let calls = PendingCalls::new(LEASE);
+        let pending = PendingCalls::begin(&calls, &service.client().clocks);
+        pending.written(ServerId::default());
+        pending.answered(&Ok(()));
+        let request = Request::new(&service.client().id, LEASE, n, None);
+        service.keeper().withdraw(&keys, &request, true, &calls);
+    }
+    service.keeper().drained().await;
+    seen.withdrawn()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keeper_withdraws_what_it_is_told_of() {
+    let counted = |calls: Vec<usize>| calls.into_iter().sum::<usize>();
+    assert_eq!(counted(withdrawn(Fate::HeardLate).await), 3);
+    assert_eq!(counted(withdrawn(Fate::Refused).await), 3);
+    assert!(
+        counted(withdrawn(Fate::Unheard).await) > 3,
+        "the one whose reply was lost once more"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_all_was_answered_nothing_is_withdrawn() {
+    let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
+    let lock = locks.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().acquired().is_none());
+    guard.release().await.unwrap();
+    locks.close().await.unwrap();
+    assert_eq!(seen.withdrawn(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
+    let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
+    let service = locks.service();
+    let request = Request::new(&service.client().id, LEASE, 1, None);
+    let calls = PendingCalls::new(LEASE);
+    drop(PendingCalls::begin(&calls, &service.client().clocks));
+    service.keeper().withdraw(&keys("a"), &request, true, &calls);
+    assert_eq!(service.keeper().pending(), 0);
+    assert_eq!(seen.withdrawn(), []);
+}
