@@ -1,7 +1,7 @@
 -- release: ends a hold, and hands the lock over when it was the last.
 --
--- Called by a guard's release, by the keeper for guards that were dropped, and by a forced release. A repeated call finds what
--- the first one did.
+-- Called when a guard is released, in the background when one was dropped, and by a forced release. Calling
+-- it again changes nothing: it finds no such hold.
 --
 -- Returns `status request now deadline denied more`, times in ms of the server's clock:
 --   1 released     the last hold is gone
@@ -34,8 +34,8 @@ end
 
 local was_until = string.sub(line, 1, 13)
 local is_only = was_until > now and string.sub(line, 28) == '1 ' .. fence .. ' ' .. request
--- The fast path: nobody is to be told, and the key lives no longer than it may. A server without memory refuses a script that
--- begins with this.
+-- The fast path: nobody is to be told, and the key lives no longer than it may. A server without memory
+-- refuses a script that begins with this.
 if is_only and string.sub(line, 26, 26) == '0' and was_until - now <= KEPT_MS
   and type(redis.pcall('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14))) == 'number' then
   return '1 ' .. request .. ' ' .. now .. ' 0 0 0'

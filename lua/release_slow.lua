@@ -1,5 +1,5 @@
--- release, when there is more to do than to free the lock: somebody may be told, or this is not the only hold. What this is given,
--- and returns, is told in release.lua.
+-- release, when there is more to do than to free the lock: somebody may be told, or this is not the only
+-- hold. What this is given, and returns, is told in release.lua.
 
 if not queue_key and string.sub(line, 26, 26) == '1' then
   return '5 ' .. request .. ' ' .. now .. ' 0 0 0'

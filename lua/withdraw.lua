@@ -1,9 +1,11 @@
--- withdraw: takes back whatever requests have that are never used again, queue entries and holds; and hands the lock over when
--- that was the last hold.
+-- withdraw: removes the queue entries and the holds of requests that will not be used again, and hands the
+-- lock over if one of them was the last hold.
 --
--- Called by the keeper for requests that were cancelled, timed out, or granted too late. A repeated call finds nothing.
+-- Called in the background for requests that were cancelled, timed out, or granted too late. Calling it again
+-- changes nothing.
 --
--- Returns `status request now deadline denied more`, times in ms of the server's clock, for the first of the requests:
+-- Returns `status request now deadline denied more`, times in ms of the server's clock, for the first of the
+-- requests:
 --   1 withdrawn
 --   5 elsewhere    nothing done: somebody may be queued, and this is a call for the lock alone
 --   0 newer format, nothing done

@@ -31,8 +31,9 @@ impl Tick {
 /// Where local time comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
-    /// The time since boot, that in which the machine was suspended included: a lease goes on running out
-    /// on the server while the machine sleeps, and `Instant` would not notice (`CLOCK_BOOTTIME`, clock_gettime(2)).
+    /// The time since boot, that in which the machine was suspended included: a lease goes on running out on
+    /// the server while the machine sleeps, and `Instant` would not notice (`CLOCK_BOOTTIME`,
+    /// clock_gettime(2)).
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     Boot,
     /// Tokio's clock, which tests can pause and advance.
@@ -62,8 +63,8 @@ impl Clock {
     }
 }
 
-/// Tokio's timer stands still while the machine is suspended, so it is not trusted for longer than a second: a lease that
-/// ran out meanwhile is noticed within a second of waking up.
+/// Tokio's timer stands still while the machine is suspended, so it is not trusted for longer than a second:
+/// a lease that ran out meanwhile is noticed within a second of waking up.
 async fn sleep_in_steps(now: impl Fn() -> Tick, due: Tick) {
     loop {
         let left = due.since(now());
@@ -123,7 +124,8 @@ mod tests {
         assert_eq!(timers.now(), Tick::ZERO.after(Duration::from_secs(3)));
     }
 
-    /// In a namespace in which the machine was suspended for a day (time_namespaces(7)), where the system lets one make it.
+    /// In a namespace in which the machine was suspended for a day (time_namespaces(7)), where the system
+    /// lets one make it.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_time_for_which_the_machine_was_suspended_counts() {

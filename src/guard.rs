@@ -10,18 +10,20 @@ use crate::lease::{Fence, Lease};
 
 /// A lock that is held, until it is released or dropped, or its lease is lost.
 ///
-/// While it lives, its lease is renewed in the background (unless it is a fixed one). A lease can be lost all the
-/// same: the network, the server or this process may stop for longer than it lasts. The guard knows, by its local
-/// clock, **no later than the server**: [`check`](Self::check) and [`is_lost`](Self::is_lost) tell,
+/// While it lives, its lease is renewed in the background (unless it is a fixed one). A lease can be lost all
+/// the same: the network, the server or this process may stop for longer than it lasts. The guard knows, by
+/// its local clock, **no later than the server**: [`check`](Self::check) and [`is_lost`](Self::is_lost) tell,
 /// [`lost`](Self::lost) waits for it, [`run`](Self::run) stops the work. What must never happen twice needs more: hand
 /// [`fence`](Self::fence) to the resource, and have it refuse smaller numbers.
 ///
 /// # Drop
-/// Dropping a guard releases the lock in the background: it never blocks, spawns or panics, and works outside a
-/// runtime. [`release`](Self::release) is for certainty: it tells whether the lock was held until the end.
-/// - `let _ = lock.acquire().await?;` drops the guard, and so releases the lock, at once. Use `let _guard = …`.
+/// Dropping a guard releases the lock in the background: it never blocks, spawns or panics, and works outside
+/// a runtime. [`release`](Self::release) is for certainty: it tells whether the lock was held until the end.
+/// - `let _ = lock.acquire().await?;` drops the guard, and so releases the lock, at once. Use `let _guard =
+///   …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.
-/// - A guard that is leaked (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the process frees it.
+/// - A guard that is leaked (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the
+///   process frees it.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
     held: Held,
@@ -67,8 +69,8 @@ impl LockGuard {
         self.held.hold().check()
     }
 
-    /// Waits until the lease is over, whatever the network does. Borrows nothing, so that a watcher can be spawned;
-    /// once the guard is released or dropped it resolves too, with [`LostReason::Released`].
+    /// Waits until the lease is over, whatever the network does. Borrows nothing, so that a watcher can be
+    /// spawned; once the guard is released or dropped it resolves too, with [`LostReason::Released`].
     ///
     /// # Panics
     /// When it is polled outside of a Tokio runtime, like Tokio's own timers.
@@ -80,8 +82,8 @@ impl LockGuard {
         async move { hold.lost().await }
     }
 
-    /// Runs `work` as long as the lease lasts. When the lease is lost, `work` is dropped at its next `.await`, and
-    /// other holders may already be at theirs; a half-done step stays half done.
+    /// Runs `work` as long as the lease lasts. When the lease is lost, `work` is dropped at its next
+    /// `.await`, and other holders may already be at theirs; a half-done step stays half done.
     ///
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
@@ -125,8 +127,8 @@ impl LockGuard {
     /// # Errors
     /// [`Error::Lost`] when the lease was over before: somebody else may have held the lock meanwhile.
     /// [`Error::Unavailable`] when no server answered for the `server_timeout`; the release is then repeated in the
-    /// background for as long as the lease can last. [`Error::Invalid`] outside of a Tokio runtime: then it is released
-    /// in the background.
+    /// background for as long as the lease can last. [`Error::Invalid`] outside of a Tokio runtime: then it
+    /// is released in the background.
     ///
     /// # Cancel safety
     /// Dropped midway, it goes on in the background.
@@ -149,11 +151,11 @@ impl LockGuard {
         tracing::Instrument::instrument(release, span).await
     }
 
-    /// Lets the lease run out by itself, with no release: nobody gets the lock before. For work that must not be
-    /// repeated for a while.
+    /// Lets the lease run out by itself, with no release: nobody gets the lock before. For work that must not
+    /// be repeated for a while.
     ///
-    /// The lease is not renewed any more; but if the lock was handed over by its former holder, and the lease was never
-    /// renewed so far, it is once, in the background, so that it lasts for its whole length.
+    /// The lease is not renewed any more; but if the lock was handed over by its former holder, and the lease
+    /// was never renewed so far, it is once, in the background, so that it lasts for its whole length.
     pub fn forget(self) {
         self.held.forget();
     }

@@ -1,10 +1,10 @@
 //! The background part of a client: renewals, and what must be told to the server though nobody waits for it.
 //!
-//! Each hold is looked at by its own deadline, so one lock's error never delays another's renewal. A hold that is
-//! over leaves the schedule at once: nothing is renewed after its release.
+//! Each hold is looked at by its own deadline, so one lock's error never delays another's renewal. A hold
+//! that is over leaves the schedule at once: nothing is renewed after its release.
 //!
-//! Renewals that are due at one time, as all are after the process stood still, go out in batches: so they hold up no
-//! acquire by more than a batch, and the server is not asked for all at once.
+//! Renewals that are due at one time, as all are after the process stood still, go out in batches: so they
+//! hold up no acquire by more than a batch, and the server is not asked for all at once.
 
 #[cfg(test)]
 mod tests;
@@ -25,16 +25,16 @@ use crate::error::{Error, LostReason};
 use crate::hold::Hold;
 use crate::key::{Keys, Request};
 use crate::lease::Exchange;
+use crate::outstanding::{Outstanding, Token};
 use crate::pending_calls::PendingCalls;
 use crate::retry::Backoff;
-use crate::stay::{Stay, Stays};
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed, Withdrawn};
 use crate::withdrawals::{Batch, Withdrawal, Withdrawals};
 
 /// How many renewals begin at a time.
 const BATCH: usize = 128;
-/// After so long the next ones begin though not all of those before are answered: a server, or one of several, that
-/// does not answer holds up none for longer.
+/// After so long the next ones begin though not all of those before are answered: a server, or one of
+/// several, that does not answer holds up none for longer.
 const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -43,8 +43,8 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done, and those who [`stay`](Keeper::stay).
-    pending: Arc<Stays>,
+    /// Errands given and not done, and those who [keep the client open](Keeper::keep_open).
+    pending: Arc<Outstanding>,
     wake: Notify,
 }
 
@@ -61,9 +61,9 @@ struct Schedule {
 #[derive(Debug)]
 enum Errand {
     /// Release a hold that nobody will release any more.
-    Release(Arc<Hold>, Stay),
+    Release(Arc<Hold>, Token),
     /// Claim a hold that nobody will renew any more.
-    Claim(Arc<Hold>, Stay),
+    Claim(Arc<Hold>, Token),
     Withdraw(Arc<Keys>, Withdrawal),
 }
 
@@ -102,8 +102,8 @@ impl Keeper {
         self.wake_if_closing();
     }
 
-    /// A hold that is over here runs out on the server. If that has never heard of this client's having heard of its grant,
-    /// it takes the client for dead.
+    /// A hold that is over here runs out on the server. If that has never heard of this client's having heard
+    /// of its grant, it takes the client for dead.
     fn note_lapse(&self, hold: &Hold) {
         if !hold.is_claimed() {
             let lease = hold.terms.lease();
@@ -111,21 +111,22 @@ impl Keeper {
         }
     }
 
-    /// Lets a hold run out on the server, which is over here: after its whole lease, also if it was handed over and not
-    /// renewed so far.
+    /// Lets a hold run out on the server, which is over here: after its whole lease, also if it was handed
+    /// over and not renewed so far.
     pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
-            self.send(Errand::Claim(Arc::clone(hold), self.stay()));
+            self.send(Errand::Claim(Arc::clone(hold), self.keep_open()));
         }
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.
     pub(crate) fn release_later(&self, hold: Arc<Hold>) {
-        self.send(Errand::Release(hold, self.stay()));
+        self.send(Errand::Release(hold, self.keep_open()));
     }
 
-    /// Makes sure that nothing is left of a request that is never used again: at once, if it may have something on the server
-    /// by an answered call, and once more when none of its unanswered calls can run any more.
+    /// Makes sure that nothing is left of a request that is never used again: at once, if it may have
+    /// something on the server by an answered call, and once more when none of its unanswered calls can run
+    /// any more.
     pub(crate) fn withdraw(
         &self,
         keys: &Arc<Keys>,
@@ -140,7 +141,7 @@ impl Keeper {
                 request: request.clone(),
                 calls: Arc::clone(calls),
                 at_once,
-                _stay: self.stay(),
+                _token: self.keep_open(),
             };
             self.send(Errand::Withdraw(Arc::clone(keys), withdrawal));
         }
@@ -152,8 +153,8 @@ impl Keeper {
     }
 
     /// Keeps a closed client from ending before something that the keeper does not know yet.
-    pub(crate) fn stay(&self) -> Stay {
-        Stays::begin(&self.pending)
+    pub(crate) fn keep_open(&self) -> Token {
+        Outstanding::begin(&self.pending)
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -193,7 +194,8 @@ impl Keeper {
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
         let mut schedule = locked(&self.schedule);
-        // Under the schedule's lock, so that a hold which ends meanwhile is either not placed or taken out after.
+        // Under the schedule's lock, so that a hold which ends meanwhile is either not placed or taken out
+        // after.
         if hold.is_over() {
             return;
         }
@@ -232,8 +234,8 @@ impl Keeper {
             if next.is_none() && is_closed && self.pending() == 0 {
                 return;
             }
-            // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the next ones only
-            // so much work, so none starves.
+            // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the
+            // next ones only so much work, so none starves.
             tokio::select! {
                 biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
@@ -258,8 +260,8 @@ impl Keeper {
                 },
                 Some(errand) = inbox.recv() => match errand {
                     Errand::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
-                    Errand::Release(hold, stay) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, stay))),
-                    Errand::Claim(hold, stay) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, stay))),
+                    Errand::Release(hold, token) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, token))),
+                    Errand::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
                 },
                 () = self.wake.notified() => {}
                 () = self.drained(), if is_closed && self.pending() > 0 => {}
@@ -270,7 +272,8 @@ impl Keeper {
     fn sleep_until_next(&self) -> Option<Tick> {
         let mut schedule = locked(&self.schedule);
         let first = schedule.looks.keys().next().map(|(due, _)| *due);
-        // A hold that came and went leaves its time: waking once for nothing is cheaper than being woken by every one.
+        // A hold that came and went leaves its time: waking once for nothing is cheaper than being woken by
+        // every one.
         let before = schedule
             .sleeping_until
             .filter(|until| *until > self.client.now() && !self.client.is_closed());
@@ -337,8 +340,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Renews a hold once, and returns how many servers have that: as many as are wanted, or those that do `within` this
-    /// time.
+    /// Renews a hold once, and returns how many servers have that: as many as are wanted, or those that do
+    /// `within` this time.
     pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
         let answer = self.client.store.confirm(hold.renewal(), within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
@@ -365,7 +368,7 @@ impl Keeper {
     }
 
     /// Releases a hold for nobody who waits for that.
-    async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _stay: Stay) -> Done {
+    async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
         // As long as the lease can last by a renewal that ran at its end.
         let give_up = hold.deadline().after(hold.terms.lease());
         match self.release(&hold, give_up).await {
@@ -384,7 +387,7 @@ impl Keeper {
     }
 
     /// Renews a hold once, that is over here: until that is answered, or its time is over.
-    async fn claim(self: Arc<Self>, hold: Arc<Hold>, _stay: Stay) -> Done {
+    async fn claim(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
             match self.client.renew(hold.renewal()).await {
@@ -401,16 +404,16 @@ impl Keeper {
         Done::Errand
     }
 
-    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request is never
-    /// used again.
+    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request
+    /// is never used again.
     pub(crate) async fn release(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
-        // What waits to be sent must not run after the release. A question that is under way may, and be answered before that
-        // is: so it is looked for before.
+        // What waits to be sent must not run after the release. A question that is under way may, and be
+        // answered before that is: so it is looked for before.
         hold.calls.end();
         let is_asked_for = hold.calls.unanswered().is_some();
         let released = self.release_grant(hold, give_up).await;
-        // So may one have that was under way as the hold ran out. Either may have queued the request anew, or made it the
-        // holder again, under a fence that nobody knows of.
+        // So may one have that was under way as the hold ran out. Either may have queued the request anew, or
+        // made it the holder again, under a fence that nobody knows of.
         let was_over = matches!(released, Err(Error::Lost(_)));
         self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
         released

@@ -69,7 +69,7 @@
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
 //   withdrawals               what is still to be taken back of requests that are over
 //   retry client              what all of them share: patience; store, clock, counters
-//   stay                      what keeps a closed client from ending
+//   outstanding               how many of something are, and waiting until none is
 //   pending_calls             what may still come of calls that nobody has answered
 //   server_clocks             what is known of the servers' clocks
 //   store                     the seam: what a lock needs of a server, as requests and replies
@@ -100,6 +100,7 @@ mod lease;
 mod lock;
 mod manager;
 mod options;
+mod outstanding;
 mod pending_calls;
 mod replication;
 mod retry;
@@ -112,7 +113,6 @@ mod service;
 #[cfg(test)]
 mod simulation;
 pub mod spin;
-mod stay;
 mod store;
 #[cfg(feature = "redis")]
 // What nothing reads that was built without TLS.

@@ -1,8 +1,8 @@
 //! The acquire calls of one request that nobody has answered.
 //!
-//! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must follow. One that
-//! is answered only then may have run after that withdrawal: it was being written, and then another thread was faster. So
-//! another withdrawal must follow its answer.
+//! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must
+//! follow. One that is answered only then may have run after that withdrawal: it was being written, and then
+//! another thread was faster. So another withdrawal must follow its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ pub(crate) struct PendingCalls {
     withdrawn: AtomicBool,
 }
 
-/// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped once it was
-/// written, and before it is answered, it stays unanswered.
+/// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped
+/// once it was written, and before it is answered, it stays unanswered.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
     of: Arc<PendingCalls>,
@@ -55,8 +55,9 @@ impl PendingCalls {
         })
     }
 
-    /// The use of the request is over: no further call of it is written. Said before it is asked what is unanswered: so a
-    /// call is either counted by then, or is not written, or its answer finds that this was said.
+    /// The use of the request is over: no further call of it is written. Said before it is asked what is
+    /// unanswered: so a call is either counted by then, or is not written, or its answer finds that this was
+    /// said.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
     }

@@ -374,8 +374,8 @@ impl Room {
 
     /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
     fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
-        // A closed client stays until the keeper knows of the hold, or of the withdrawal.
-        let _stay = self.keeper.stay();
+        // A closed client does not end before the keeper knows of the hold, or of the withdrawal.
+        let _open = self.keeper.keep_open();
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);
@@ -440,8 +440,8 @@ impl Room {
 
     /// Ends the wait of a request.
     fn fail(&self, number: u64, error: Error) {
-        // A closed client stays until it is told.
-        let _stay = self.keeper.stay();
+        // A closed client does not end before it is told.
+        let _open = self.keeper.keep_open();
         let mut state = locked(&self.state);
         let Some(waiter) = state.waiters.remove(&number) else {
             return;
@@ -461,8 +461,8 @@ impl Room {
 
     /// Ends the wait of everybody.
     pub(crate) fn fail_all(&self, error: &Error) {
-        // A closed client stays until all of them are told.
-        let _stay = self.keeper.stay();
+        // A closed client does not end before all of them are told.
+        let _open = self.keeper.keep_open();
         let waiters = {
             let mut state = locked(&self.state);
             let waiters = std::mem::take(&mut state.waiters);

@@ -18,8 +18,8 @@ use crate::store::{
     Stamp, Withdraw, Withdrawn,
 };
 
-/// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast path has the rest of the
-/// operation in a file of its own, behind the parts that only this needs.
+/// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast
+/// path has the rest of the operation in a file of its own, behind the parts that only this needs.
 #[derive(Debug)]
 pub(crate) struct Script {
     #[cfg_attr(not(test), expect(dead_code))]
@@ -78,7 +78,8 @@ pub(crate) enum Publishing {
     Plain,
     /// Within a shard of a cluster, from 7.0 on: likewise.
     Sharded,
-    /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be reached.
+    /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be
+    /// reached.
     Unproven,
     /// Within a shard that the slot has moved to lately, and its subscribers not yet: likewise.
     Moved,
@@ -105,8 +106,8 @@ impl Publishing {
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) script: &'static Script,
-    /// All words in one piece of memory, of which the client library takes parts: to have one made, shared and given back for each
-    /// of a dozen words was a tenth of what a call costs the client.
+    /// All words in one piece of memory, of which the client library takes parts: to have one made, shared
+    /// and given back for each of a dozen words was a tenth of what a call costs the client.
     pub(crate) text: String,
     /// Where each word is: the number of keys, the keys, the arguments.
     pub(crate) words: Vec<Range<usize>>,
@@ -127,6 +128,14 @@ impl Invocation {
         keys.iter().fold(invocation.with(keys.len()), Invocation::with)
     }
 
+    /// With a lock's key and, unless it is declared alone, those of its queue and of its clients.
+    fn of_lock(script: &'static Script, keys: &Keys, declared: Declared) -> Invocation {
+        match declared {
+            Declared::All => Invocation::new(script, &[&keys.lock, &keys.queue, &keys.clients]),
+            Declared::LockAlone => Invocation::new(script, &[&keys.lock]),
+        }
+    }
+
     /// The same with one argument more.
     pub(crate) fn with(mut self, word: impl Display) -> Invocation {
         let start = self.text.len();
@@ -140,8 +149,8 @@ impl Invocation {
         self.with(format_args!("{:08}", millis(lease)))
     }
 
-    /// The same with room for the server time past which the call must do nothing, always in 13 digits: it is told when the
-    /// call is written.
+    /// The same with room for the server time past which the call must do nothing, always in 13 digits: it is
+    /// told when the call is written.
     fn with_not_after(mut self, not_after: &Arc<dyn Stamp>) -> Invocation {
         self.not_after = Some((self.words.len(), Arc::clone(not_after)));
         self.with(format_args!("{:013}", 0))
@@ -156,7 +165,8 @@ impl Invocation {
         Some(self)
     }
 
-    /// The same with the channels of a lock's waiters, as scripts are told of them: after a letter for the way.
+    /// The same with the channels of a lock's waiters, as scripts are told of them: after a letter for the
+    /// way.
     fn with_address(self, way: Publishing, keys: &Keys) -> Invocation {
         self.with(format_args!("{}{}", way.letter(), keys.channel))
     }
@@ -168,6 +178,14 @@ impl Invocation {
         let keys = words.by_ref().take(keys.expect("a number")).collect();
         (keys, words.collect())
     }
+}
+
+/// Which keys of its lock a call declares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Declared {
+    All,
+    /// Of those that [go alone](Operation::goes_alone).
+    LockAlone,
 }
 
 /// Why a reply can't be used.
@@ -193,26 +211,33 @@ pub(crate) trait Operation: Send + 'static {
         Priority::Keep
     }
 
-    fn invocation(&self, way: Publishing) -> Invocation;
+    /// What it is sent as. One that does not go alone declares all its keys in any case.
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation;
 
-    /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a cluster moves a
-    /// slot, its servers run no call for several keys unless they have all of them, and none has a key that is not there.
+    /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a
+    /// cluster moves a slot, its servers run no call for several keys unless they have all of them, and none
+    /// has a key that is not there.
     fn goes_alone(&self) -> bool {
         false
-    }
-
-    /// The same for the lock's own key alone, if that can be.
-    fn invocation_alone(&self, way: Publishing) -> Invocation {
-        self.invocation(way)
     }
 
     /// Reads a reply, one line of words. Returns the server's time and what it answered.
     fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
 }
 
-impl Acquire {
-    /// An invocation with the arguments of this call.
-    fn told_to(&self, invocation: Invocation, way: Publishing) -> Invocation {
+impl Operation for Acquire {
+    type Reply = Acquired;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let invocation = Invocation::of_lock(&ACQUIRE, &self.keys, declared);
         let mode = match self.mode {
             Mode::Try => "try",
             Mode::Wait => "wait",
@@ -231,34 +256,10 @@ impl Acquire {
             None => invocation,
         }
     }
-}
-
-impl Operation for Acquire {
-    type Reply = Acquired;
-
-    fn key(&self) -> &str {
-        &self.keys.lock
-    }
-
-    fn priority(&self) -> Priority {
-        Priority::Ask
-    }
-
-    fn invocation(&self, way: Publishing) -> Invocation {
-        let keys = &self.keys;
-        self.told_to(
-            Invocation::new(&ACQUIRE, &[&keys.lock, &keys.queue, &keys.clients]),
-            way,
-        )
-    }
 
     /// But for a question, which is one to the client's record.
     fn goes_alone(&self) -> bool {
         self.mode != Mode::Question
-    }
-
-    fn invocation_alone(&self, way: Publishing) -> Invocation {
-        self.told_to(Invocation::new(&ACQUIRE, &[&self.keys.lock]), way)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
@@ -293,18 +294,6 @@ impl Operation for Acquire {
     }
 }
 
-impl Release {
-    /// An invocation with the arguments of this call.
-    fn told_to(&self, invocation: Invocation, way: Publishing) -> Invocation {
-        let invocation = invocation.with(&self.request);
-        let invocation = match self.what {
-            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
-            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
-        };
-        invocation.with_address(way, &self.keys)
-    }
-}
-
 impl Operation for Release {
     type Reply = Released;
 
@@ -316,20 +305,18 @@ impl Operation for Release {
         Priority::End
     }
 
-    fn invocation(&self, way: Publishing) -> Invocation {
-        let keys = &self.keys;
-        self.told_to(
-            Invocation::new(&RELEASE, &[&keys.lock, &keys.queue, &keys.clients]),
-            way,
-        )
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let invocation = Invocation::of_lock(&RELEASE, &self.keys, declared);
+        let invocation = invocation.with(&self.request);
+        let invocation = match self.what {
+            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
+            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
+        };
+        invocation.with_address(way, &self.keys)
     }
 
     fn goes_alone(&self) -> bool {
         true
-    }
-
-    fn invocation_alone(&self, way: Publishing) -> Invocation {
-        self.told_to(Invocation::new(&RELEASE, &[&self.keys.lock]), way)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
@@ -353,19 +340,6 @@ impl Operation for Release {
     }
 }
 
-impl Withdraw {
-    /// An invocation with the arguments of this call.
-    fn told_to(&self, mut invocation: Invocation, way: Publishing) -> Invocation {
-        let start = invocation.text.len();
-        for request in &self.requests {
-            let space = if invocation.text.len() > start { " " } else { "" };
-            write!(invocation.text, "{space}{request}").expect("a string takes what it is given");
-        }
-        invocation.words.push(start..invocation.text.len());
-        invocation.with_address(way, &self.keys)
-    }
-}
-
 impl Operation for Withdraw {
     type Reply = Withdrawn;
 
@@ -377,20 +351,19 @@ impl Operation for Withdraw {
         Priority::End
     }
 
-    fn invocation(&self, way: Publishing) -> Invocation {
-        let keys = &self.keys;
-        self.told_to(
-            Invocation::new(&WITHDRAW, &[&keys.lock, &keys.queue, &keys.clients]),
-            way,
-        )
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let mut invocation = Invocation::of_lock(&WITHDRAW, &self.keys, declared);
+        let start = invocation.text.len();
+        for request in &self.requests {
+            let space = if invocation.text.len() > start { " " } else { "" };
+            write!(invocation.text, "{space}{request}").expect("a string takes what it is given");
+        }
+        invocation.words.push(start..invocation.text.len());
+        invocation.with_address(way, &self.keys)
     }
 
     fn goes_alone(&self) -> bool {
         true
-    }
-
-    fn invocation_alone(&self, way: Publishing) -> Invocation {
-        self.told_to(Invocation::new(&WITHDRAW, &[&self.keys.lock]), way)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Withdrawn), ReplyError> {
@@ -412,7 +385,7 @@ impl Operation for Renew {
         &self.keys.lock
     }
 
-    fn invocation(&self, _: Publishing) -> Invocation {
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
         Invocation::new(&RENEW, &[&self.keys.lock])
             .with(&self.request)
             .with(self.fence)
@@ -439,7 +412,7 @@ impl Operation for Inspect {
         &self.keys.lock
     }
 
-    fn invocation(&self, _: Publishing) -> Invocation {
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
         Invocation::new(&INSPECT, &[&self.keys.lock])
             .with(&self.request)
             .with(&self.keys.queue)
@@ -481,7 +454,7 @@ impl Operation for SpinAcquire {
         Priority::Ask
     }
 
-    fn invocation(&self, _: Publishing) -> Invocation {
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
         Invocation::new(&SPIN_ACQUIRE, &[&self.keys.spin])
             .with(&self.owner)
             .with(millis(self.lease))
@@ -510,7 +483,7 @@ impl Operation for SpinRelease {
         Priority::End
     }
 
-    fn invocation(&self, _: Publishing) -> Invocation {
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
         Invocation::new(&SPIN_RELEASE, &[&self.keys.spin]).with(&self.owner)
     }
 
@@ -525,8 +498,8 @@ impl Operation for SpinRelease {
     }
 }
 
-/// The words of a reply, in order, after those that every reply begins with. What comes after the last that is read is
-/// from a newer script, and ignored.
+/// The words of a reply, in order, after those that every reply begins with. What comes after the last that
+/// is read is from a newer script, and ignored.
 struct Words<'a> {
     reply: &'a str,
     rest: std::str::Split<'a, char>,

@@ -20,15 +20,16 @@ pub(crate) struct ServerClocks {
 #[derive(Debug)]
 struct State {
     known: HashMap<ServerId, Known>,
-    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock too far
-    /// ahead it does nothing, and its answer tells the time.
+    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock
+    /// too far ahead it does nothing, and its answer tells the time.
     newest: Exchange,
 }
 
 #[derive(Debug)]
 struct Known {
     anchors: Anchors,
-    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to anybody.
+    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to
+    /// anybody.
     newest: Exchange,
 }
 
@@ -70,8 +71,8 @@ impl ServerClocks {
             })
     }
 
-    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet; `None` while
-    /// nothing links the clocks.
+    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet;
+    /// `None` while nothing links the clocks.
     pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
         let now = self.clock.now();
         let state = locked(&self.state);

@@ -10,8 +10,8 @@ use crate::options::ManagerOptions;
 use crate::rooms::{Relay, Rooms};
 use crate::store::{Answer, Store};
 
-/// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client is
-/// closed; guards that live keep their keeper.
+/// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client
+/// is closed; guards that live keep their keeper.
 #[derive(Debug)]
 pub(crate) struct Service {
     rooms: Arc<Rooms>,
@@ -46,7 +46,8 @@ impl Service {
         self.rooms.keeper()
     }
 
-    /// Starts the keeper, on the runtime of the first call. Each call comes by here, and each needs a runtime.
+    /// Starts the keeper, on the runtime of the first call. Each call comes by here, and each needs a
+    /// runtime.
     pub(crate) fn start(&self) -> Result<()> {
         let runtime = runtime()?;
         if self.client().is_settled() || !self.client().settle_on(runtime) {

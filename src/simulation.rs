@@ -1,15 +1,15 @@
-//! The client code, from its face to the [pipeline](crate::store::pipeline) of its connections, under a network, processes
-//! and a server that do their worst.
+//! The client code, from its face to the [pipeline](crate::store::pipeline) of its connections, under a
+//! network, processes and a server that do their worst.
 //!
-//! Each seed is one small world: clients whose tasks ask for locks in all ways and give them back in all ways, on the
-//! in-memory store, whose rules are those of the scripts. Between them lies a network that delays, loses and repeats,
-//! connections that break and come back, processes that stand still or die, a server that refuses, stalls or forgets
-//! (everything, or the scripts alone), whose clock goes faster than those of the clients or is set back. Then all is calm,
-//! and nothing may be left. Time is tokio's paused clock, and everything is drawn from the seed: the same seed gives the same
-//! history.
+//! Each seed is one small world: clients whose tasks ask for locks in all ways and give them back in all
+//! ways, on the in-memory store, whose rules are those of the scripts. Between them lies a network that
+//! delays, loses and repeats, connections that break and come back, processes that stand still or die, a
+//! server that refuses, stalls or forgets (everything, or the scripts alone), whose clock goes faster than
+//! those of the clients or is set back. Then all is calm, and nothing may be left. Time is tokio's paused
+//! clock, and everything is drawn from the seed: the same seed gives the same history.
 //!
-//! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody waits, in
-//! `idleness`; what must be true at the end, in `World::quiet_end`.
+//! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody
+//! waits, in `idleness`; what must be true at the end, in `World::quiet_end`.
 //!
 //! What a wait costs the server is in `crowd`: so many calls for a grant, and no more, however many wait.
 //!
@@ -42,12 +42,13 @@
 //! | the local clock ends a hold | 48 of 1,494 | two at once |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
-//! *Free* and *unused* are the delays of `idleness`. What another rule makes up for is not noticed: the withdrawal after a
-//! release, that of a cancelled try, and that of what was answered after one (the late one follows), that who finds its place
-//! lost has the others ask (so does `gone`), that a grant with too little left is given up (its guard ends in time by
-//! itself), that a question tells of another grant of the client (so does its own question). Nor is what costs only a place
-//! in the queue, in worlds in which anything else goes wrong than leases that run out; nor an unseen subscription, since a
-//! client that is deaf counts as held up for good.
+//! *Free* and *unused* are the delays of `idleness`. What another rule makes up for is not noticed: the
+//! withdrawal after a release, that of a cancelled try, and that of what was answered after one (the late one
+//! follows), that who finds its place lost has the others ask (so does `gone`), that a grant with too little
+//! left is given up (its guard ends in time by itself), that a question tells of another grant of the client
+//! (so does its own question). Nor is what costs only a place in the queue, in worlds in which anything else
+//! goes wrong than leases that run out; nor an unseen subscription, since a client that is deaf counts as
+//! held up for good.
 
 mod crowd;
 mod ear;

@@ -1,8 +1,8 @@
 //! The spin lock: tries again and again, with back-off. What most libraries do.
 //!
-//! It is here as the baseline that the fair lock is measured against, and as a fallback where pub/sub is not to be
-//! had. It knows no order: under contention a waiter can starve, and a free lock can stay idle for as long as the
-//! longest pause. It has no fence, and no renewal: the lease must be long enough for the work.
+//! It is here as the baseline that the fair lock is measured against, and as a fallback where pub/sub is not
+//! to be had. It knows no order: under contention a waiter can starve, and a free lock can stay idle for as
+//! long as the longest pause. It has no fence, and no renewal: the lease must be long enough for the work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 
 /// A lock by hash and count, which waits by trying again after 1, 2, 4 … 128 ms.
 ///
-/// Re-entrant by owner: each `SpinLock` is an owner of its own, and so are its clones together; take it as often
-/// as you like, and unlock it as often. It shares nothing with the fair lock of the same name.
+/// Re-entrant by owner: each `SpinLock` is an owner of its own, and so are its clones together; take it as
+/// often as you like, and unlock it as often. It shares nothing with the fair lock of the same name.
 #[derive(Clone)]
 pub struct SpinLock {
     service: Arc<Service>,
@@ -60,16 +60,18 @@ impl SpinLock {
         &self.name
     }
 
-    /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day), which starts anew
-    /// with each hold of the same owner. Returns whether the lock is held.
+    /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day),
+    /// which starts anew with each hold of the same owner. Returns whether the lock is held.
     ///
-    /// A call without a reply is repeated, and counts once; but twice if another one of the same owner took a hold in between.
+    /// A call without a reply is repeated, and counts once; but twice if another one of the same owner took a
+    /// hold in between.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`], [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// None: a dropped call may have taken the lock, for one lease; so may one that ended with [`Error::Unavailable`].
+    /// None: a dropped call may have taken the lock, for one lease; so may one that ended with
+    /// [`Error::Unavailable`].
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;

@@ -1,8 +1,8 @@
-//! What a lock needs of a server, as requests and replies: the seam of this crate. Above it there is no Redis,
-//! below it no waiting.
+//! What a lock needs of a server, as requests and replies: the seam of this crate. Above it there is no
+//! Redis, below it no waiting.
 //!
-//! Every call names its request, so that it can be repeated: a second execution of the same call finds what the
-//! first one did. A reply that does not come means *unknown*, never "not done".
+//! Every call names its request, so that it can be repeated: a second execution of the same call finds what
+//! the first one did. A reply that does not come means *unknown*, never "not done".
 
 pub(crate) mod memory;
 #[cfg(any(feature = "redis", test))]
@@ -24,8 +24,8 @@ use crate::error::ServerError;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Exchange, Fence, ServerTime, Ticket};
 
-/// A call under way. It borrows nothing, and it is sent at its first poll: calls that are first polled one after
-/// the other reach the server in that order, also when the server had forgotten the scripts.
+/// A call under way. It borrows nothing, and it is sent at its first poll: calls that are first polled one
+/// after the other reach the server in that order, also when the server had forgotten the scripts.
 pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>> + Send>>;
 
 /// Which server of a store's: clocks and connections belong to one.
@@ -59,7 +59,8 @@ impl Answer<Renewed> {
 pub(crate) enum Failure {
     /// Nobody knows whether the call was executed, or will be: a time-out, a broken connection.
     Unknown(ServerError),
-    /// It was not executed and may succeed later: the server is loading, busy, full, a replica, out of scripts.
+    /// It was not executed and may succeed later: the server is loading, busy, full, a replica, out of
+    /// scripts.
     NotExecuted(ServerError),
     /// It was not executed, and will not be until somebody mends the set-up: rights, password, a foreign key.
     Refused(ServerError),
@@ -79,8 +80,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn withdraw(&self, call: Withdraw) -> Call<Withdrawn>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
 
-    /// Renews, and waits until those have that whom the store was made for, but for no longer than `within`. Where there are
-    /// no servers, none has it.
+    /// Renews, and waits until those have that whom the store was made for, but for no longer than `within`.
+    /// Where there are no servers, none has it.
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let _ = within;
         unreplicated(self.renew(call))
@@ -93,15 +94,15 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks for the time: a round trip that does nothing else.
     fn time(&self) -> Call<()>;
 
-    /// Subscribes to a channel: done once the server has confirmed it. It stays subscribed over reconnects until
-    /// `unsubscribe`. Subscribing twice is as good as once.
+    /// Subscribes to a channel: done once the server has confirmed it. It stays subscribed over reconnects
+    /// until `unsubscribe`. Subscribing twice is as good as once.
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
     /// Ends a subscription, without waiting for the server's word. Outside a runtime too.
     fn unsubscribe(&self, channel: &str);
 
-    /// Has the connection of a subscription replaced, some time: the server does not see it, though it was confirmed,
-    /// and confirmed again. So the connection may lead to another server.
+    /// Has the connection of a subscription replaced, some time: the server does not see it, though it was
+    /// confirmed, and confirmed again. So the connection may lead to another server.
     fn unseen(&self, channel: &str);
 
     /// The local clock that exchanges are told in.
@@ -111,11 +112,12 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn close(&self);
 }
 
-/// By when an acquire must have run, which is told when the call is written: what waits for its turn in this process is
-/// not late for it.
+/// By when an acquire must have run, which is told when the call is written: what waits for its turn in this
+/// process is not late for it.
 pub(crate) trait Stamp: fmt::Debug + Send + Sync {
-    /// The call is written now, to this server. Returns the server time past which it must do nothing; `None` if it is not
-    /// to be written any more. A call may be written several times, if it was not executed before.
+    /// The call is written now, to this server. Returns the server time past which it must do nothing; `None`
+    /// if it is not to be written any more. A call may be written several times, if it was not executed
+    /// before.
     fn written(&self, to: ServerId) -> Option<ServerTime>;
 }
 
@@ -139,12 +141,12 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A connection to this server broke. Others of these calls follow when there is another one.
     fn lost(&self, _server: ServerId) {}
 
-    /// Calls go by another connection from now on, perhaps to another server of that address. Anchors of before are
-    /// void. The subscriptions are made anew, and `reconnected` follows.
+    /// Calls go by another connection from now on, perhaps to another server of that address. Anchors of
+    /// before are void. The subscriptions are made anew, and `reconnected` follows.
     fn replaced(&self, server: ServerId);
 
-    /// All subscriptions are confirmed anew, by another connection; or messages may have been lost in some other way.
-    /// Anchors of before are void, and everybody who waits for its locks must ask again.
+    /// All subscriptions are confirmed anew, by another connection; or messages may have been lost in some
+    /// other way. Anchors of before are void, and everybody who waits for its locks must ask again.
     fn reconnected(&self, server: ServerId);
 }
 
@@ -183,7 +185,8 @@ pub(crate) enum Acquired {
     Contended(Contended),
     /// The call ran after its `not_after`: nothing was done.
     Late,
-    /// The client has no record: nothing was done, and all requests of its room must come back with their tickets.
+    /// The client has no record: nothing was done, and all requests of its room must come back with their
+    /// tickets.
     Gone {
         /// Whether the server sees a subscriber on the client's channel.
         seen: bool,
@@ -237,7 +240,8 @@ pub(crate) enum ReleaseWhat {
     Force(Fence),
 }
 
-/// Takes back whatever these requests of one client have, queue entries and holds, for good: they are never used again.
+/// Takes back whatever these requests of one client have, queue entries and holds, for good: they are never
+/// used again.
 #[derive(Clone, Debug)]
 pub(crate) struct Withdraw {
     pub(crate) keys: Arc<Keys>,

@@ -1,8 +1,9 @@
 //! Withdrawals: what is still to be taken back of requests that are never used again.
 //!
-//! Of each lock one call is under way at most, which takes many requests; those that come meanwhile go with the next one.
-//! So a server that is slow, or away, is asked little, and what waits for it is a few words per request. A request of which
-//! nothing was ever written needs none; nor does one of which nothing can live any more.
+//! Of each lock one call is under way at most, which takes many requests; those that come meanwhile go with
+//! the next one. So a server that is slow, or away, is asked little, and what waits for it is a few words per
+//! request. A request of which nothing was ever written needs none; nor does one of which nothing can live
+//! any more.
 //!
 //! This only keeps the list: whoever owns it makes the calls.
 
@@ -17,9 +18,9 @@ use crate::client::Client;
 use crate::clock::Tick;
 use crate::key::{Keys, Request};
 use crate::lease::{NOT_AFTER, ServerTime};
+use crate::outstanding::Token;
 use crate::pending_calls::PendingCalls;
 use crate::retry::Backoff;
-use crate::stay::Stay;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 
 /// For how long the server keeps a lock's keys when they are of no use any more, at most.
@@ -35,7 +36,7 @@ pub(crate) struct Withdrawal {
     /// It may have something on the server. If not, then only what an unanswered call brings there.
     pub(crate) at_once: bool,
     /// Until it is done with.
-    pub(crate) _stay: Stay,
+    pub(crate) _token: Token,
 }
 
 #[derive(Debug)]
@@ -96,7 +97,8 @@ impl Withdrawals {
 
     pub(crate) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
         let now = self.client.now();
-        // For as long as a call of it can run, what that leaves is of use, and the server keeps it after that.
+        // For as long as a call of it can run, what that leaves is of use, and the server keeps it after
+        // that.
         let lease = withdrawal.calls.lease();
         let used = NOT_AFTER + lease.max(self.client.options.heartbeat);
         let give_up = now.after(used + KEPT);

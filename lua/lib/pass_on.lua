@@ -1,16 +1,21 @@
--- Nobody holds the lock any more: it goes to the next in the queue, or is free. This ends the scripts by which a hold may have
--- ended: code of theirs, after `lock`, what `settle` returned (or nil), and `was_held`, whether there was a hold before.
+-- The last part of release and withdraw, once nobody holds the lock: the next request in the queue gets it,
+-- or it is free.
+--
+-- It uses what both have defined by then: the keys, `address`, `request`, `line` and `was_until`, the
+-- `status` to return, `lock` (what `settle` returned, or nil) and `was_held` (whether there was a hold
+-- before).
 
-local more, denied, next_owner_fence, heir, deadline, lease_ms, pushed = '0', '0', nil, nil, nil, nil, nil
+local more, denied = '0', '0'
+local fence_of_next, next_request, deadline, lease_ms, pushed
 if queue_key then
-  more, denied, next_owner_fence, heir, deadline, lease_ms, pushed =
+  more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
     hand_over(queue_key, clients_key, address, next_fence(line, now_us), now, lock)
 end
-if heir then
-  grant(lock_key, lock, deadline, lease_ms, pushed, '1', next_owner_fence, heir)
+if next_request then
+  grant(lock_key, lock, deadline, lease_ms, pushed, '1', fence_of_next, next_request)
 elseif was_held then
-  -- Nobody has it. What else the line says stays, and tells of the last hold. It is kept for as long as that was to be held, and
-  -- KEPT_MS: only a long rest is worth a command.
+  -- The rest of the line is kept, since it tells of the last hold. The key lives as long as that was to last,
+  -- and KEPT_MS: only if that is long is it worth a command to shorten it.
   if lock and lock.holds then
     lock.erase()
   end

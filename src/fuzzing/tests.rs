@@ -97,7 +97,11 @@ fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
             unreachable!("nothing is sent")
         }
 
-        fn invocation(&self, _: crate::script::Publishing) -> crate::script::Invocation {
+        fn invocation(
+            &self,
+            _: crate::script::Publishing,
+            _: crate::script::Declared,
+        ) -> crate::script::Invocation {
             unreachable!("nothing is sent")
         }
 

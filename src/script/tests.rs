@@ -24,18 +24,18 @@ fn invocations() -> Vec<Invocation> {
             ticket: Some(Ticket(1)),
             heartbeat: lease,
         }
-        .invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
         Release {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Grant(fence),
         }
-        .invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
         Withdraw {
             keys: keys.clone(),
             requests: vec![request.clone()],
         }
-        .invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
         Renew {
             keys: keys.clone(),
             request: request.clone(),
@@ -43,20 +43,20 @@ fn invocations() -> Vec<Invocation> {
             lease,
             cap: ServerTime::MAX,
         }
-        .invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
         Inspect {
             keys: keys.clone(),
             request,
         }
-        .invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
         SpinAcquire {
             keys: keys.clone(),
             owner: owner.clone(),
             request: Uuid::nil(),
             lease,
         }
-        .invocation(Publishing::Plain),
-        SpinRelease { keys, owner }.invocation(Publishing::Plain),
+        .invocation(Publishing::Plain, Declared::All),
+        SpinRelease { keys, owner }.invocation(Publishing::Plain, Declared::All),
     ]
 }
 

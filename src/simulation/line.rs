@@ -1,5 +1,5 @@
-//! The commands of a simulated client: its pipeline, and who keeps up the connection below. The [`Store`] that the client's
-//! code is built on.
+//! The commands of a simulated client: its pipeline, and who keeps up the connection below. The [`Store`]
+//! that the client's code is built on.
 
 use std::fmt;
 use std::pin::Pin;

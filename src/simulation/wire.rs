@@ -1,7 +1,7 @@
 //! One command connection of a simulated client, as the client's pipeline sends on it.
 //!
-//! As on a real connection, nothing overtakes. What was sent on one that broke is lost or runs late, perhaps after much
-//! that was sent on the next one; its callers hear that nobody knows.
+//! As on a real connection, nothing overtakes. What was sent on one that broke is lost or runs late, perhaps
+//! after much that was sent on the next one; its callers hear that nobody knows.
 
 use std::any::Any;
 use std::fmt;
@@ -215,7 +215,8 @@ impl Pipe {
         locked(&self.state).broken.map(|(fate, _)| fate)
     }
 
-    /// Whether this fault happens to this message. Those by which the connection is kept up are never hit alone.
+    /// Whether this fault happens to this message. Those by which the connection is kept up are never hit
+    /// alone.
     fn strikes(&self, fault: Fault, what: &What) -> bool {
         matches!(what, What::Call(_)) && self.ends.network.strikes(fault, self.ends.client)
     }

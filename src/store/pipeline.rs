@@ -1,20 +1,22 @@
 //! The pipeline: the order in which calls go to one server, over one connection after the other.
 //!
-//! - A call enters the pipeline and is written to the connection within one critical section, so that the order of
-//!   entering is the order of sending.
-//! - While there is no connection, and while the scripts are being loaded again, calls wait in the backlog instead. When
-//!   the pipeline opens, all that wait are sent in the order in which they entered, before any newcomer. So nothing is
-//!   ever written to a connection that is not open.
-//! - While many are in flight, further ones wait too, and are sent as others are answered: those that keep a hold first
-//!   ([`Priority`]), then those that end one, then those that ask for one. So a flood of the last makes no renewal and no
-//!   release late, and does not time out on a server that answers as fast as it can. A caller that does not read its
-//!   answer holds up nobody: a PING that is sent behind all of them tells that they are answered.
-//! - A call whose caller is gone by then is not sent; nor is one that its sender has given up ([`Command::prepare`]).
+//! - A call enters the pipeline and is written to the connection within one critical section, so that the
+//!   order of entering is the order of sending.
+//! - While there is no connection, and while the scripts are being loaded again, calls wait in the backlog
+//!   instead. When the pipeline opens, all that wait are sent in the order in which they entered, before any
+//!   newcomer. So nothing is ever written to a connection that is not open.
+//! - While many are in flight, further ones wait too, and are sent as others are answered: those that keep a
+//!   hold first ([`Priority`]), then those that end one, then those that ask for one. So a flood of the last
+//!   makes no renewal and no release late, and does not time out on a server that answers as fast as it can.
+//!   A caller that does not read its answer holds up nobody: a PING that is sent behind all of them tells
+//!   that they are answered.
+//! - A call whose caller is gone by then is not sent; nor is one that its sender has given up
+//!   ([`Command::prepare`]).
 //!
-//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the runtime
-//! comes round ten times, 10 ms each, so that the others are sent again without it; and another client that loads the
-//! scripts between the two, which none can rule out but by waiting for each reply. The server's order, by tickets, is
-//! right all the same.
+//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the
+//! runtime comes round ten times, 10 ms each, so that the others are sent again without it; and another
+//! client that loads the scripts between the two, which none can rule out but by waiting for each reply. The
+//! server's order, by tickets, is right all the same.
 
 mod backlog;
 mod in_flight;
@@ -38,6 +40,7 @@ pub(crate) use self::in_flight::ROOM;
 use super::{Failure, ServerId};
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
+use crate::outstanding::Token;
 
 /// How often one call is sent at most, when each time the server has forgotten the scripts again.
 const SENDINGS: usize = 8;
@@ -47,7 +50,8 @@ pub(crate) trait Wire: Clone + Send + Sync + 'static {
     type Command: Command;
     type Reply: Send + fmt::Debug + 'static;
 
-    /// Has a command written at the first poll, and waits for its reply, which come in the order of the commands.
+    /// Has a command written at the first poll, and waits for its reply, which come in the order of the
+    /// commands.
     fn send(&self, command: Self::Command) -> Reply<Self>;
 
     /// Has the server learn the scripts. A failure means that no call was executed.
@@ -66,7 +70,8 @@ type Reply<W> = Pin<Box<dyn Future<Output = Result<<W as Wire>::Reply, WireError
 pub(crate) trait Command: fmt::Debug + Send + 'static {
     fn priority(&self) -> Priority;
 
-    /// Makes it ready to be written now, to this server. `None`: its sender has given it up, so it is not to be written.
+    /// Makes it ready to be written now, to this server. `None`: its sender has given it up, so it is not to
+    /// be written.
     fn prepare(self, to: ServerId) -> Option<Self>
     where
         Self: Sized;
@@ -168,6 +173,7 @@ struct Flight<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
     /// How many calls that can wait had been sent with it.
     number: u64,
+    _token: Token,
 }
 
 enum Entry<W: Wire> {
@@ -185,8 +191,8 @@ pub(crate) struct Heard<R> {
 }
 
 impl<W: Wire> Pipeline<W> {
-    /// A pipeline to this server, on which nothing is sent before [`open`](Self::open). No more than `room` calls that can
-    /// wait are in flight, as [`ROOM`] for a server that is shared by many.
+    /// A pipeline to this server, on which nothing is sent before [`open`](Self::open). No more than `room`
+    /// calls that can wait are in flight, as [`ROOM`] for a server that is shared by many.
     pub(crate) fn new(
         server: ServerId,
         clock: Clock,
@@ -225,8 +231,8 @@ impl<W: Wire> Pipeline<W> {
         self.clock
     }
 
-    /// Sends the command, at the first poll or as soon as it is its turn, and waits for the reply. It is asked for again
-    /// if it must be sent again.
+    /// Sends the command, at the first poll or as soon as it is its turn, and waits for the reply. It is
+    /// asked for again if it must be sent again.
     pub(crate) async fn call(
         self: Arc<Self>,
         command: impl Fn() -> W::Command,
@@ -315,9 +321,11 @@ impl<W: Wire> Pipeline<W> {
         let command = command
             .prepare(self.server)
             .ok_or_else(|| not_executed("given up before it was sent"))?;
+        let (number, token) = self.in_flight.begin(can_wait);
         let flight = Flight {
             pipeline: Arc::clone(self),
-            number: self.in_flight.begin(can_wait),
+            number,
+            _token: token,
         };
         let at = self.clock.now();
         let mut reply = wire.send(command);
@@ -412,12 +420,6 @@ impl<W: Wire> Flight<W> {
         if pipeline.in_flight.answered(self.number) {
             pipeline.resume(pipeline.state());
         }
-    }
-}
-
-impl<W: Wire> Drop for Flight<W> {
-    fn drop(&mut self) {
-        self.pipeline.in_flight.end();
     }
 }
 

@@ -40,7 +40,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::lease::{Exchange, ServerTime};
 use crate::options::Durability;
-use crate::script::{self, Operation, Publishing, ReplyError, Script};
+use crate::script::{self, Declared, Operation, Publishing, ReplyError, Script};
 use crate::store::pipeline::{self, Pipeline, ROOM};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
@@ -329,8 +329,7 @@ struct Manner {
     publishing: Publishing,
     /// The server is still importing the slot, and has its keys.
     importing: bool,
-    /// For the lock's own key alone, if that can be.
-    alone: bool,
+    declared: Declared,
 }
 
 impl Default for Manner {
@@ -339,7 +338,7 @@ impl Default for Manner {
         Manner {
             publishing: Publishing::Plain,
             importing: false,
-            alone: false,
+            declared: Declared::All,
         }
     }
 }
@@ -351,10 +350,7 @@ async fn execute<O: Operation>(
     manner: Manner,
 ) -> Result<(Answer<O::Reply>, u64), Failure> {
     let command = || {
-        let invocation = match manner.alone {
-            true => operation.invocation_alone(manner.publishing),
-            false => operation.invocation(manner.publishing),
-        };
+        let invocation = operation.invocation(manner.publishing, manner.declared);
         Command::script(invocation, operation.priority()).asking(manner.importing)
     };
     let heard = Arc::clone(lane).call(command).await?;

@@ -5,8 +5,8 @@ use tokio::time::sleep;
 use super::*;
 use crate::error::ServerError;
 use crate::lease::Exchange;
+use crate::outstanding::Outstanding;
 use crate::service::Service;
-use crate::stay::Stays;
 use crate::store::scripted::{self, Fate};
 use crate::store::{ServerId, Stamp};
 use crate::{LockManager, MemoryStore};
@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(1);
 struct Scene {
     locks: LockManager,
     keys: Arc<Keys>,
-    stays: Arc<Stays>,
+    outstanding: Arc<Outstanding>,
     withdrawals: Withdrawals,
     requests: u64,
 }
@@ -27,7 +27,7 @@ impl Scene {
         let (locks, _) = scripted::client(&MemoryStore::new(), &[]);
         Scene {
             keys: keys("a"),
-            stays: Arc::default(),
+            outstanding: Arc::default(),
             withdrawals: Withdrawals::new(Arc::clone(locks.service().client())),
             locks,
             requests: 0,
@@ -49,7 +49,7 @@ impl Scene {
             request: request.clone(),
             calls: Arc::clone(calls),
             at_once,
-            _stay: Stays::begin(&self.stays),
+            _token: Outstanding::begin(&self.outstanding),
         };
         self.withdrawals.add(keys, withdrawal);
         request
@@ -130,9 +130,9 @@ async fn what_is_withdrawn_keeps_nobody_and_nothing_of_it_is_kept() {
     let mut scene = Scene::new();
     scene.one();
     let batch = scene.withdrawals.next().unwrap();
-    assert_eq!(scene.stays.count(), 1);
+    assert_eq!(scene.outstanding.count(), 1);
     scene.done(batch);
-    assert_eq!(scene.stays.count(), 0);
+    assert_eq!(scene.outstanding.count(), 0);
     assert!(scene.withdrawals.locks.is_empty() && scene.withdrawals.due().is_none());
 }
 
@@ -159,7 +159,7 @@ async fn what_the_server_refuses_is_not_repeated() {
     let batch = scene.withdrawals.next().unwrap();
     let refused = Failure::Refused(ServerError::new("NOPERM"));
     scene.withdrawals.answered(batch, &Err(refused));
-    assert_eq!(scene.stays.count(), 0);
+    assert_eq!(scene.outstanding.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,11 +190,11 @@ async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cann
         let mut answer = scene.answer(false);
         answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
         scene.withdrawals.answered(batch, &answer);
-        assert!(scene.stays.count() > 0);
+        assert!(scene.outstanding.count() > 0);
         sleep(2 * PRECISION).await;
         let batch = scene.withdrawals.next().unwrap();
         scene.done(batch);
-        assert_eq!(scene.stays.count(), 0);
+        assert_eq!(scene.outstanding.count(), 0);
     }
 }
 
@@ -209,7 +209,7 @@ async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
     pending.answered(&Ok(()));
     sleep(NOT_AFTER + 2 * PRECISION).await;
     assert!(scene.withdrawals.next().is_none());
-    assert_eq!(scene.stays.count(), 0);
+    assert_eq!(scene.outstanding.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +223,7 @@ async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
             scene.failed(batch);
         }
     }
-    assert_eq!(scene.stays.count(), 0);
+    assert_eq!(scene.outstanding.count(), 0);
     let lasted = scene.service().client().now().since(began);
     // What keeps a place for it in the queue lasts as long as the client counts as alive.
     let heartbeat = scene.service().client().options.heartbeat;

@@ -24,7 +24,7 @@ const MEMORY: &str = "src/store/memory.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
 const RULES: &str = "src/store/memory/rules.rs";
 const SCRIPT: &str = "src/script.rs";
-const STAY: &str = "src/stay.rs";
+const OUTSTANDING: &str = "src/outstanding.rs";
 const WITHDRAWALS: &str = "src/withdrawals.rs";
 
 /// The promises, in memory and with time paused.
@@ -167,10 +167,10 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.keeper.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
     edit("nothing is renewed after its release", HELD, "        self.keeper.leave(&self.hold);\n", "",
         &[PROMISES, "--test lease on_a_server"]),
-    edit("a closed client stays for a release that is dropped", HELD,
-        "        let _stay = self.keeper.stay();\n        let mut held = self;", "        let mut held = self;", &["--test faults unwilling::"]),
-    edit("a closed client stays for the release of its last guard", HELD,
-        "        // As above.\n        let _stay = self.keeper.stay();\n", "", KEEPER_TESTS),
+    edit("a closed client does not end before a release that is dropped", HELD,
+        "        let _open = self.keeper.keep_open();\n        let mut held = self;", "        let mut held = self;", &["--test faults unwilling::"]),
+    edit("a closed client does not end before the release of its last guard", HELD,
+        "        // As above.\n        let _open = self.keeper.keep_open();\n", "", KEEPER_TESTS),
     edit("a release that was given up is left to the keeper", HELD,
         "held.settled = !matches!(released, Err(Error::Unavailable(_)));", "held.settled = true;", &["--test faults unwilling::"]),
     edit("a late release tells whether somebody else had the lock since", HELD,
@@ -214,7 +214,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a renewal that fails leaves doubt", KEEPER, "                hold.set_in_doubt();\n", "", NETWORK),
     edit("a lease lost unclaimed costs the client its record", KEEPER, "            self.note_lapse(hold);\n", "", &[ROOM_TESTS]),
     edit("a lease lost that was claimed costs the client nothing", KEEPER, "        if !hold.is_claimed() {\n            let lease", "        if true {\n            let lease", &[ROOM_TESTS]),
-    edit("a grant that is forgotten is claimed", KEEPER, "            self.send(Errand::Claim(Arc::clone(hold), self.stay()));\n", "", &[ROOM_TESTS]),
+    edit("a grant that is forgotten is claimed", KEEPER, "            self.send(Errand::Claim(Arc::clone(hold), self.keep_open()));\n", "", &[ROOM_TESTS]),
     edit("a lease that its release finds over is lost", HELD, "            self.keeper.lose(&self.hold, lost.reason());\n", "            let _ = lost;\n",
         KEEPER_TESTS),
 
@@ -240,7 +240,7 @@ pub(super) const EDITS: &[Edit] = &[
         "next.is_none() && is_closed", "is_closed", &[PROMISES, KEEPER_LIB]),
     edit("a closed client ends once its last release is confirmed", KEEPER,
         "                () = self.drained(), if is_closed && self.pending() > 0 => {}\n", "", KEEPER_TESTS),
-    edit("close returns as soon as all is confirmed", STAY,
+    edit("close returns as soon as all is confirmed", OUTSTANDING,
         "            self.0.none.notify_waiters();\n", "", &[PROMISES, KEEPER_LIB]),
 
 
@@ -348,8 +348,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who waits when a client is closed leaves nothing", ROOM,
         "        self.keeper\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        // A receiver that is gone has no need", "        // A receiver that is gone has no need", IN_MEMORY),
     edit("nobody enters a room of a closed client", ROOM, "        self.client.check_open()?;\n        state.waiters", "        state.waiters", &[ROOM_TESTS]),
-    edit("a closed client stays for a waiter that is being granted the lock", ROOM,
-        "        // A closed client stays until the keeper knows of the hold, or of the withdrawal.\n        let _stay = self.keeper.stay();\n", "", KEEPER_TESTS),
+    edit("a closed client does not end before a waiter that is being granted the lock", ROOM,
+        "        // A closed client does not end before the keeper knows of the hold, or of the withdrawal.\n        let _open = self.keeper.keep_open();\n", "", KEEPER_TESTS),
     edit("a wait that timed out tells when the lock can be free", ROOM,
         "        waiter.free_at = Some(free_at);\n",
         "", IN_MEMORY),

@@ -283,7 +283,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a full server lets a lock be freed that nobody waits for", RELEASE,
         "redis.pcall('HSET'", "redis.call('HSET'", MODEL),
     edit("who is handed the lock knows that others may wait", PASS_ON,
-        "pushed, '1', next_owner_fence, heir)", "pushed, '0', next_owner_fence, heir)", MODEL),
+        "pushed, '1', fence_of_next, next_request)", "pushed, '0', fence_of_next, next_request)", MODEL),
     edit("a free lock with somebody left in its queue says so", PASS_ON,
         ".. more .. string.sub(line, 27)", ".. '0' .. string.sub(line, 27)", MODEL),
     edit("a free lock whose queue was found empty says so", PASS_ON,

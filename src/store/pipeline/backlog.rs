@@ -71,7 +71,8 @@ impl<W: Wire> Pipeline<W> {
         self.mark(state);
     }
 
-    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read it.
+    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read
+    /// it.
     pub(super) fn mark(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
         if state.backlog.is_empty()
             || state.reloading

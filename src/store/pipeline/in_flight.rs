@@ -1,22 +1,22 @@
 //! How many calls are in flight, and whether there is room for more.
 //!
-//! A server answers the calls of a connection in their order. So an answer says that all calls before it are answered
-//! too, also those whose callers have not read that, or are gone.
+//! A server answers the calls of a connection in their order. So an answer says that all calls before it are
+//! answered too, also those whose callers have not read that, or are gone.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::Notify;
+use crate::outstanding::{Outstanding, Token};
 
-/// How many calls that can wait may be in flight before the next one waits: what a server does in some 50 ms, so that
-/// one on the other side of the world has always enough to do, and what does not wait comes soon.
+/// How many calls that can wait may be in flight before the next one waits: what a server does in some 50 ms,
+/// so that one on the other side of the world has always enough to do, and what does not wait comes soon.
 pub(crate) const ROOM: u32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct InFlight {
     room: u64,
     /// Calls whose callers wait for the answer.
-    open: AtomicUsize,
-    landed: Notify,
+    awaited: Arc<Outstanding>,
     /// How many of those that can wait were sent so far.
     sent: AtomicU64,
     /// The first so many of them are answered, or will never be.
@@ -27,25 +27,18 @@ impl InFlight {
     pub(super) fn new(room: u32) -> InFlight {
         InFlight {
             room: room.into(),
-            open: AtomicUsize::new(0),
-            landed: Notify::new(),
+            awaited: Arc::default(),
             sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
         }
     }
 
-    /// A call is sent. Returns how many that can wait have been sent with it.
-    pub(super) fn begin(&self, can_wait: bool) -> u64 {
-        self.open.fetch_add(1, Ordering::AcqRel);
+    /// A call is sent. Returns how many that can wait have been sent with it, and what lives until its caller
+    /// has the answer, or is gone.
+    pub(super) fn begin(&self, can_wait: bool) -> (u64, Token) {
         let more = u64::from(can_wait);
-        self.sent.fetch_add(more, Ordering::SeqCst) + more
-    }
-
-    /// The caller has the answer, or is gone.
-    pub(super) fn end(&self) {
-        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.landed.notify_waiters();
-        }
+        let number = self.sent.fetch_add(more, Ordering::SeqCst) + more;
+        (number, Outstanding::begin(&self.awaited))
     }
 
     /// So many are answered. Returns whether it is time to send more.
@@ -69,12 +62,6 @@ impl InFlight {
 
     /// Waits until no caller waits for an answer.
     pub(super) async fn none(&self) {
-        loop {
-            let landed = self.landed.notified();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            landed.await;
-        }
+        self.awaited.none().await;
     }
 }

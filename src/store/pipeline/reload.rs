@@ -1,5 +1,5 @@
-//! What the pipeline does when the server has forgotten the scripts: one load for all calls that met their absence, which
-//! are sent again in their order before any newcomer.
+//! What the pipeline does when the server has forgotten the scripts: one load for all calls that met their
+//! absence, which are sent again in their order before any newcomer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::{Gate, Pipeline, Wire};
 use crate::store::Failure;
 
-/// How long, and how often, it is waited for callers that have not read that their call was answered. Often rather than
-/// long: each time the runtime has come round, so that a process which stood still has polled who was woken.
+/// How long, and how often, it is waited for callers that have not read that their call was answered. Often
+/// rather than long: each time the runtime has come round, so that a process which stood still has polled who
+/// was woken.
 const STRAGGLER_WAIT: Duration = Duration::from_millis(10);
 const STRAGGLER_WAITS: usize = 10;
 
@@ -48,8 +49,8 @@ impl<W: Wire> Pipeline<W> {
     }
 }
 
-/// Loads the scripts, lets all those who met their absence take their places, and opens the pipeline; also when it is
-/// dropped half-way.
+/// Loads the scripts, lets all those who met their absence take their places, and opens the pipeline; also
+/// when it is dropped half-way.
 struct Reload<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
     wire: W,
@@ -60,8 +61,8 @@ struct Reload<W: Wire> {
 impl<W: Wire> Reload<W> {
     async fn run(mut self) {
         self.result = self.wire.load().await;
-        // Everything sent before the scripts has been answered by now. A caller that does not poll its call must
-        // not hold up the others.
+        // Everything sent before the scripts has been answered by now. A caller that does not poll its call
+        // must not hold up the others.
         for _ in 0..STRAGGLER_WAITS {
             let answered = tokio::time::timeout(STRAGGLER_WAIT, self.pipeline.in_flight.none());
             if answered.await.is_ok() {

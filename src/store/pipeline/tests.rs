@@ -357,7 +357,8 @@ async fn what_keeps_a_hold_goes_as_soon_as_the_scripts_are_loaded_however_much_i
     for n in ROOM..2 * ROOM {
         waiting.push(scene.ask(&n.to_string()).await);
     }
-    // That says that those before it are answered too, so others are sent in their place. Nobody answers those.
+    // That says that those before it are answered too, so others are sent in their place. Nobody answers
+    // those.
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
     scene.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
     let written = ["0", "1", "2", "3", "4", "5", "6", "load"];

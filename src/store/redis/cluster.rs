@@ -36,7 +36,7 @@ use super::{Manner, Options, RedisStore};
 use crate::clock::Clock;
 use crate::error::{Error, ServerError};
 use crate::key::Keys;
-use crate::script::{Operation, Publishing};
+use crate::script::{Declared, Operation, Publishing};
 use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
@@ -129,13 +129,13 @@ impl ClusterStore {
                         Manner {
                             publishing: cluster.publishing,
                             importing: true,
-                            alone: false,
+                            declared: Declared::All,
                         },
                     ),
                     None => cluster.owner(slot)?,
                 };
                 let manner = Manner {
-                    alone: alone == Alone::Now,
+                    declared: alone.declared(),
                     ..manner
                 };
                 let failure = match send(&server, manner).await {
@@ -180,6 +180,14 @@ impl Alone {
     fn new(goes_alone: bool) -> Alone {
         if goes_alone { Alone::Next } else { Alone::Never }
     }
+
+    fn declared(self) -> Declared {
+        if self == Alone::Now {
+            Declared::LockAlone
+        } else {
+            Declared::All
+        }
+    }
 }
 
 impl Cluster {
@@ -211,7 +219,7 @@ impl Cluster {
         let manner = Manner {
             publishing,
             importing: false,
-            alone: false,
+            declared: Declared::All,
         };
         Ok((self.open(&mut table, owner)?, manner))
     }

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use self::server::{Server, Wire, free_port};
 use super::*;
 use crate::key::{ClientId, Keys, Request};
-use crate::script::{Invocation, Publishing};
+use crate::script::{Declared, Invocation, Publishing};
 use crate::store::pipeline::Priority;
 use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
 
@@ -63,7 +63,7 @@ impl Operation for Append {
         }
     }
 
-    fn invocation(&self, _: Publishing) -> Invocation {
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
         let slowly = self.0.starts_with("slow");
         let script = if slowly { &APPEND_SLOWLY } else { &APPEND };
         Invocation::new(script, &["list"]).with(&self.0)

@@ -15,7 +15,7 @@ use super::server::{Scripts, Seen};
 use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
-use crate::script::{Operation, Publishing, ReplyError};
+use crate::script::{Declared, Operation, Publishing, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 
 /// Has the line of a lock begin with a mark, or with none.
@@ -274,7 +274,7 @@ impl World<'_> {
     /// Has the script do it, and the rules too.
     fn make<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) {
         self.setting.calls += 1;
-        let invocation = call.invocation(Publishing::Plain);
+        let invocation = call.invocation(Publishing::Plain, Declared::All);
         let Some(trouble) = trouble else {
             self.setting.scripts.call(invocation, self.now_us);
             let check = self.outcome(lock, call, None);
@@ -407,7 +407,7 @@ impl World<'_> {
 
     /// The same by a call for the lock alone; or why that is not enough.
     pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
-        let invocation = call.invocation_alone(Publishing::Plain);
+        let invocation = call.invocation(Publishing::Plain, Declared::LockAlone);
         let reply = self.setting.scripts.call_in(None, invocation, self.now_us);
         Ok(call.read(&reply.unwrap())?.1)
     }
@@ -419,7 +419,7 @@ impl World<'_> {
         call: &O,
         way: Publishing,
     ) -> Result<O::Reply, String> {
-        let invocation = call.invocation(way);
+        let invocation = call.invocation(way, Declared::All);
         let scripts = &mut self.setting.scripts;
         let reply = scripts.call_in(trouble, invocation, self.now_us);
         reply.map(|reply| call.read(&reply).unwrap().1)

@@ -1,4 +1,4 @@
-//! What keeps a closed client from ending: whatever it has still to do.
+//! How many of something are outstanding, and waiting until none is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
-pub(crate) struct Stays {
+pub(crate) struct Outstanding {
     count: AtomicUsize,
     none: Notify,
 }
 
 /// One of them, for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Stay(Arc<Stays>);
+pub(crate) struct Token(Arc<Outstanding>);
 
-impl Stays {
-    pub(crate) fn begin(stays: &Arc<Stays>) -> Stay {
-        stays.count.fetch_add(1, Ordering::AcqRel);
-        Stay(Arc::clone(stays))
+impl Outstanding {
+    pub(crate) fn begin(of: &Arc<Outstanding>) -> Token {
+        of.count.fetch_add(1, Ordering::AcqRel);
+        Token(Arc::clone(of))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -37,7 +37,7 @@ impl Stays {
     }
 }
 
-impl Drop for Stay {
+impl Drop for Token {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none.notify_waiters();
