@@ -1,9 +1,9 @@
 //! Withdrawals: what is still to be taken back of requests that are never used again.
 //!
-//! Of each lock one call is under way at most, which takes many requests; those that come meanwhile go with
-//! the next one. So a server that is slow, or away, is asked little, and what waits for it is a few words per
-//! request. A request of which nothing was ever written needs none; nor does one of which nothing can live
-//! any more.
+//! While a lock has a call under way, further requests wait until it is answered, or until they fill a call
+//! themselves. So a server that is slow, or away, is asked little, what waits for it is a few words per
+//! request, and a flood of them does not take a round trip for each thousand. A request of which nothing was
+//! ever written needs none; nor does one of which nothing can live any more.
 //!
 //! This only keeps the list: whoever owns it makes the calls.
 
@@ -23,7 +23,8 @@ use crate::pending_calls::PendingCalls;
 use crate::retry::Backoff;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 
-/// For how long the server keeps a lock's keys when they are of no use any more, at most.
+/// For how long the server keeps a lock's keys when they are of no use any more, at most: KEPT_MS of the
+/// scripts, and 10 s.
 const KEPT: Duration = Duration::from_secs(70);
 /// Server times are cut to whole ms, and ours is an estimate.
 const PRECISION: Duration = Duration::from_millis(10);
@@ -44,7 +45,7 @@ pub(crate) struct Withdrawals {
     client: Arc<Client>,
     /// By name.
     locks: HashMap<Arc<str>, Lock>,
-    /// When the next call is due of each lock that has none under way.
+    /// When the next call of each lock is due.
     schedule: BTreeSet<(Tick, Arc<str>)>,
 }
 
@@ -55,7 +56,7 @@ struct Lock {
     waiting: BTreeMap<(Tick, u64), Waiting>,
     /// Its time in the schedule.
     due: Option<Tick>,
-    is_under_way: bool,
+    under_way: usize,
     /// After a failure.
     not_before: Tick,
     backoff: Backoff,
@@ -111,7 +112,7 @@ impl Withdrawals {
             keys: Arc::clone(keys),
             waiting: BTreeMap::new(),
             due: None,
-            is_under_way: false,
+            under_way: 0,
             not_before: Tick::ZERO,
             backoff: Backoff::new(),
         });
@@ -133,7 +134,8 @@ impl Withdrawals {
             lock.due = None;
             let withdrawals = lock.take(now);
             if !withdrawals.is_empty() {
-                lock.is_under_way = true;
+                lock.under_way += 1;
+                lock.schedule(&mut self.schedule);
                 return Some(Batch {
                     keys: Arc::clone(&lock.keys),
                     withdrawals,
@@ -171,7 +173,7 @@ impl Withdrawals {
         for (due, waiting) in again {
             lock.wait(due, waiting);
         }
-        lock.is_under_way = false;
+        lock.under_way -= 1;
         match answer {
             Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => {
                 lock.not_before = now.after(lock.backoff.step())
@@ -181,12 +183,12 @@ impl Withdrawals {
         self.settle(&keys.name);
     }
 
-    /// Plans the next call of a lock that has none under way, or forgets the lock.
+    /// Plans the next call of a lock, or forgets the lock.
     fn settle(&mut self, name: &Arc<str>) {
         let Some(lock) = self.locks.get_mut(name) else {
             return;
         };
-        if lock.waiting.is_empty() {
+        if lock.waiting.is_empty() && lock.under_way == 0 {
             self.locks.remove(name);
         } else {
             lock.schedule(&mut self.schedule);
@@ -230,16 +232,17 @@ impl Lock {
     }
 
     fn schedule(&mut self, schedule: &mut BTreeSet<(Tick, Arc<str>)>) {
-        let Some(((first, _), _)) = self.waiting.first_key_value() else {
-            return;
-        };
-        let due = self.not_before.max(*first);
-        if self.is_under_way || self.due.is_some_and(|planned| planned <= due) {
+        let needed = if self.under_way == 0 { 1 } else { MAX_WITHDRAWN };
+        let last = self.waiting.keys().nth(needed - 1);
+        let due = last.map(|(due, _)| self.not_before.max(*due));
+        if self.due == due {
             return;
         }
-        if let Some(planned) = self.due.replace(due) {
-            schedule.remove(&(planned, Arc::clone(&self.keys.name)));
+        let entry = |due| (due, Arc::clone(&self.keys.name));
+        if let Some(planned) = self.due {
+            schedule.remove(&entry(planned));
         }
-        schedule.insert((due, Arc::clone(&self.keys.name)));
+        schedule.extend(due.map(entry));
+        self.due = due;
     }
 }

@@ -10,7 +10,7 @@
 //!   makes no renewal and no release late, and does not time out on a server that answers as fast as it can.
 //!   A caller that does not read its answer holds up nobody: a PING that is sent behind all of them tells
 //!   that they are answered.
-//! - A call whose caller is gone by then is not sent; nor is one that its sender has given up
+//! - A call whose caller is gone leaves the backlog. One that its sender has given up is not sent
 //!   ([`Command::prepare`]).
 //!
 //! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the
@@ -32,9 +32,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use self::backlog::{Place, Waiting};
+use self::backlog::{Place, Resumed, Waiting};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::ROOM;
 use super::{Failure, ServerId};
@@ -178,7 +178,7 @@ struct Flight<W: Wire> {
 
 enum Entry<W: Wire> {
     Sent(Sent<W>),
-    Waiting(oneshot::Receiver<Result<Sent<W>, Failure>>),
+    Waiting(Resumed<W>),
 }
 
 /// A reply of the server.
@@ -245,7 +245,7 @@ impl<W: Wire> Pipeline<W> {
             drop(forgotten.take());
             let sent = match entry {
                 Entry::Sent(sent) => sent,
-                Entry::Waiting(resumed) => self.resumed(resumed).await?,
+                Entry::Waiting(resumed) => resumed.sent().await?,
             };
             let result = sent.reply.await;
             let received = self.clock.now();
@@ -309,10 +309,7 @@ impl<W: Wire> Pipeline<W> {
             Gate::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
             Gate::Open(_) | Gate::Down(_) => {}
         }
-        let (resume, resumed) = oneshot::channel();
-        state.backlog.insert(place, Waiting { command, resume });
-        self.mark(state);
-        Ok(Entry::Waiting(resumed))
+        Ok(Entry::Waiting(Resumed::wait(self, state, place, command)))
     }
 
     /// Hands the command to the connection, which writes it at the first poll.

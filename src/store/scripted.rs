@@ -43,6 +43,11 @@ pub(crate) struct Scripted {
     releases: AtomicUsize,
     /// Renewals are not answered any more.
     swallows_renewals: AtomicBool,
+    /// Subscriptions are not answered any more.
+    swallows_subscriptions: AtomicBool,
+    subscriptions: AtomicUsize,
+    /// How many subscriptions were ended, or complained of.
+    ended: AtomicUsize,
 }
 
 /// A client of `store`, and what it sees of it.
@@ -55,6 +60,9 @@ pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<S
         withdrawn: Mutex::default(),
         releases: AtomicUsize::new(0),
         swallows_renewals: AtomicBool::new(false),
+        swallows_subscriptions: AtomicBool::new(false),
+        subscriptions: AtomicUsize::new(0),
+        ended: AtomicUsize::new(0),
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
@@ -67,6 +75,16 @@ pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<S
 impl Scripted {
     pub(crate) fn swallow_renewals(&self) {
         self.swallows_renewals.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn swallow_subscriptions(&self) {
+        self.swallows_subscriptions.store(true, Ordering::SeqCst);
+    }
+
+    /// How many subscriptions were asked for, and how many were ended, or said not to be seen.
+    pub(crate) fn subscriptions(&self) -> (usize, usize) {
+        let [asked, ended] = [&self.subscriptions, &self.ended];
+        (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
     }
 
     /// How many releases came.
@@ -149,14 +167,20 @@ impl Store for Scripted {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        self.store.subscribe(channel)
+        self.subscriptions.fetch_add(1, Ordering::SeqCst);
+        match self.swallows_subscriptions.load(Ordering::SeqCst) {
+            true => Box::pin(std::future::pending()),
+            false => self.store.subscribe(channel),
+        }
     }
 
     fn unsubscribe(&self, channel: &str) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
         self.store.unsubscribe(channel);
     }
 
     fn unseen(&self, channel: &str) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
         self.store.unseen(channel);
     }
 

@@ -105,24 +105,61 @@ fn requests(batch: Option<&Batch>) -> Vec<Request> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_has_one_call_under_way_and_those_that_come_meanwhile_go_with_the_next() {
+async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
     let mut scene = Scene::new();
     let first = scene.one();
     let batch = scene.withdrawals.next();
     assert_eq!(requests(batch.as_ref()), [first]);
-    let later: Vec<_> = (0..MAX_WITHDRAWN + 1).map(|_| scene.one()).collect();
+    let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| scene.one()).collect();
     assert!(scene.withdrawals.next().is_none());
     let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE));
     assert_eq!(requests(scene.withdrawals.next().as_ref()), [of_another_lock]);
 
     scene.done(batch.unwrap());
     let batch = scene.withdrawals.next();
-    assert_eq!(requests(batch.as_ref()), later[..MAX_WITHDRAWN]);
-    scene.done(batch.unwrap());
-    assert_eq!(
-        requests(scene.withdrawals.next().as_ref()),
-        later[MAX_WITHDRAWN..]
+    assert_eq!(requests(batch.as_ref()), later);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_fill_a_call_wait_for_no_other() {
+    let mut scene = Scene::new();
+    scene.one();
+    let first = scene.withdrawals.next().unwrap();
+    let later: Vec<_> = (0..2 * MAX_WITHDRAWN + 1).map(|_| scene.one()).collect();
+    let [second, third] = [0, 1].map(|n| {
+        let batch = scene.withdrawals.next();
+        let full = n * MAX_WITHDRAWN..(n + 1) * MAX_WITHDRAWN;
+        assert_eq!(requests(batch.as_ref()), later[full]);
+        batch.unwrap()
+    });
+    assert!(scene.withdrawals.next().is_none(), "one alone waits");
+    scene.done(second);
+    scene.done(first);
+    assert!(scene.withdrawals.next().is_none(), "until all are answered");
+    scene.failed(third);
+    assert!(
+        scene.withdrawals.next().is_none(),
+        "a failure holds up all that wait"
     );
+    sleep(Duration::from_millis(20)).await;
+    let counts = [0, 1].map(|_| requests(scene.withdrawals.next().as_ref()).len());
+    assert_eq!(counts, [MAX_WITHDRAWN, 0]);
+    let last = Vec::from_iter(scene.withdrawals.locks.values());
+    assert_eq!((last.len(), last[0].waiting.len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
+    let mut scene = Scene::new();
+    scene.one();
+    let first = scene.withdrawals.next().unwrap();
+    let later: Vec<_> = (0..MAX_WITHDRAWN).map(|_| scene.one()).collect();
+    let second = scene.withdrawals.next().unwrap();
+    scene.done(second);
+    scene.failed(first);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(requests(scene.withdrawals.next().as_ref()).len(), 1);
+    assert_eq!(later.len(), MAX_WITHDRAWN);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::TryAcquire;
 use crate::attendant::attend;
+use crate::store::scripted;
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -85,6 +86,24 @@ async fn a_subscription_that_failed_is_tried_again_soon() {
     assert_eq!(scene.store.subscribed(), 0);
     sleep(JITTER).await;
     handed_over(guard, waiter).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_again() {
+    let store = MemoryStore::new();
+    let (locks, seen) = scripted::client(&store, &[]);
+    let scene = Scene::on(store);
+    let guard = scene.other.acquire().await.unwrap();
+    seen.swallow_subscriptions();
+    let wait = locks.lock(NAME).acquire();
+    let waiter = tokio::spawn(async move { wait.await.unwrap() });
+    // Each question is answered that the server does not see it.
+    let interval = scene.rooms().client().options.question_interval();
+    sleep(3 * (interval + JITTER)).await;
+    assert_eq!(seen.subscriptions(), (1, 0));
+    released(guard).await;
+    sleep(interval + JITTER).await;
+    released(granted(waiter).await).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,6 +131,24 @@ async fn a_grant_that_is_forgotten_lasts_for_its_whole_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
+    let scene = Scene::new();
+    let guard = scene.other.acquire().await.unwrap();
+    let waiter = scene.waiter().await;
+    released(guard).await;
+    let guard = granted(waiter).await;
+    let lapse = || scene.rooms().client().lapse(&keys());
+    assert_eq!(lapse(), None);
+    scene.store.flush();
+    guard.forget();
+    settle().await;
+    assert!(lapse().is_some());
+    scene.other.acquire().await.unwrap().forget();
+    drop(scene.waiter().await);
+    assert_eq!(next_mode(&scene.room()), Mode::Open);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
     let (_scene, room) = opened().await;
     let asked = room.ask(room.first().unwrap(), false).unwrap();

@@ -21,24 +21,58 @@ pub(super) struct Waiting<W: Wire> {
     pub(super) resume: oneshot::Sender<Result<Sent<W>, Failure>>,
 }
 
-impl<W: Wire> Pipeline<W> {
-    /// Waits until a call is sent that has to wait, for as long as there is hope.
-    pub(super) async fn resumed(
-        &self,
-        mut resumed: oneshot::Receiver<Result<Sent<W>, Failure>>,
-    ) -> Result<Sent<W>, Failure> {
-        loop {
-            let since = self.clock.now();
-            if let Ok(result) = tokio::time::timeout(self.attempt_timeout, &mut resumed).await {
-                return result.unwrap_or(Err(Failure::Closed));
-            }
-            if let Some(failure) = self.why_waiting(since) {
-                // It may have been sent just now.
-                return resumed.try_recv().unwrap_or(Err(failure));
-            }
+/// The caller's side of a call that waits. When it is dropped, the call leaves the backlog: nothing is kept
+/// of callers that are gone.
+pub(super) struct Resumed<W: Wire> {
+    pipeline: Arc<Pipeline<W>>,
+    place: Place,
+    result: oneshot::Receiver<Result<Sent<W>, Failure>>,
+}
+
+impl<W: Wire> Resumed<W> {
+    /// Has a call wait at this place.
+    pub(super) fn wait(
+        pipeline: &Arc<Pipeline<W>>,
+        mut state: MutexGuard<'_, State<W>>,
+        place: Place,
+        command: W::Command,
+    ) -> Resumed<W> {
+        let (resume, result) = oneshot::channel();
+        state.backlog.insert(place, Waiting { command, resume });
+        pipeline.mark(state);
+        Resumed {
+            pipeline: Arc::clone(pipeline),
+            place,
+            result,
         }
     }
 
+    /// Waits until the call is sent, for as long as there is hope.
+    pub(super) async fn sent(mut self) -> Result<Sent<W>, Failure> {
+        let pipeline = Arc::clone(&self.pipeline);
+        loop {
+            let since = pipeline.clock.now();
+            let result = tokio::time::timeout(pipeline.attempt_timeout, &mut self.result);
+            if let Ok(result) = result.await {
+                return result.unwrap_or(Err(Failure::Closed));
+            }
+            if let Some(failure) = pipeline.why_waiting(since) {
+                // It may have been sent just now.
+                return self.result.try_recv().unwrap_or(Err(failure));
+            }
+        }
+    }
+}
+
+impl<W: Wire> Drop for Resumed<W> {
+    fn drop(&mut self) {
+        let left = self.pipeline.state().backlog.remove(&self.place);
+        // Not under the lock, which what it drops may take.
+        drop(left);
+    }
+}
+
+impl<W: Wire> Pipeline<W> {
     /// What a call has failed by that waits since then; `None` as long as those before it are being answered.
     fn why_waiting(&self, since: Tick) -> Option<Failure> {
         let state = self.state();
@@ -63,10 +97,8 @@ impl<W: Wire> Pipeline<W> {
                 break;
             }
             let Waiting { command, resume } = next.remove();
-            if !resume.is_closed() {
-                // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
-                drop(resume.send(self.send(&state, &wire, command)));
-            }
+            // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
+            drop(resume.send(self.send(&state, &wire, command)));
         }
         self.mark(state);
     }

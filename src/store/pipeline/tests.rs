@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
@@ -240,6 +241,20 @@ async fn what_was_given_up_while_it_waited_is_not_written() {
     assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
     assert_eq!(stays.await.unwrap().unwrap().value, "stays");
     assert_eq!(scene.wire.written(), ["stays"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_callers_that_are_gone_while_nothing_can_be_sent() {
+    let scene = Scene::down();
+    let waiting = || scene.pipeline.state().backlog.len();
+    let (leaves, stays) = (scene.ask("leaves").await, scene.ask("stays").await);
+    assert_eq!(waiting(), 2);
+    leaves.abort();
+    settle().await;
+    assert_eq!(waiting(), 1);
+    let failure = failed(stays).await;
+    assert!(matches!(failure, Failure::NotExecuted(_)), "its patience is over");
+    assert_eq!(waiting(), 0);
 }
 
 #[tokio::test(start_paused = true)]
