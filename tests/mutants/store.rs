@@ -63,8 +63,8 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("what keeps a hold waits for nobody's answer", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
     edit("no newcomer goes ahead of those who wait for room", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_room())", "self.in_flight.has_room()", &["--lib flood"]),
-    edit("who waits for room has somebody notice that there is some", PIPELINE,
-        "        self.mark(state);\n        Ok(Entry::Waiting(resumed))", "        drop(state);\n        Ok(Entry::Waiting(resumed))", PIPELINE_TESTS),
+    edit("who waits for room has somebody notice that there is some", BACKLOG,
+        "        pipeline.mark(state);\n", "        drop(state);\n", PIPELINE_TESTS),
     edit("nothing is sent while the scripts are loaded", PIPELINE, "Gate::Open(wire) if !state.reloading && can_go => {", "Gate::Open(wire) if can_go => {", PIPELINE_TESTS),
     edit("a call that met forgotten scripts keeps its place", PIPELINE, "place.get_or_insert_with(|| {", "place.insert({", PIPELINE_TESTS),
     edit("a call that met forgotten scripts is in flight until it has its place", PIPELINE, "            forgotten = Some(sent.flight);\n", "            forgotten = Some(sent.flight).filter(|_| false);\n", &["--lib pipeline::", "--lib calls", "--lib flood"])
