@@ -116,14 +116,14 @@ async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_an
         .unwrap();
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let fence = guard.fence();
-    server.set_clock(before_september_2001());
+    server.set_clock(before_september_2001()).await;
     let second = locks.lock(NAME).try_acquire().await;
     assert!(matches!(second, Err(fairlock::Error::Refused(_))), "{second:?}");
     // Its renewals are refused too; so it is told in time, and for the right reason.
     let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), fairlock::LostReason::Expired);
     drop(guard);
-    server.set_clock(0);
+    server.set_clock(0).await;
     let guard = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
     assert!(guard.fence() > fence);
     guard.release().await.unwrap();
@@ -142,7 +142,7 @@ async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
     let guard = locks.lock(NAME).max_hold(max_hold).acquire().await.unwrap();
     let began = std::time::Instant::now();
     tokio::time::sleep(SECOND).await;
-    server.set_clock(-3600);
+    server.set_clock(-3600).await;
     let lost = tokio::time::timeout(2 * max_hold, guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), fairlock::LostReason::MaxHold);
     assert!(began.elapsed() <= max_hold, "{:?}", began.elapsed());

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 /// In the directory of a server that has a clock of its own: by how many seconds it is ahead of the machine's.
 const OFFSET: &str = "clock-offset";
@@ -32,4 +33,10 @@ pub(super) fn set(dir: &Path, seconds: i64) {
     let file = OpenOptions::new().write(true).open(dir.join(OFFSET));
     let file = file.expect("a server with a clock of its own");
     file.write_all_at(&seconds.to_ne_bytes(), 0).expect("eight bytes");
+}
+
+/// The time of the machine's clock, in seconds since 1970.
+pub(super) fn machine_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    i64::try_from(since.expect("a time after 1970").as_secs()).expect("a time")
 }

@@ -275,9 +275,18 @@ impl Server {
         Client::connect(self.port).await.expect("a server that accepts")
     }
 
-    /// Sets the clock of a server that was given one of its own.
-    pub fn set_clock(&self, seconds: i64) {
+    /// Sets the clock of a server that was given one of its own. When this returns, the server has noticed: Valkey
+    /// 9.1 asks the machine for the time only now and then.
+    pub async fn set_clock(&self, seconds: i64) {
         clock::set(self.files.as_ref().expect("a clock of its own").path(), seconds);
+        let mut client = self.client().await;
+        loop {
+            let time = client.command(&["TIME"]).await.expect("a server that answers");
+            if (time.array()[0].int() - clock::machine_seconds() - seconds).abs() <= 2 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// One command on a connection of its own.
