@@ -175,6 +175,8 @@ impl Withdrawals {
         }
         lock.under_way -= 1;
         match answer {
+            // Several calls that fail together are one failure.
+            Err(Failure::Unknown(_) | Failure::NotExecuted(_)) if now < lock.not_before => {}
             Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => {
                 lock.not_before = now.after(lock.backoff.step())
             }

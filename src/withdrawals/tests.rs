@@ -149,6 +149,21 @@ async fn those_that_fill_a_call_wait_for_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_fail_together_are_repeated_as_soon_as_one_that_fails() {
+    let mut scene = Scene::new();
+    for _ in 0..30 * MAX_WITHDRAWN {
+        scene.one();
+    }
+    let batches = Vec::from_iter(std::iter::from_fn(|| scene.withdrawals.next()));
+    assert_eq!(batches.len(), 30);
+    for batch in batches {
+        scene.failed(batch);
+    }
+    sleep(Duration::from_millis(20)).await;
+    assert!(scene.withdrawals.next().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
     let mut scene = Scene::new();
     scene.one();
