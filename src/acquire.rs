@@ -82,9 +82,9 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
 pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Attempt> {
     let client = Arc::clone(rooms.client());
     let keeper = rooms.keeper();
-    // A client that is closed meanwhile does not end before it is known what became of this. Declared before what is left to the
-    // keeper when this is dropped midway.
-    let _open = keeper.keep_open();
+    // A client that is closed meanwhile keeps running until it is known what became of this. Declared before
+    // what is left to the keeper when this is dropped midway.
+    let _running = keeper.keep_running();
     client.check_open()?;
     let calls = PendingCalls::new(wanted.terms.lease());
     let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
@@ -226,8 +226,8 @@ impl Entry<'_> {
     /// free, as far as is known; `None` if its verdict was given before.
     fn quit(&self) -> Option<Option<Tick>> {
         let keeper = self.rooms.keeper();
-        // A closed client does not end before the keeper knows of the withdrawal.
-        let _open = keeper.keep_open();
+        // A closed client keeps running until the keeper knows of the withdrawal.
+        let _running = keeper.keep_running();
         let free_at = self.room.quit(self.request.number())?;
         keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);
         Some(free_at)

@@ -19,8 +19,8 @@ use crate::lease::{Fence, Lease};
 /// # Drop
 /// Dropping a guard releases the lock in the background: it never blocks, spawns or panics, and works outside
 /// a runtime. [`release`](Self::release) is for certainty: it tells whether the lock was held until the end.
-/// - `let _ = lock.acquire().await?;` drops the guard, and so releases the lock, at once. Use `let _guard =
-///   …`.
+/// - `let _ = lock.acquire().await?;` drops the guard, and so releases the lock, at once. Give it a name, as
+///   in `let _guard = …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.
 /// - A guard that is leaked (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the
 ///   process frees it.

@@ -41,7 +41,7 @@ impl Held {
     pub(crate) async fn release(self) -> Result<(), Error> {
         // A closed client ends with its last hold: not before this one's release. Declared before `held`, so that
         // what `held` leaves to the keeper, dropped midway, is known before this is gone.
-        let _open = self.keeper.keep_open();
+        let _running = self.keeper.keep_running();
         let mut held = self;
         let lost = held.finish();
         let give_up = held.keeper.patience_until();
@@ -57,8 +57,8 @@ impl Held {
 
     /// Lets it run out: no release, and no renewal but the one that a grant by another's call lacks to its whole lease.
     pub(crate) fn forget(mut self) {
-        // A closed client does not end before the keeper knows of the claim.
-        let _open = self.keeper.keep_open();
+        // A closed client keeps running until the keeper knows of the claim.
+        let _running = self.keeper.keep_running();
         if self.finish().is_none() {
             self.keeper.let_run_out(&self.hold);
         }
@@ -83,7 +83,7 @@ impl Drop for Held {
             return;
         }
         // As above.
-        let _open = self.keeper.keep_open();
+        let _running = self.keeper.keep_running();
         if self.finish().is_none() {
             count(&self.keeper.counters().released_by_drop);
         }

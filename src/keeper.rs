@@ -43,7 +43,7 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     errands: mpsc::UnboundedSender<Errand>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done, and those who [keep the client open](Keeper::keep_open).
+    /// Errands given and not done, and those who [keep the client running](Keeper::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
 }
@@ -115,13 +115,13 @@ impl Keeper {
     /// over and not renewed so far.
     pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
-            self.send(Errand::Claim(Arc::clone(hold), self.keep_open()));
+            self.send(Errand::Claim(Arc::clone(hold), self.keep_running()));
         }
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.
     pub(crate) fn release_later(&self, hold: Arc<Hold>) {
-        self.send(Errand::Release(hold, self.keep_open()));
+        self.send(Errand::Release(hold, self.keep_running()));
     }
 
     /// Makes sure that nothing is left of a request that is never used again: at once, if it may have
@@ -141,7 +141,7 @@ impl Keeper {
                 request: request.clone(),
                 calls: Arc::clone(calls),
                 at_once,
-                _token: self.keep_open(),
+                _token: self.keep_running(),
             };
             self.send(Errand::Withdraw(Arc::clone(keys), withdrawal));
         }
@@ -152,8 +152,8 @@ impl Keeper {
         let _ = self.errands.send(errand);
     }
 
-    /// Keeps a closed client from ending before something that the keeper does not know yet.
-    pub(crate) fn keep_open(&self) -> Token {
+    /// Keeps a closed client running until this is dropped, for something that the keeper does not know yet.
+    pub(crate) fn keep_running(&self) -> Token {
         Outstanding::begin(&self.pending)
     }
 

@@ -69,7 +69,7 @@
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
 //   withdrawals               what is still to be taken back of requests that are over
 //   retry client              what all of them share: patience; store, clock, counters
-//   outstanding               how many of something are, and waiting until none is
+//   outstanding               counts what is under way, and waits until nothing is
 //   pending_calls             what may still come of calls that nobody has answered
 //   server_clocks             what is known of the servers' clocks
 //   store                     the seam: what a lock needs of a server, as requests and replies

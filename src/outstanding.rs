@@ -1,4 +1,4 @@
-//! How many of something are outstanding, and waiting until none is.
+//! Counts what is outstanding, and waits until nothing is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -374,8 +374,8 @@ impl Room {
 
     /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
     fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
-        // A closed client does not end before the keeper knows of the hold, or of the withdrawal.
-        let _open = self.keeper.keep_open();
+        // A closed client keeps running until the keeper knows of the hold, or of the withdrawal.
+        let _running = self.keeper.keep_running();
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);
@@ -440,8 +440,8 @@ impl Room {
 
     /// Ends the wait of a request.
     fn fail(&self, number: u64, error: Error) {
-        // A closed client does not end before it is told.
-        let _open = self.keeper.keep_open();
+        // A closed client keeps running until it is told.
+        let _running = self.keeper.keep_running();
         let mut state = locked(&self.state);
         let Some(waiter) = state.waiters.remove(&number) else {
             return;
@@ -461,8 +461,8 @@ impl Room {
 
     /// Ends the wait of everybody.
     pub(crate) fn fail_all(&self, error: &Error) {
-        // A closed client does not end before all of them are told.
-        let _open = self.keeper.keep_open();
+        // A closed client keeps running until all of them are told.
+        let _running = self.keeper.keep_running();
         let waiters = {
             let mut state = locked(&self.state);
             let waiters = std::mem::take(&mut state.waiters);

@@ -101,7 +101,7 @@ impl Rooms {
 
     /// Ends the wait of everybody; the attendants leave.
     pub(crate) fn close(&self) {
-        let _open = self.keeper.keep_open();
+        let _running = self.keeper.keep_running();
         self.client.set_closed();
         for room in self.all() {
             room.fail_all(&Error::Closed);

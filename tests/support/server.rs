@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 use super::authority::Authority;
-use super::clock;
 use super::lock_line::LockLine;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
+use super::{clock, eventually};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
 
@@ -275,18 +275,20 @@ impl Server {
         Client::connect(self.port).await.expect("a server that accepts")
     }
 
-    /// Sets the clock of a server that was given one of its own. When this returns, the server has noticed: Valkey
-    /// 9.1 asks the machine for the time only now and then.
+    /// Sets the clock of a server that was given one of its own, and waits until the server has noticed:
+    /// Valkey 9.1 asks the machine for the time only now and then.
     pub async fn set_clock(&self, seconds: i64) {
         clock::set(self.files.as_ref().expect("a clock of its own").path(), seconds);
-        let mut client = self.client().await;
-        loop {
-            let time = client.command(&["TIME"]).await.expect("a server that answers");
-            if (time.array()[0].int() - clock::machine_seconds() - seconds).abs() <= 2 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let has_noticed = async || {
+            let time = self.command(&["TIME"]).await.array()[0].int();
+            (time - clock::machine_seconds() - seconds).abs() <= 2
+        };
+        eventually(
+            "the server notices its clock",
+            Duration::from_secs(5),
+            has_noticed,
+        )
+        .await;
     }
 
     /// One command on a connection of its own.
