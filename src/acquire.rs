@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::held::Held;
 use crate::hold::Hold;
 use crate::key::{Keys, Owner, Request};
-use crate::lease::{Terms, Ticket};
+use crate::lease::Terms;
 use crate::pending_calls::{PendingCall, PendingCalls};
 use crate::replication::confirmed;
 use crate::retry::{Patience, until_answered};
-use crate::room::{Heard, Room, Verdict};
+use crate::room::{Application, Heard, Room, Standing, Started, Verdict, Waiter};
 use crate::rooms::Rooms;
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
 
@@ -47,15 +47,25 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
             None => std::future::pending().await,
         }
     });
-    let mut ticket = None;
+    let mut standing = Standing {
+        arrived: began,
+        until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
+        ticket: None,
+        // Whoever asks for an owner may hold the lock already.
+        is_admitted: wanted.owner.is_some(),
+    };
     loop {
-        let mut entry = Entry::new(&rooms, &wanted, ticket)?;
+        let mut entry = Entry::new(&rooms, &wanted, standing)?;
         let free_at = tokio::select! {
             biased;
             verdict = entry.wait() => match verdict {
                 Verdict::Done(done) => return confirmed(client, done?).await,
-                Verdict::TooLate(place) => {
-                    ticket = place;
+                Verdict::TooLate(ticket) => {
+                    standing = Standing {
+                        ticket,
+                        is_admitted: true,
+                        ..standing
+                    };
                     continue;
                 }
             },
@@ -86,7 +96,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
     // what is left to the keeper when this is dropped midway.
     let _running = keeper.keep_running();
     client.check_open()?;
-    let calls = PendingCalls::new(wanted.terms.lease());
+    let calls = PendingCalls::new(wanted.terms.lease(), None);
     let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
     let mut cancelled = Cancelled {
         rooms: &rooms,
@@ -166,34 +176,48 @@ struct Entry<'a> {
     room: Arc<Room>,
     request: Request,
     calls: Arc<PendingCalls>,
+    /// It has to wait until it is admitted to the room.
+    application: Option<Box<Application>>,
     verdict: oneshot::Receiver<Verdict>,
 }
 
 impl Entry<'_> {
-    /// Registers a request before anything is sent: its grant may come before its reply. With a ticket it takes the
-    /// place of an earlier one.
-    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, ticket: Option<Ticket>) -> Result<Entry<'a>> {
+    /// Registers a request before anything is sent: its grant may come before its reply.
+    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, standing: Standing) -> Result<Entry<'a>> {
         let request = rooms.client().next_request(&wanted.terms, wanted.owner.as_ref());
-        let calls = PendingCalls::new(wanted.terms.lease());
-        let join = |room: &Room| room.join(&request, wanted.terms, ticket, &calls);
-        let (room, verdict) = rooms.enter(&wanted.keys, &wanted.channel, join);
-        let verdict = verdict.inspect_err(|_| rooms.discard(&room))?;
+        let calls = PendingCalls::new(wanted.terms.lease(), standing.until);
+        let (waiter, verdict) = Waiter::new(&request, wanted.terms, standing, &calls);
+        let enter = |room: &Room| room.enter(waiter);
+        let (room, application) = rooms.enter(&wanted.keys, &wanted.channel, enter);
+        let application = application.inspect_err(|_| rooms.discard(&room))?;
         Ok(Entry {
             rooms,
             room,
             request,
             calls,
+            application,
             verdict,
         })
     }
 
     async fn wait(&mut self) -> Verdict {
+        let mut started = match self.admitted().await {
+            Ok(started) => started,
+            Err(error) => return Verdict::Done(Err(error)),
+        };
         let client = self.rooms.client();
         let mut patience = Patience::new(client);
-        while let Some(asked) = self.room.ask(self.request.number(), false) {
+        loop {
             // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps. The verdict
             // is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
-            match Box::pin(self.room.send(asked)).await {
+            let answered = match started.take() {
+                Some(started) => started.answered().await,
+                None => match self.room.ask(self.request.number(), false) {
+                    Some(asked) => Box::pin(self.room.send(asked)).await,
+                    None => break,
+                },
+            };
+            match answered {
                 Ok((Heard::Again, _)) => patience.restore(),
                 Ok((Heard::Settled, _)) => break,
                 Ok((Heard::Queued, _)) => {
@@ -206,7 +230,11 @@ impl Entry<'_> {
                 Err(failure) => {
                     let pause = match patience.endure(failure) {
                         Ok(pause) => pause,
-                        Err(error) => return Verdict::Done(Err(error)),
+                        Err(error) => {
+                            // They would ask the same in vain.
+                            self.room.refuse_applicants(&error);
+                            return Verdict::Done(Err(error));
+                        }
                     };
                     let verdict = tokio::time::timeout(pause, &mut self.verdict);
                     if let Ok(verdict) = Box::pin(verdict).await {
@@ -218,13 +246,27 @@ impl Entry<'_> {
         self.verdict().await
     }
 
+    /// Waits until it may be in the queue. Returns its first call, if that was sent then.
+    async fn admitted(&mut self) -> Result<Option<Started>> {
+        let Some(application) = &mut self.application else {
+            return Ok(None);
+        };
+        let started = (&mut application.admitted).await;
+        self.application = None;
+        // Without a word the room does not know the request any more, and has given its verdict.
+        started.map_or(Ok(None), |started| started.map(Some))
+    }
+
     async fn verdict(&mut self) -> Verdict {
         settle((&mut self.verdict).await)
     }
 
     /// Takes the request out of the room, and whatever the server has of it with it. Returns when the lock can next be
     /// free, as far as is known; `None` if its verdict was given before.
-    fn quit(&self) -> Option<Option<Tick>> {
+    fn quit(&mut self) -> Option<Option<Tick>> {
+        if let Some(free_at) = self.application.take().and_then(|it| self.room.cancel(&it)) {
+            return Some(free_at);
+        }
         let keeper = self.rooms.keeper();
         // A closed client keeps running until the keeper knows of the withdrawal.
         let _running = keeper.keep_running();

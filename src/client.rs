@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{EnterGuard, Handle};
 
 use crate::clock::{Clock, Tick};
 use crate::error::{Error, Invalid, ServerError};
@@ -77,9 +77,12 @@ impl Client {
             Ok(Answer {
                 reply: Acquired::Late,
                 ..
-            }) => Err(Failure::NotExecuted(ServerError::new(format!(
-                "the call came to the server more than {NOT_AFTER:?} after it was sent"
-            )))),
+            }) => {
+                count(&self.counters.late);
+                Err(Failure::NotExecuted(ServerError::new(format!(
+                    "the call came to the server after its caller gave up, or more than {NOT_AFTER:?} after it was sent"
+                ))))
+            }
             answer => answer,
         }
     }
@@ -98,7 +101,7 @@ impl Client {
 
     fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
         if let Ok(answer) = &answer {
-            self.clocks.record(answer.from, answer.at);
+            self.clocks.record(answer.on.server, answer.at);
         }
         answer
     }
@@ -110,6 +113,11 @@ impl Client {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.runtime.get().is_some()
+    }
+
+    /// Has what is polled now run in the client's runtime, wherever that is.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.runtime.get().map(Handle::enter)
     }
 
     /// Starts a task on the client's runtime, whichever its caller lives on.
@@ -195,6 +203,7 @@ pub(crate) struct Counters {
     pub(crate) lost: AtomicU64,
     pub(crate) timed_out: AtomicU64,
     pub(crate) released_by_drop: AtomicU64,
+    pub(crate) late: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -239,7 +248,7 @@ mod tests {
         let client = client();
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();
-        let pending = PendingCalls::begin(&PendingCalls::new(lease), &client.clocks);
+        let pending = PendingCalls::begin(&PendingCalls::new(lease, None), &client.clocks);
         let call = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
             request: client.next_request(&terms, None),
@@ -251,6 +260,7 @@ mod tests {
         };
         let answer = client.acquire(call, &pending).await;
         assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
+        assert_eq!(client.counters.late.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -81,6 +81,8 @@
 //   fuzzing                   what must hold of every reply and message; for the fuzzer and the tests alone
 
 mod acquire;
+mod admission;
+mod admission_queue;
 mod agenda;
 mod anchors;
 mod answer;
@@ -88,6 +90,7 @@ mod attendant;
 mod client;
 mod clock;
 mod error;
+mod estimate;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -129,6 +129,8 @@ impl LockManager {
             lost: read(&counters.lost),
             timed_out: read(&counters.timed_out),
             released_by_drop: read(&counters.released_by_drop),
+            late: read(&counters.late),
+            unconfirmed: self.service.keeper().pending(),
         }
     }
 
@@ -207,6 +209,12 @@ pub struct Stats {
     pub timed_out: u64,
     /// Guards that were dropped, and not released.
     pub released_by_drop: u64,
+    /// Calls that came to the server too late to be of use: 2 s after they were sent, or after their caller gave
+    /// up. The server did nothing for them.
+    pub late: u64,
+    /// Releases of dropped guards, and waits that were given up, of which the server has not confirmed yet that
+    /// nothing is left: how far it is behind.
+    pub unconfirmed: usize,
 }
 
 /// What [`LockManager::close`](crate::LockManager::close) left behind: guards that still live (their locks stay

@@ -1,25 +1,41 @@
 //! The acquire calls of one request that nobody has answered.
 //!
 //! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must
-//! follow. One that is answered only then may have run after that withdrawal: it was being written, and then
-//! another thread was faster. So another withdrawal must follow its answer.
+//! follow. If that is answered on the connection that they were written on, they have run before it. If not,
+//! another one must follow when none can run any more, or after the answer of the last.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::lease::{NOT_AFTER, ServerTime};
+use crate::admission_queue::GivesUp;
+use crate::client::locked;
+use crate::clock::Tick;
+use crate::lease::ServerTime;
 use crate::server_clocks::ServerClocks;
-use crate::store::{Failure, ServerId, Stamp};
+use crate::store::{ConnectionId, Failure, Stamp};
 
 #[derive(Debug)]
 pub(crate) struct PendingCalls {
     /// For how long one of them can make it hold.
     lease: Duration,
+    /// When its caller gives up, if that is known.
+    until: Option<Tick>,
+    /// If not, when it is expected to.
+    gives_up: OnceLock<GivesUp>,
     open: AtomicU32,
     latest_not_after_ms: AtomicU64,
+    written_on: Mutex<WrittenOn>,
     ended: AtomicBool,
     withdrawn: AtomicBool,
+}
+
+/// Which connections they were written on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrittenOn {
+    None,
+    One(ConnectionId),
+    Several,
 }
 
 /// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped
@@ -32,14 +48,23 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCalls {
-    pub(crate) fn new(lease: Duration) -> Arc<PendingCalls> {
+    pub(crate) fn new(lease: Duration, until: Option<Tick>) -> Arc<PendingCalls> {
         Arc::new(PendingCalls {
             lease,
+            until,
+            gives_up: OnceLock::new(),
             open: AtomicU32::new(0),
             latest_not_after_ms: AtomicU64::new(0),
+            written_on: Mutex::new(WrittenOn::None),
             ended: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         })
+    }
+
+    /// Its caller is expected to give up then.
+    pub(crate) fn expect(&self, gives_up: GivesUp) {
+        // Whatever was expected first is as good.
+        let _ = self.gives_up.set(gives_up);
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -76,6 +101,12 @@ impl PendingCalls {
         self.latest_not_after_ms.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether what is answered on this connection and was written after the [end](Self::end) tells that all of
+    /// them have run that ever will.
+    pub(crate) fn have_run_before(&self, on: ConnectionId) -> bool {
+        *locked(&self.written_on) == WrittenOn::One(on)
+    }
+
     /// The server time past which none of the unanswered calls can run; `None` when all were answered.
     pub(crate) fn unanswered(&self) -> Option<ServerTime> {
         (self.open.load(Ordering::SeqCst) > 0)
@@ -94,8 +125,15 @@ impl PendingCall {
 }
 
 impl Stamp for PendingCall {
-    fn written(&self, to: ServerId) -> Option<ServerTime> {
-        let not_after = self.clocks.server_time(to).after(NOT_AFTER);
+    fn written(&self, on: ConnectionId) -> Option<ServerTime> {
+        let not_after = self.clocks.not_after(on.server, self.of.until)?;
+        let mut written_on = locked(&self.of.written_on);
+        *written_on = match *written_on {
+            WrittenOn::None => WrittenOn::One(on),
+            before if before == WrittenOn::One(on) => before,
+            _ => WrittenOn::Several,
+        };
+        drop(written_on);
         // Before it counts, so that whoever finds it counted finds this too.
         self.of
             .latest_not_after_ms
@@ -113,6 +151,11 @@ impl Stamp for PendingCall {
         }
         Some(not_after)
     }
+
+    fn gives_up(&self) -> GivesUp {
+        let expected = || self.of.gives_up.get().copied().unwrap_or(GivesUp::Unknown);
+        self.of.until.map_or_else(expected, GivesUp::At)
+    }
 }
 
 #[cfg(test)]
@@ -120,8 +163,8 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Tick};
     use crate::error::ServerError;
-    use crate::lease::Exchange;
-    use crate::store::Answer;
+    use crate::lease::{Exchange, NOT_AFTER};
+    use crate::store::{Answer, ServerId};
 
     const NOW: ServerTime = ServerTime::from_ms(1_000_000);
 
@@ -132,16 +175,16 @@ mod tests {
             now: NOW,
         };
         let first = Answer {
-            from: ServerId::default(),
+            on: ConnectionId::default(),
             at,
             reply: (),
         };
         let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
-        (PendingCalls::new(Duration::from_secs(30)), clocks)
+        (PendingCalls::new(Duration::from_secs(30), None), clocks)
     }
 
     fn write(call: &PendingCall) -> Option<ServerTime> {
-        call.written(ServerId::default())
+        call.written(ConnectionId::default())
     }
 
     fn unknown() -> Result<(), Failure> {
@@ -199,9 +242,28 @@ mod tests {
         };
         let first = write(&PendingCalls::begin(&calls, &clocks));
         clocks.record(ServerId(1), set_back);
-        let second = PendingCalls::begin(&calls, &clocks).written(ServerId(1));
+        let second = PendingCalls::begin(&calls, &clocks).written(ConnectionId {
+            server: ServerId(1),
+            number: 1,
+        });
         assert!(second < first);
         assert_eq!(calls.unanswered(), first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_have_run_before_an_answer_on_their_connection_if_all_were_written_there() {
+        let [one, other] = [1, 2].map(|number| ConnectionId {
+            number,
+            ..ConnectionId::default()
+        });
+        let (calls, clocks) = pending();
+        assert!(!calls.have_run_before(one));
+        for _ in 0..2 {
+            PendingCalls::begin(&calls, &clocks).written(one);
+            assert!(calls.have_run_before(one) && !calls.have_run_before(other));
+        }
+        PendingCalls::begin(&calls, &clocks).written(other);
+        assert!(!calls.have_run_before(one) && !calls.have_run_before(other));
     }
 
     #[tokio::test(start_paused = true)]

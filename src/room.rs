@@ -11,11 +11,16 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::admission::{Admission, Place};
 use crate::agenda::{Agenda, Sight, Todo};
 use crate::client::{Client, count, locked};
 use crate::clock::Tick;
@@ -34,6 +39,7 @@ use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, P
 pub(crate) struct Room {
     pub(crate) keys: Arc<Keys>,
     pub(crate) channel: Arc<str>,
+    this: Weak<Room>,
     client: Arc<Client>,
     keeper: Arc<Keeper>,
     state: Mutex<State>,
@@ -45,6 +51,10 @@ pub(crate) struct Room {
 struct State {
     /// By number, which is the order of their first polls.
     waiters: BTreeMap<u64, Waiter>,
+    /// Those that wait to be among them; `None` until one has given up.
+    admission: Option<Box<Admission<Applicant>>>,
+    /// When the lock can next be free, as far as is known.
+    free_at: Option<Tick>,
     /// Whether the room has an attendant.
     attended: bool,
     agenda: Agenda,
@@ -66,14 +76,16 @@ struct Record {
 }
 
 #[derive(Debug)]
-struct Waiter {
+pub(crate) struct Waiter {
     request: Request,
     terms: Terms,
-    ticket: Option<Ticket>,
+    standing: Standing,
+    /// When it became one of the waiters.
+    joined: Tick,
+    /// It has been in the queue, or took the place of one that had.
+    was_queued: bool,
     calls: Arc<PendingCalls>,
     verdict: oneshot::Sender<Verdict>,
-    /// When the lock can next be free, as far as is known.
-    free_at: Option<Tick>,
 }
 
 /// How the wait of a request ended.
@@ -118,63 +130,232 @@ pub(crate) enum Heard {
     Again,
 }
 
-impl Room {
-    pub(crate) fn new(keys: Arc<Keys>, channel: Arc<str>, client: Arc<Client>, keeper: Arc<Keeper>) -> Room {
-        Room {
-            keys,
-            channel,
-            client,
-            keeper,
-            state: Mutex::default(),
-            call: Notify::new(),
-        }
-    }
+/// Where a request stands among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// When its caller began to wait.
+    pub(crate) arrived: Tick,
+    /// When its caller gives up; `None` if nobody knows.
+    pub(crate) until: Option<Tick>,
+    /// The place in the queue of one before it, which it takes.
+    pub(crate) ticket: Option<Ticket>,
+    /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
+    pub(crate) is_admitted: bool,
+}
 
-    /// Takes a request in, unless the client is closed: closing ends the wait of all who are here by then.
-    pub(crate) fn join(
-        &self,
+/// A waiter that waits in the client until it is admitted.
+#[derive(Debug)]
+struct Applicant {
+    waiter: Waiter,
+    admit: oneshot::Sender<Result<Started>>,
+}
+
+/// The side of its caller.
+#[derive(Debug)]
+pub(crate) struct Application {
+    place: Place,
+    standing: Standing,
+    pub(crate) admitted: oneshot::Receiver<Result<Started>>,
+}
+
+/// The call that asks for an admitted waiter, under way. It was sent as soon as there was a place: before the release of who
+/// left it, in whichever order their tasks are run.
+pub(crate) struct Started(Pin<Box<dyn Future<Output = Answered> + Send>>);
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Started").finish_non_exhaustive()
+    }
+}
+
+impl Started {
+    pub(crate) async fn answered(self) -> Answered {
+        self.0.await
+    }
+}
+
+/// What became of a call; and whether the server sees the room's subscription, where it tells.
+type Answered = std::result::Result<(Heard, Option<bool>), Failure>;
+
+impl Waiter {
+    pub(crate) fn new(
         request: &Request,
         terms: Terms,
-        ticket: Option<Ticket>,
+        standing: Standing,
         calls: &Arc<PendingCalls>,
-    ) -> Result<oneshot::Receiver<Verdict>> {
+    ) -> (Waiter, oneshot::Receiver<Verdict>) {
         let (verdict, receiver) = oneshot::channel();
         let waiter = Waiter {
             request: request.clone(),
             terms,
-            ticket,
+            was_queued: standing.ticket.is_some(),
+            standing,
+            joined: standing.arrived,
             calls: Arc::clone(calls),
             verdict,
-            free_at: None,
         };
-        let mut state = locked(&self.state);
-        self.client.check_open()?;
-        state.waiters.insert(request.number(), waiter);
-        Ok(receiver)
+        (waiter, receiver)
+    }
+}
+
+impl State {
+    /// Takes all out that wait to be admitted.
+    fn applicants(&mut self) -> Vec<Applicant> {
+        let applicants = self.admission.as_mut().map(|admission| admission.drain());
+        applicants.into_iter().flatten().collect()
     }
 
-    /// Takes a request out. Returns when the lock can next be free, if the request was still here.
+    /// Takes the next one out that is admitted.
+    fn next_applicant(&mut self, now: Tick) -> Option<Applicant> {
+        let waiters = self.waiters.len();
+        self.admission.as_mut()?.next(now, waiters)
+    }
+
+    fn is_empty(&self) -> bool {
+        let nobody_waits = self
+            .admission
+            .as_ref()
+            .is_none_or(|admission| admission.is_empty());
+        self.waiters.is_empty() && nobody_waits
+    }
+}
+
+impl Room {
+    pub(crate) fn new(
+        keys: Arc<Keys>,
+        channel: Arc<str>,
+        client: Arc<Client>,
+        keeper: Arc<Keeper>,
+    ) -> Arc<Room> {
+        Arc::new_cyclic(|this| Room {
+            keys,
+            channel,
+            this: Weak::clone(this),
+            client,
+            keeper,
+            state: Mutex::default(),
+            call: Notify::new(),
+        })
+    }
+
+    /// Takes a waiter in, unless the client is closed; or has it wait for that.
+    pub(crate) fn enter(&self, waiter: Waiter) -> Result<Option<Box<Application>>> {
+        let state = &mut *locked(&self.state);
+        self.client.check_open()?;
+        let standing = waiter.standing;
+        let waiters = state.waiters.len();
+        let closed =
+            |admission: &&mut Box<Admission<Applicant>>| !standing.is_admitted && !admission.is_open(waiters);
+        let Some(admission) = state.admission.as_mut().filter(closed) else {
+            state.waiters.insert(waiter.request.number(), waiter);
+            return Ok(None);
+        };
+        let gives_up = admission.gives_up(standing.arrived, standing.until);
+        waiter.calls.expect(gives_up);
+        let (admit, admitted) = oneshot::channel();
+        let place = admission.wait(gives_up, Applicant { waiter, admit });
+        Ok(Some(Box::new(Application {
+            place,
+            standing,
+            admitted,
+        })))
+    }
+
+    /// The place in the queue of one that has waited in the client since then: behind all of its client that came before it,
+    /// and otherwise by the server's time when it came, as far as that is known here. `None` while it is not known where
+    /// those are: it is queued behind them if it takes its place now.
+    fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
+        let server = self.client.store.server_of(&self.keys);
+        let waited = self.client.now().since(arrived);
+        let now_us = 1000 * self.client.clocks.server_time(server).ms();
+        let arrived_us = now_us.saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        let waiters = state.waiters.values().map(|waiter| waiter.standing);
+        let mut ticket = Ticket(arrived_us);
+        for before in waiters.filter(|standing| standing.arrived <= arrived) {
+            ticket = ticket.max(Ticket(before.ticket?.0 + 1));
+        }
+        Some(ticket)
+    }
+
+    /// Takes a request out that is given up. Returns when the lock can next be free, if the request was still here.
     pub(crate) fn quit(&self, number: u64) -> Option<Option<Tick>> {
         let mut state = locked(&self.state);
+        let waiters = state.waiters.len();
         let waiter = state.waiters.remove(&number)?;
-        self.note_empty(&mut state);
-        Some(waiter.free_at)
+        let admission = state.admission.get_or_insert_default();
+        admission.gave_up(waiters);
+        self.learn_patience(admission, waiter.standing);
+        let free_at = state.free_at;
+        self.left(state);
+        Some(free_at)
     }
 
-    fn note_empty(&self, state: &mut State) {
-        if state.waiters.is_empty() {
-            state.empty_since = Some(self.client.now());
+    /// Sends one away that waits to be admitted. Returns when the lock can next be free, if it waits still.
+    pub(crate) fn cancel(&self, application: &Application) -> Option<Option<Tick>> {
+        let mut state = locked(&self.state);
+        let admission = state.admission.as_mut()?;
+        admission.remove(application.place)?;
+        self.learn_patience(admission, application.standing);
+        Some(state.free_at)
+    }
+
+    /// One has given up: others may have as much patience.
+    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
+        if standing.until.is_none() {
+            let waited = self.client.now().since(standing.arrived);
+            admission.lost_patience(waited);
         }
+    }
+
+    /// Tells those that wait to be admitted that they do in vain.
+    pub(crate) fn refuse_applicants(&self, error: &Error) {
+        let applicants = locked(&self.state).applicants();
+        refuse(applicants, error);
+    }
+
+    /// Some have left the room: others are admitted.
+    fn left(&self, mut state: MutexGuard<'_, State>) {
+        let now = self.client.now();
+        if state.waiters.is_empty() {
+            state.empty_since = Some(now);
+        }
+        let mut admitted = Vec::new();
+        while let Some(Applicant { mut waiter, admit }) = state.next_applicant(now) {
+            let number = waiter.request.number();
+            admitted.push((number, admit));
+            waiter.standing.ticket = self.ticket_of(&state, waiter.standing.arrived);
+            waiter.joined = now;
+            state.waiters.insert(number, waiter);
+        }
+        drop(state);
+        for (number, admit) in admitted {
+            if let Some(started) = self.start(number) {
+                // Who is gone withdraws it.
+                let _ = admit.send(Ok(started));
+            }
+        }
+    }
+
+    /// Sends the first call of a request, unless it is gone.
+    fn start(&self, number: u64) -> Option<Started> {
+        let room = self.this.upgrade()?;
+        let asked = self.ask(number, false)?;
+        let mut call = Started(Box::pin(async move { room.send(asked).await }));
+        let _runtime = self.client.enter();
+        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            call = Started(Box::pin(ready(answered)));
+        }
+        Some(call)
     }
 
     /// Whether nothing would be lost with it.
     pub(crate) fn is_idle(&self) -> bool {
         let state = locked(&self.state);
-        state.waiters.is_empty() && !state.attended
+        state.is_empty() && !state.attended
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        locked(&self.state).waiters.is_empty()
+        locked(&self.state).is_empty()
     }
 
     /// Whether the caller is to start an attendant. An empty room needs none: it may have been removed.
@@ -211,7 +392,7 @@ impl Room {
             mode,
             lease: waiter.terms.lease(),
             not_after: Arc::<PendingCall>::clone(&pending),
-            ticket: waiter.ticket,
+            ticket: waiter.standing.ticket,
             heartbeat: self.client.options.heartbeat,
         };
         Some(Asked {
@@ -221,14 +402,14 @@ impl Room {
             about: About {
                 number,
                 record: (mode != Mode::Wait).then_some(losses),
-                again: question || waiter.ticket.is_some(),
+                again: question || waiter.was_queued,
                 subscriptions: state.subscriptions,
             },
         })
     }
 
     /// Sends a call, and takes in what is answered.
-    pub(crate) async fn send(&self, asked: Asked) -> Result<(Heard, Option<bool>), Failure> {
+    pub(crate) async fn send(&self, asked: Asked) -> Answered {
         let Asked {
             call,
             calls,
@@ -319,8 +500,9 @@ impl Room {
             }
             return Heard::Settled;
         };
-        waiter.ticket = contended.ticket;
-        waiter.free_at = Some(free_at);
+        waiter.standing.ticket = contended.ticket;
+        waiter.was_queued = true;
+        state.free_at = Some(free_at);
         let due = if about.subscriptions == state.subscriptions {
             // An attendant that sleeps in an empty room is to wake for the interval.
             free_at
@@ -391,9 +573,9 @@ impl Room {
         let Some(waiter) = state.waiters.remove(&number) else {
             return Heard::Settled;
         };
-        self.note_empty(&mut state);
         if deadline.since(now) < waiter.terms.grant() / 4 {
-            drop(state);
+            // Another of its caller's takes its place.
+            self.left(state);
             if grant.pushed {
                 // It may run out, unclaimed, before it is withdrawn.
                 let lease = waiter.terms.grant();
@@ -402,7 +584,7 @@ impl Room {
             self.keeper
                 .withdraw(&self.keys, &grant.request, true, &waiter.calls);
             // A receiver that is gone has left its place too.
-            let _ = waiter.verdict.send(Verdict::TooLate(waiter.ticket));
+            let _ = waiter.verdict.send(Verdict::TooLate(waiter.standing.ticket));
             return Heard::Settled;
         }
         let mut others = Vec::new();
@@ -413,7 +595,11 @@ impl Room {
         }
         let wakes = !others.is_empty();
         state.agenda.ask(others);
-        drop(state);
+        if let Some(admission) = &mut state.admission {
+            admission.granted(now.since(waiter.joined));
+        }
+        // Before the grant is told: their calls are sent before its release.
+        self.left(state);
         if wakes {
             self.call.notify_one();
         }
@@ -446,8 +632,7 @@ impl Room {
         let Some(waiter) = state.waiters.remove(&number) else {
             return;
         };
-        self.note_empty(&mut state);
-        drop(state);
+        self.left(state);
         self.refuse(waiter, error);
     }
 
@@ -463,12 +648,11 @@ impl Room {
     pub(crate) fn fail_all(&self, error: &Error) {
         // A closed client keeps running until all of them are told.
         let _running = self.keeper.keep_running();
-        let waiters = {
-            let mut state = locked(&self.state);
-            let waiters = std::mem::take(&mut state.waiters);
-            self.note_empty(&mut state);
-            waiters
-        };
+        let mut state = locked(&self.state);
+        let waiters = std::mem::take(&mut state.waiters);
+        let applicants = state.applicants();
+        self.left(state);
+        refuse(applicants, error);
         for waiter in waiters.into_values() {
             self.refuse(waiter, error.clone());
         }
@@ -505,7 +689,7 @@ impl Room {
     pub(crate) fn todo(&self, kept: Duration) -> Todo {
         let now = self.client.now();
         let mut state = locked(&self.state);
-        let is_empty = state.waiters.is_empty();
+        let is_empty = state.is_empty();
         let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(kept));
         state
             .agenda
@@ -521,12 +705,22 @@ impl Room {
     /// has not lost its place, none has.
     pub(crate) fn first(&self) -> Option<u64> {
         let state = locked(&self.state);
-        let turn = |(number, waiter): &(&u64, &Waiter)| (waiter.ticket.is_none(), waiter.ticket, **number);
+        let turn = |(number, waiter): &(&u64, &Waiter)| {
+            (waiter.standing.ticket.is_none(), waiter.standing.ticket, **number)
+        };
         state.waiters.iter().min_by_key(turn).map(|(number, _)| *number)
     }
 
     pub(crate) fn ask_again(&self, number: u64) {
         locked(&self.state).agenda.ask([number]);
         self.call.notify_one();
+    }
+}
+
+/// Tells those that wait to be admitted that they do in vain.
+fn refuse(applicants: Vec<Applicant>, error: &Error) {
+    for applicant in applicants {
+        // Who is gone has no need of it.
+        let _ = applicant.admit.send(Err(error.clone()));
     }
 }

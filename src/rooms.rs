@@ -71,10 +71,7 @@ impl Rooms {
                 Arc::clone(&self.keeper),
             )
         };
-        let room = self
-            .rooms
-            .entry(Arc::clone(channel))
-            .or_insert_with(|| Arc::new(make()));
+        let room = self.rooms.entry(Arc::clone(channel)).or_insert_with(make);
         let joined = join(&room);
         (Arc::clone(&room), joined)
     }

@@ -9,13 +9,14 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::admission_queue::GivesUp;
 use crate::key::{Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket, millis};
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
-    Stamp, Withdraw, Withdrawn,
+    Acquire, Acquired, ConnectionId, Contended, Grant, Holding, Inspect, Inspected, Mode, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Stamp, Withdraw, Withdrawn,
 };
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast
@@ -157,9 +158,15 @@ impl Invocation {
     }
 
     /// Has it say by when it must have run, now that it is written. `None`: it is not to be written any more.
-    pub(crate) fn stamped(mut self, to: ServerId) -> Option<Invocation> {
+    /// When its caller gives up.
+    pub(crate) fn gives_up(&self) -> GivesUp {
+        let not_after = self.not_after.as_ref();
+        not_after.map_or(GivesUp::Unknown, |(_, stamp)| stamp.gives_up())
+    }
+
+    pub(crate) fn stamped(mut self, on: ConnectionId) -> Option<Invocation> {
         if let Some((word, not_after)) = &self.not_after {
-            let digits = format!("{:013}", not_after.written(to)?.ms());
+            let digits = format!("{:013}", not_after.written(on)?.ms());
             self.text.replace_range(self.words[*word].clone(), &digits);
         }
         Some(self)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::anchors::Anchors;
 use crate::client::locked;
 use crate::clock::{Clock, Tick};
-use crate::lease::{Exchange, ServerTime};
+use crate::lease::{Exchange, NOT_AFTER, ServerTime};
 use crate::store::{Answer, ServerId};
 
 /// No deadline of one server is ever taken for a local one by the clock of another.
@@ -43,7 +43,7 @@ impl ServerClocks {
             clock,
             state: Mutex::new(state),
         };
-        clocks.record(first.from, first.at);
+        clocks.record(first.on.server, first.at);
         clocks
     }
 
@@ -71,6 +71,15 @@ impl ServerClocks {
             })
     }
 
+    /// Until when a call that is written now to this server may run: `None` if its caller has given up.
+    pub(crate) fn not_after(&self, server: ServerId, until: Option<Tick>) -> Option<ServerTime> {
+        let left = match until {
+            Some(until) => until.since(self.clock.now()).min(NOT_AFTER),
+            None => NOT_AFTER,
+        };
+        (!left.is_zero()).then(|| self.server_time(server).after(left))
+    }
+
     /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet;
     /// `None` while nothing links the clocks.
     pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
@@ -90,6 +99,7 @@ impl ServerClocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ConnectionId;
 
     const SPAN: Duration = Duration::from_secs(5);
     const FIRST: ServerId = ServerId(0);
@@ -102,7 +112,7 @@ mod tests {
             now: ServerTime::from_ms(now_ms),
         };
         Answer {
-            from: FIRST,
+            on: ConnectionId::default(),
             at,
             reply: (),
         }

@@ -58,6 +58,7 @@ mod idleness;
 mod invariants;
 mod line;
 mod network;
+mod overload;
 mod pace;
 mod plan;
 pub(crate) mod process;

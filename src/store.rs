@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::admission_queue::GivesUp;
 use crate::clock::Clock;
 use crate::error::ServerError;
 use crate::key::{Keys, Owner, Request};
@@ -32,10 +33,18 @@ pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ServerId(pub(crate) u32);
 
+/// One connection to a server, by its number in this client: what is written on it is executed in that order,
+/// and answered in that order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionId {
+    pub(crate) server: ServerId,
+    pub(crate) number: u64,
+}
+
 /// A reply, with the times by which its deadlines become local ones.
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
-    pub(crate) from: ServerId,
+    pub(crate) on: ConnectionId,
     pub(crate) at: Exchange,
     pub(crate) reply: T,
 }
@@ -44,7 +53,7 @@ impl Answer<Renewed> {
     /// The same, now that so many servers are known to have it.
     fn confirmed(self, got: u32) -> Answer<Confirmed> {
         Answer {
-            from: self.from,
+            on: self.on,
             at: self.at,
             reply: Confirmed {
                 renewed: self.reply,
@@ -115,15 +124,20 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
 /// By when an acquire must have run, which is told when the call is written: what waits for its turn in this
 /// process is not late for it.
 pub(crate) trait Stamp: fmt::Debug + Send + Sync {
-    /// The call is written now, to this server. Returns the server time past which it must do nothing; `None`
+    /// The call is written now, on this connection. Returns the server time past which it must do nothing; `None`
     /// if it is not to be written any more. A call may be written several times, if it was not executed
     /// before.
-    fn written(&self, to: ServerId) -> Option<ServerTime>;
+    fn written(&self, on: ConnectionId) -> Option<ServerTime>;
+
+    /// When its caller gives up.
+    fn gives_up(&self) -> GivesUp {
+        GivesUp::Unknown
+    }
 }
 
 /// One that was told before.
 impl Stamp for ServerTime {
-    fn written(&self, _: ServerId) -> Option<ServerTime> {
+    fn written(&self, _: ConnectionId) -> Option<ServerTime> {
         Some(*self)
     }
 }

@@ -154,7 +154,8 @@ impl Withdrawals {
             let withdrawal = &mut waiting.withdrawal;
             let due = match answer {
                 Ok(answer) if answer.reply.more => now,
-                // Unless a call of it is unanswered still, which can run until then.
+                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,
+                // A call of it that is unanswered still can run until then.
                 Ok(answer) => {
                     let not_after = withdrawal.calls.unanswered()?;
                     withdrawal.at_once = false;

@@ -252,7 +252,7 @@ async fn a_wait_that_is_dropped_loses_its_place(ground: Ground) {
     })
     .await;
     let again = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 2, 1).await;
+    eventually("both wait", SOON, async || there.stats().waiting == 2).await;
     guard.release().await.unwrap();
     let second = timeout(SOON, second).await.expect("its turn").unwrap().unwrap();
     assert!(!again.is_finished());

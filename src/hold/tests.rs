@@ -32,7 +32,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         keys,
         &grant,
         terms,
-        PendingCalls::new(LEASE),
+        PendingCalls::new(LEASE, None),
         clock,
         Tick::ZERO.after(LEASE),
     )

@@ -15,7 +15,7 @@ use crate::room::Verdict;
 use crate::rooms::Relay;
 use crate::service::Service;
 use crate::store::scripted::{Fate, client};
-use crate::store::{Acquire, Acquired, Grant, Inspect, Mode, Push, ServerId, Stamp, Store};
+use crate::store::{Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, ServerId, Stamp, Store};
 use crate::{LeaseState, LockManager, MemoryStore, Owner};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -170,7 +170,7 @@ async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answ
     let service = locks.service();
     let hold = service.keeper().held().remove(0);
     let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
-    let not_after = pending.written(ServerId::default()).unwrap();
+    let not_after = pending.written(ConnectionId::default()).unwrap();
     let call = Acquire {
         not_after: Arc::new(not_after),
         ..question(&hold, &pending)
@@ -282,7 +282,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Gran
     let (client, keys) = (service.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let request = client.next_request(&terms, owner);
-    let calls = PendingCalls::new(LEASE);
+    let calls = PendingCalls::new(LEASE, None);
     let pending = PendingCalls::begin(&calls, &client.clocks);
     let call = Acquire {
         keys: Arc::clone(&keys),
@@ -314,7 +314,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     let (service, keys, terms, grant) = granted_once(None).await;
     let (client, keeper) = (service.client(), service.keeper());
     let deadline = client.now().after(LEASE);
-    let calls = PendingCalls::new(LEASE);
+    let calls = PendingCalls::new(LEASE, None);
     let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
     let held = Held::new(hold, keeper);
     let task = AtOnce::begin(Arc::clone(keeper).run());
@@ -332,9 +332,9 @@ async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold(
     let (client, keeper) = (service.client(), service.keeper());
     let channel = keys.channel_of(&client.id);
     let join = |request: &Request| {
-        let calls = PendingCalls::new(LEASE);
+        let calls = PendingCalls::new(LEASE, None);
         service.rooms().enter(&keys, &channel, |room| {
-            room.join(request, terms, None, &calls).unwrap()
+            room.take_in(request, terms, None, &calls).unwrap()
         })
     };
     let (room, mut verdict) = join(&grant.request);

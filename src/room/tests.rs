@@ -2,6 +2,7 @@
 //!
 //! Time stands still unless a test sleeps: what must not wait for a timer is done by [`settle`].
 
+mod admission;
 mod failures;
 mod record;
 
@@ -14,7 +15,7 @@ use crate::key::ClientId;
 use crate::lease::{Exchange, NOT_AFTER, ServerTime};
 use crate::options::LockOptions;
 use crate::rooms::Rooms;
-use crate::store::Stamp;
+use crate::store::{ConnectionId, Stamp};
 use crate::store::{Contended, Grant, Listener};
 use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
 
@@ -64,8 +65,8 @@ impl Scene {
         let client = self.rooms().client();
         let terms = LockOptions::default().terms(&client.options).unwrap();
         let request = client.next_request(&terms, None);
-        let calls = PendingCalls::new(terms.lease());
-        let verdict = self.room().join(&request, terms, None, &calls).unwrap();
+        let calls = PendingCalls::new(terms.lease(), None);
+        let verdict = self.room().take_in(&request, terms, None, &calls).unwrap();
         (request, verdict)
     }
 
@@ -76,6 +77,26 @@ impl Scene {
         settle().await;
         assert!(!waiter.is_finished());
         waiter
+    }
+}
+
+impl Room {
+    /// Takes in a request that is not held up.
+    pub(crate) fn take_in(
+        &self,
+        request: &Request,
+        terms: Terms,
+        ticket: Option<Ticket>,
+        calls: &Arc<PendingCalls>,
+    ) -> Result<oneshot::Receiver<Verdict>> {
+        let standing = Standing {
+            arrived: self.client.now(),
+            until: None,
+            ticket,
+            is_admitted: true,
+        };
+        let (waiter, verdict) = Waiter::new(request, terms, standing, calls);
+        self.enter(waiter).map(|_| verdict)
     }
 }
 
@@ -443,7 +464,7 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
     let _waiter = scene.waiter().await;
     let room = scene.room();
     let oldest = room.first().unwrap();
-    let ticket = locked(&room.state).waiters[&oldest].ticket.unwrap();
+    let ticket = locked(&room.state).waiters[&oldest].standing.ticket.unwrap();
     let terms = locked(&room.state).waiters[&oldest].terms;
     let client = scene.rooms().client();
     // They wait on in places of before, as after a grant that came too late; and one has no place yet.
@@ -452,7 +473,7 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
         let request = client.next_request(&terms, None);
         verdicts.push((
             request.number(),
-            room.join(&request, terms, ticket, &PendingCalls::new(terms.lease()))
+            room.take_in(&request, terms, ticket, &PendingCalls::new(terms.lease(), None))
                 .unwrap(),
         ));
     }
@@ -511,7 +532,7 @@ async fn a_question_that_would_run_after_the_end_of_its_request_leaves_nothing()
         let room = scene.room();
         let mut asked = room.ask(room.first().unwrap(), true).unwrap();
         if was_written {
-            let not_after = asked.pending.written(ServerId::default()).unwrap();
+            let not_after = asked.pending.written(ConnectionId::default()).unwrap();
             asked.call.not_after = Arc::new(not_after);
         }
         if was_granted {
@@ -622,7 +643,7 @@ async fn nobody_enters_a_room_of_a_closed_client() {
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let request = client.next_request(&terms, None);
     scene.locks.close().await.unwrap();
-    let joined = room.join(&request, terms, None, &PendingCalls::new(terms.lease()));
+    let joined = room.take_in(&request, terms, None, &PendingCalls::new(terms.lease(), None));
     assert!(matches!(joined, Err(Error::Closed)));
     assert!(room.is_empty());
 }

@@ -112,7 +112,7 @@ impl Line {
             let heard = pipeline.call(|| Command::of(operation.clone())).await?;
             ends.dawdle().await;
             Ok(Answer {
-                from: ServerId::default(),
+                on: ends.pipeline.connection(heard.generation),
                 at: Exchange {
                     sent: heard.sent,
                     received: heard.received,

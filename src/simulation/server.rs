@@ -10,14 +10,15 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::history::{Deed, Event, History};
+use crate::admission_queue::GivesUp;
 use crate::client::locked;
 use crate::key::Request;
 use crate::lease::Fence;
 use crate::store::memory::{Connection, MemoryStore};
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Inspect, Inspected, Release, ReleaseWhat, Released, Renew, Renewed,
-    ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Release, ReleaseWhat, Released, Renew,
+    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 
 #[derive(Debug)]
@@ -152,8 +153,13 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// When its caller gives up.
+    fn gives_up(&self) -> GivesUp {
+        GivesUp::Unknown
+    }
+
     /// The same, now that it is written; `None` if it is not to be written any more.
-    fn stamped(self, _: ServerId) -> Option<Self>
+    fn stamped(self, _: ConnectionId) -> Option<Self>
     where
         Self: Sized,
     {
@@ -177,8 +183,12 @@ impl Operation for Acquire {
         Priority::Ask
     }
 
-    fn stamped(self, to: ServerId) -> Option<Acquire> {
-        let not_after = Arc::new(self.not_after.written(to)?);
+    fn gives_up(&self) -> GivesUp {
+        self.not_after.gives_up()
+    }
+
+    fn stamped(self, on: ConnectionId) -> Option<Acquire> {
+        let not_after = Arc::new(self.not_after.written(on)?);
         Some(Acquire { not_after, ..self })
     }
 

@@ -16,12 +16,13 @@ use super::history::Fault;
 use super::line::Ends;
 use super::network::Stream;
 use super::server::{Operation, Server};
+use crate::admission_queue::GivesUp;
 use crate::client::locked;
 use crate::error::ServerError;
 use crate::lease::ServerTime;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
-use crate::store::{Failure, ServerId};
+use crate::store::{ConnectionId, Failure};
 
 /// The server's time, and what it answered.
 #[derive(Debug)]
@@ -46,7 +47,9 @@ enum What {
 
 /// An operation, whatever its reply.
 trait Executable: fmt::Debug + Send + Sync {
-    fn written(self: Box<Self>, to: ServerId) -> Option<Box<dyn Executable>>;
+    fn written(self: Box<Self>, on: ConnectionId) -> Option<Box<dyn Executable>>;
+
+    fn gives_up(&self) -> GivesUp;
 
     fn needs_scripts(&self) -> bool;
 
@@ -54,9 +57,13 @@ trait Executable: fmt::Debug + Send + Sync {
 }
 
 impl<O: Operation> Executable for O {
-    fn written(self: Box<Self>, to: ServerId) -> Option<Box<dyn Executable>> {
-        let operation = (*self).stamped(to)?;
+    fn written(self: Box<Self>, on: ConnectionId) -> Option<Box<dyn Executable>> {
+        let operation = (*self).stamped(on)?;
         Some(Box::new(operation))
+    }
+
+    fn gives_up(&self) -> GivesUp {
+        Operation::gives_up(self)
     }
 
     fn needs_scripts(&self) -> bool {
@@ -86,9 +93,16 @@ impl pipeline::Command for Command {
         self.priority
     }
 
-    fn prepare(self, to: ServerId) -> Option<Command> {
+    fn gives_up(&self) -> GivesUp {
+        match &self.what {
+            What::Call(call) => call.gives_up(),
+            What::Ping(_) | What::Load => GivesUp::Unknown,
+        }
+    }
+
+    fn prepare(self, on: ConnectionId) -> Option<Command> {
         let what = match self.what {
-            What::Call(call) => What::Call(call.written(to)?),
+            What::Call(call) => What::Call(call.written(on)?),
             what => what,
         };
         Some(Command { what, ..self })

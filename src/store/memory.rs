@@ -21,8 +21,9 @@ use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
 use crate::lease::{Exchange, ServerTime, millis};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Inspect, Inspected, Listener, Release, Released,
+    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
+    Withdrawn,
 };
 use lock::{Channels, Now};
 use rules::Rules;
@@ -209,7 +210,7 @@ impl Client {
             now: ServerTime::from_ms(now.ms),
         };
         Ok(Answer {
-            from: ServerId::default(),
+            on: ConnectionId::default(),
             at,
             reply,
         })
@@ -282,7 +283,7 @@ impl Store for Connection {
         let client = self.0.clone();
         Box::pin(async move {
             // It is written and executed in one.
-            let not_after = call.not_after.written(ServerId::default());
+            let not_after = call.not_after.written(ConnectionId::default());
             let not_after = not_after.ok_or_else(|| Failure::NotExecuted(ServerError::new("given up")))?;
             client.execute(move |rules, now, channels| rules.acquire(&call, not_after, now, channels))
         })

@@ -23,8 +23,8 @@ mod in_flight;
 mod reload;
 #[cfg(test)]
 mod tests;
+mod window;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,10 +34,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use self::backlog::{Place, Resumed, Waiting};
+use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::ROOM;
-use super::{Failure, ServerId};
+use super::{ConnectionId, Failure, ServerId};
+use crate::admission_queue::GivesUp;
 use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
 use crate::outstanding::Token;
@@ -70,9 +71,12 @@ type Reply<W> = Pin<Box<dyn Future<Output = Result<<W as Wire>::Reply, WireError
 pub(crate) trait Command: fmt::Debug + Send + 'static {
     fn priority(&self) -> Priority;
 
-    /// Makes it ready to be written now, to this server. `None`: its sender has given it up, so it is not to
+    /// When its caller gives up.
+    fn gives_up(&self) -> GivesUp;
+
+    /// Makes it ready to be written now, on this connection. `None`: its sender has given it up, so it is not to
     /// be written.
-    fn prepare(self, to: ServerId) -> Option<Self>
+    fn prepare(self, on: ConnectionId) -> Option<Self>
     where
         Self: Sized;
 }
@@ -149,8 +153,7 @@ struct State<W: Wire> {
     /// A PING is to tell that others are answered.
     marking: bool,
     entered: u64,
-    /// In the order in which they are sent.
-    backlog: BTreeMap<Place, Waiting<W>>,
+    backlog: Backlog<W>,
 }
 
 enum Gate<W> {
@@ -208,7 +211,7 @@ impl<W: Wire> Pipeline<W> {
             reloads: 0,
             marking: false,
             entered: 0,
-            backlog: BTreeMap::new(),
+            backlog: Backlog::default(),
         };
         let pipeline = Pipeline {
             server,
@@ -223,8 +226,12 @@ impl<W: Wire> Pipeline<W> {
         (Arc::new(pipeline), to_replace)
     }
 
-    pub(crate) fn server(&self) -> ServerId {
-        self.server
+    /// The connection of this number.
+    pub(crate) fn connection(&self, generation: u64) -> ConnectionId {
+        ConnectionId {
+            server: self.server,
+            number: generation,
+        }
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -251,7 +258,7 @@ impl<W: Wire> Pipeline<W> {
             let received = self.clock.now();
             let WireError { failure, kind } = match result {
                 Ok(value) => {
-                    sent.flight.answered(received);
+                    sent.flight.answered(sent.at, received);
                     return Ok(Heard {
                         value,
                         sent: sent.at,
@@ -262,7 +269,7 @@ impl<W: Wire> Pipeline<W> {
                 Err(error) => error,
             };
             if !matches!(failure, Failure::Unknown(_)) {
-                sent.flight.answered(received);
+                sent.flight.answered(sent.at, received);
             }
             if kind != WireErrorKind::NoScript {
                 return Err(self.failed(failure, kind, sent.generation, sent.at));
@@ -296,6 +303,7 @@ impl<W: Wire> Pipeline<W> {
             Place {
                 priority: command.priority(),
                 entered: state.entered,
+                gives_up: command.gives_up(),
             }
         });
         // Nobody else waits while the pipeline is open.
@@ -316,7 +324,7 @@ impl<W: Wire> Pipeline<W> {
     fn send(self: &Arc<Self>, state: &State<W>, wire: &W, command: W::Command) -> Result<Sent<W>, Failure> {
         let can_wait = command.priority() != Priority::Keep;
         let command = command
-            .prepare(self.server)
+            .prepare(self.connection(state.generation))
             .ok_or_else(|| not_executed("given up before it was sent"))?;
         let (number, token) = self.in_flight.begin(can_wait);
         let flight = Flight {
@@ -411,10 +419,11 @@ impl<W: Wire> Pipeline<W> {
 
 impl<W: Wire> Flight<W> {
     /// The server has answered the call, and so all before it.
-    fn answered(&self, received: Tick) {
+    fn answered(&self, sent: Tick, received: Tick) {
         let pipeline = &self.pipeline;
         pipeline.heard.store(received.as_nanos(), Ordering::Relaxed);
-        if pipeline.in_flight.answered(self.number) {
+        let latency = received.since(sent);
+        if pipeline.in_flight.answered(self.number, received, latency) {
             pipeline.resume(pipeline.state());
         }
     }

@@ -209,10 +209,7 @@ impl RedisStore {
 
     fn call_in<O: Operation + Sync>(&self, manner: Manner, operation: O) -> Call<O::Reply> {
         let lane = Arc::clone(&self.line(operation.key()).lane);
-        Box::pin(async move {
-            let (answer, _) = execute(&lane, operation, manner).await?;
-            Ok(answer)
-        })
+        Box::pin(async move { execute(&lane, operation, manner).await })
     }
 
     fn confirm_in(&self, manner: Manner, call: Renew, within: Duration) -> Call<Confirmed> {
@@ -258,12 +255,11 @@ impl Store for RedisStore {
 
     fn time(&self) -> Call<()> {
         let lane = Arc::clone(self.lane());
-        let from = self.id;
         Box::pin(async move {
             let heard = Arc::clone(&lane).call(Command::time).await?;
             match time_of(&heard.value) {
                 Some(now) => Ok(Answer {
-                    from,
+                    on: lane.connection(heard.generation),
                     at: exchange(&heard, now),
                     reply: (),
                 }),
@@ -343,12 +339,12 @@ impl Default for Manner {
     }
 }
 
-/// Runs a script, and returns with its answer the number of the connection that it ran on.
+/// Runs a script.
 async fn execute<O: Operation>(
     lane: &Arc<Lane>,
     operation: O,
     manner: Manner,
-) -> Result<(Answer<O::Reply>, u64), Failure> {
+) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
         let invocation = operation.invocation(manner.publishing, manner.declared);
         Command::script(invocation, operation.priority()).asking(manner.importing)
@@ -358,12 +354,12 @@ async fn execute<O: Operation>(
         Value::String(line) => operation.read(line),
         other => Err(ReplyError::OutOfStep(format!("{other:?}"))),
     };
-    let from = lane.server();
     match line {
-        Ok((now, reply)) => {
-            let at = exchange(&heard, now);
-            Ok((Answer { from, at, reply }, heard.generation))
-        }
+        Ok((now, reply)) => Ok(Answer {
+            on: lane.connection(heard.generation),
+            at: exchange(&heard, now),
+            reply,
+        }),
         Err(ReplyError::OutOfStep(said)) => Err(lane.out_of_step(heard.generation, said)),
         Err(ReplyError::Elsewhere) => Err(Failure::NotExecuted(ServerError::new(ELSEWHERE))),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(

@@ -8,11 +8,22 @@ use crate::lease::Exchange;
 use crate::outstanding::Outstanding;
 use crate::service::Service;
 use crate::store::scripted::{self, Fate};
-use crate::store::{ServerId, Stamp};
+use crate::store::{ConnectionId, ServerId, Stamp};
 use crate::{LockManager, MemoryStore};
 
 /// Shorter than the heartbeat.
 const LEASE: Duration = Duration::from_secs(1);
+
+/// The one that withdrawals are answered on, and the one before it.
+const CONNECTION: ConnectionId = connection(2);
+const ANOTHER: ConnectionId = connection(1);
+
+const fn connection(number: u64) -> ConnectionId {
+    ConnectionId {
+        server: ServerId(0),
+        number,
+    }
+}
 
 struct Scene {
     locks: LockManager,
@@ -58,15 +69,15 @@ impl Scene {
     /// One that is due.
     fn one(&mut self) -> Request {
         let keys = Arc::clone(&self.keys);
-        self.add(&keys, true, &PendingCalls::new(LEASE))
+        self.add(&keys, true, &PendingCalls::new(LEASE, None))
     }
 
     /// One whose call was written, and is not answered.
-    fn one_unanswered(&mut self, at_once: bool) -> Arc<PendingCalls> {
+    fn one_unanswered(&mut self, at_once: bool, on: ConnectionId) -> Arc<PendingCalls> {
         let keys = Arc::clone(&self.keys);
-        let calls = PendingCalls::new(LEASE);
+        let calls = PendingCalls::new(LEASE, None);
         let clocks = &self.service().client().clocks;
-        PendingCalls::begin(&calls, clocks).written(ServerId::default());
+        PendingCalls::begin(&calls, clocks).written(on);
         self.add(&keys, at_once, &calls);
         calls
     }
@@ -79,7 +90,7 @@ impl Scene {
             now: client.clocks.server_time(ServerId::default()),
         };
         Ok(Answer {
-            from: ServerId::default(),
+            on: CONNECTION,
             at,
             reply: Withdrawn { more },
         })
@@ -112,7 +123,7 @@ async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
     assert_eq!(requests(batch.as_ref()), [first]);
     let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| scene.one()).collect();
     assert!(scene.withdrawals.next().is_none());
-    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE));
+    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE, None));
     assert_eq!(requests(scene.withdrawals.next().as_ref()), [of_another_lock]);
 
     scene.done(batch.unwrap());
@@ -228,7 +239,7 @@ async fn what_was_cut_short_is_repeated_at_once() {
 async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cannot_run_any_more() {
     for at_once in [true, false] {
         let mut scene = Scene::new();
-        let calls = scene.one_unanswered(at_once);
+        let calls = scene.one_unanswered(at_once, ANOTHER);
         if at_once {
             let batch = scene.withdrawals.next().unwrap();
             scene.done(batch);
@@ -251,11 +262,20 @@ async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cann
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_whose_calls_have_run_before_its_withdrawal_takes_no_second_one() {
+    let mut scene = Scene::new();
+    scene.one_unanswered(true, CONNECTION);
+    let batch = scene.withdrawals.next().unwrap();
+    scene.done(batch);
+    assert_eq!(scene.outstanding.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
     let mut scene = Scene::new();
-    let calls = PendingCalls::new(LEASE);
+    let calls = PendingCalls::new(LEASE, None);
     let pending = PendingCalls::begin(&calls, &scene.service().client().clocks);
-    pending.written(ServerId::default());
+    pending.written(ConnectionId::default());
     let keys = Arc::clone(&scene.keys);
     scene.add(&keys, false, &calls);
     pending.answered(&Ok(()));
@@ -291,9 +311,9 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
     let (locks, seen) = scripted::client(&MemoryStore::new(), &[fate]);
     let (service, keys) = (locks.service(), keys("a"));
     for n in 0..3 {
-        let calls = PendingCalls::new(LEASE);
+        let calls = PendingCalls::new(LEASE, None);
         let pending = PendingCalls::begin(&calls, &service.client().clocks);
-        pending.written(ServerId::default());
+        pending.written(ConnectionId::default());
         pending.answered(&Ok(()));
         let request = Request::new(&service.client().id, LEASE, n, None);
         service.keeper().withdraw(&keys, &request, true, &calls);
@@ -329,7 +349,7 @@ async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
     let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
     let service = locks.service();
     let request = Request::new(&service.client().id, LEASE, 1, None);
-    let calls = PendingCalls::new(LEASE);
+    let calls = PendingCalls::new(LEASE, None);
     drop(PendingCalls::begin(&calls, &service.client().clocks));
     service.keeper().withdraw(&keys("a"), &request, true, &calls);
     assert_eq!(service.keeper().pending(), 0);

@@ -16,6 +16,7 @@ mod flood;
 mod forgetful;
 mod holders;
 mod network;
+mod overload;
 mod parts;
 mod refusals;
 mod replies;

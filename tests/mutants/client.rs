@@ -4,11 +4,14 @@ use super::{Edit, edit};
 
 const ACQUIRE: &str = "src/acquire.rs";
 const ANCHORS: &str = "src/anchors.rs";
+const ADMISSION: &str = "src/admission.rs";
+const ADMISSION_QUEUE: &str = "src/admission_queue.rs";
 const AGENDA: &str = "src/agenda.rs";
 const ANSWER: &str = "src/answer.rs";
 const CLIENT: &str = "src/client.rs";
 const CLOCK: &str = "src/clock.rs";
 const CLOCKS: &str = "src/server_clocks.rs";
+const ESTIMATE: &str = "src/estimate.rs";
 const GUARD: &str = "src/guard.rs";
 const HELD: &str = "src/held.rs";
 const HOLD: &str = "src/hold.rs";
@@ -37,6 +40,7 @@ const KEEPER_LIB: &str = "--lib keeper::";
 const KEEPER_TESTS: &[&str] = &[KEEPER_LIB];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
+const ADMISSION_TESTS: &[&str] = &["--lib admission"];
 const AGENDA_TESTS: &[&str] = &["--lib agenda"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
@@ -52,7 +56,32 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", &["--test cancellation on_a_server"]),
     edit("a wait that ends leaves nothing", ACQUIRE,
         "        keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);\n", "", IN_MEMORY),
-    edit("who was granted too late keeps its ticket", ACQUIRE, "ticket = place;", "let _ = place; ticket = None;", WAITERS),
+    edit("who was granted too late keeps its ticket", ACQUIRE, "                        ticket,\n                        is_admitted: true,", "                        ticket: ticket.and(None),\n                        is_admitted: true,", WAITERS),
+    edit("an owner's request is not held up", ACQUIRE, "is_admitted: wanted.owner.is_some(),", "is_admitted: false,", &[ROOM_TESTS]),
+    edit("who waits to be admitted is told that the server is away", ACQUIRE, "                            self.room.refuse_applicants(&error);\n", "", &[ROOM_TESTS])
+        .equal("whoever is admitted next is told, after it has asked in vain for as long"),
+    edit("who gives up before it is admitted leaves the queue", ACQUIRE, "self.application.take().and_then(|it| self.room.cancel(&it))", "self.application.take().and(None)", &[ROOM_TESTS]),
+
+    edit("after one has given up no more wait than are served in time", ADMISSION, "self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);", "let _ = waiters;", ADMISSION_TESTS),
+    edit("a quarter fewer wait after one has given up", ADMISSION, "(LEFT * self.places.min(waiters as f64))", "(LEFT * self.places)", ADMISSION_TESTS),
+    edit("one waits in the queue at least", ADMISSION, ".max(1.0);", ".max(0.0);", ADMISSION_TESTS),
+    edit("more wait in the queue after grants", ADMISSION, "        self.places += 1.0 / self.places;\n", "", ADMISSION_TESTS),
+    edit("newcomers come after those who wait to be admitted", ADMISSION, "self.queue.is_empty() && self.has_place(waiters)", "self.has_place(waiters)", ADMISSION_TESTS),
+    edit("calls without a bound are expected to be given up as others were", ADMISSION, "            (None, Some((least, most))) => {", "            (None, Some((least, most))) if least > most => {", ADMISSION_TESTS),
+    edit("who is about to give up is not taken for one that waits on", ADMISSION, "most.max(least + least / 2)", "most", &["--lib admission", "--lib simulation::overload"]),
+    edit("who gives up too soon is passed over", ADMISSION_QUEUE, "GivesUp::At(time) if time.since(now) <= service => {", "GivesUp::At(time) if time.since(now) < service * 0 => {", ADMISSION_TESTS),
+    edit("who is expected to give up too soon is passed over", ADMISSION_QUEUE, "if now < latest && soonest.since(now) <= service => {", "if now < latest && soonest.since(now) < service * 0 => {", ADMISSION_TESTS),
+    edit("who waits on past its time is next", ADMISSION_QUEUE, "if first.key().0 <= now {", "if false {", ADMISSION_TESTS),
+    edit("who waits on past its time is not passed over", ADMISSION_QUEUE, "if now < latest && soonest", "if soonest", ADMISSION_TESTS)
+        .equal("it is the first of those that are passed over, and next"),
+    edit("if nobody can be served who has most time left is tried", ADMISSION_QUEUE, "self.bounded.pop_last()", "self.bounded.pop_first()", ADMISSION_TESTS),
+    edit("whose time is over is not tried", ADMISSION_QUEUE, "if now < time && bounded > expected", "if bounded > expected", ADMISSION_TESTS),
+    edit("who was passed over can leave", ADMISSION_QUEUE, "GivesUp::At(time) => self.bounded.remove(&(time, number)),", "GivesUp::At(_) => None,", ADMISSION_TESTS),
+    edit("an estimate allows for deviations below", ESTIMATE, "mean.saturating_sub(2 * deviation)", "mean", &["--lib estimate"]),
+    edit("how long a grant takes is known", ADMISSION, "        self.service.record(service);\n", "", ADMISSION_TESTS),
+    edit("an estimate is a mean", ESTIMATE, "(mean * 7 + time) / 8", "time", &["--lib estimate"]),
+    edit("an estimate allows for deviations", ESTIMATE, "mean + 4 * deviation", "mean", &["--lib estimate"]),
+
     edit("a grant that comes with the bound counts", ACQUIRE,
         "Verdict::Done(done) => return confirmed(client, done?).await,\n                    Verdict::TooLate(_) => None,",
         "Verdict::Done(_) | Verdict::TooLate(_) => None,", IN_MEMORY)
@@ -133,7 +162,7 @@ pub(super) const EDITS: &[Edit] = &[
         "                    client.store.unsubscribe(&room.channel);\n",
         "", &["--test cluster migration::"]),
 
-    edit("a call that came too late has failed", CLIENT, "            Ok(Answer {\n                reply: Acquired::Late,\n                ..\n            }) => Err(", "            Ok(Answer {\n                reply: Acquired::Full,\n                ..\n            }) => Err(",
+    edit("a call that came too late has failed", CLIENT, "            Ok(Answer {\n                reply: Acquired::Late,", "            Ok(Answer {\n                reply: Acquired::Full,",
         &["--lib client::"]),
     edit("a call outside a runtime is refused", CLIENT,
         "    Handle::try_current().map_err(|_| {", "    Ok(Handle::current()).map_err(|()| {", &["--test cancellation outside_a_runtime"]),
@@ -147,6 +176,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the time in which the machine was suspended counts", CLOCK, "rustix::time::ClockId::Boottime", "rustix::time::ClockId::Monotonic", &["--lib clock::"]),
     edit("a timer is not trusted over a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),
 
+    edit("a call does nothing once its caller has given up", CLOCKS, "Some(until) => until.since(self.clock.now()).min(NOT_AFTER),", "Some(_) => NOT_AFTER,", &["--lib server_clocks"]),
+    edit("a call whose caller has given up is not written", CLOCKS, "(!left.is_zero()).then(|| self.server_time(server).after(left))", "Some(self.server_time(server).after(left))", &["--lib server_clocks"]),
+    edit("only what is answered on their connection tells that calls have run", PENDING, "            _ => WrittenOn::Several,", "            _ => WrittenOn::One(on),", PENDING_TESTS),
+    edit("what was answered on their connection is withdrawn once", WITHDRAWALS, "                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,\n", "", WITHDRAWAL_TESTS),
     edit("an unanswered call may still run", PENDING,
         "!matches!(answer, Err(Failure::Unknown(_) | Failure::Closed))", "{ let _ = answer; true }", &["--lib pending_calls", "--test faults replies::"]),
     edit("a call counts as unanswered once it is written", PENDING,
@@ -316,7 +349,7 @@ pub(super) const EDITS: &[Edit] = &[
         "lapse.is_none_or(|end| end <= record.since)", "true", &[ROOM_TESTS]),
     edit("a record may be gone where nobody waited when the subscription came", ROOM,
         "        if state.waiters.is_empty() {\n            // A turn", "        if false {\n            // A turn", &[ROOM_TESTS]),
-    edit("a room asks for the one whose turn comes first", ROOM, "(waiter.ticket.is_none(), waiter.ticket, **number)", "(waiter.ticket.is_none(), **number)",
+    edit("a room asks for the one whose turn comes first", ROOM, "(waiter.standing.ticket.is_none(), waiter.standing.ticket, **number)", "(waiter.standing.ticket.is_none(), **number)",
         &[ROOM_TESTS]),
     edit("who found the lock free after a missed turn has the others ask", ROOM,
         "let was_missed = about.again && !grant.pushed;", "let was_missed = false;", &[ROOM_TESTS, "--test fairness", "--test faults connections::"]),
@@ -351,11 +384,11 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an owner's other requests need not wait for their turn", ROOM, "if !grant.request.is_owner() {", "if false {", IN_MEMORY),
     edit("who waits when a client is closed leaves nothing", ROOM,
         "        self.keeper\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        // A receiver that is gone has no need", "        // A receiver that is gone has no need", IN_MEMORY),
-    edit("nobody enters a room of a closed client", ROOM, "        self.client.check_open()?;\n        state.waiters", "        state.waiters", &[ROOM_TESTS]),
+    edit("nobody enters a room of a closed client", ROOM, "        self.client.check_open()?;\n        let standing = waiter", "        let standing = waiter", &[ROOM_TESTS]),
     edit("a closed client does not end before a waiter that is being granted the lock", ROOM,
         "        // A closed client keeps running until the keeper knows of the hold, or of the withdrawal.\n        let _running = self.keeper.keep_running();\n", "", KEEPER_TESTS),
     edit("a wait that timed out tells when the lock can be free", ROOM,
-        "        waiter.free_at = Some(free_at);\n",
+        "        state.free_at = Some(free_at);\n",
         "", IN_MEMORY),
     edit("a grant that is read too late costs the client its record", ROOM,
         "            self.client.note_lapse(&self.keys, deadline, lease);\n", "            let _ = lease;\n", &[ROOM_TESTS]),
@@ -378,20 +411,31 @@ pub(super) const EDITS: &[Edit] = &[
         "            self.refuse(waiter, error.clone());\n        }\n        self.call.notify_one();\n",
         "            self.refuse(waiter, error.clone());\n        }\n", &[ROOM_TESTS]),
     edit("who holds as often as it may is told so", ROOM, "                self.fail(about.number, Error::TooManyHolds);\n", "", &["--test reentrance in_memory"]),
+    edit("who waited in the client has its turn by its arrival", ROOM, "waiter.standing.ticket = self.ticket_of(&state, waiter.standing.arrived);", "let _ = self.ticket_of(&state, waiter.standing.arrived);", &[ROOM_TESTS]),
+    edit("who leaves the queue makes room for the next", ROOM, "self.admission.as_mut()?.next(now, waiters)", "self.admission.as_mut()?.next(now, waiters + usize::MAX / 2)", &[ROOM_TESTS]),
+    edit("a wait that is given up in the queue is noticed", ROOM, "        admission.gave_up(waiters);\n", "        let _ = waiters;\n", &[ROOM_TESTS]),
+    edit("a grant in the queue is noticed", ROOM, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &["--lib simulation::overload"]),
+    edit("who waits to be admitted to a room that ends is told", ROOM, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[ROOM_TESTS]),
+    edit("a room that somebody waits for is not left", ROOM, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[ROOM_TESTS, "--lib simulation"]),
+    edit("the call of who is admitted is sent before the release that follows", ROOM, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[ROOM_TESTS])
+        .equal("it is sent as soon as its caller runs; then the lock may have been free for a moment"),
+    edit("who waited in the client comes behind those of its client that came before", ROOM, "ticket = ticket.max(Ticket(before.ticket?.0 + 1));", "let _ = before;", &[ROOM_TESTS]),
+    edit("only a call without a bound tells of others without one", ROOM, "if standing.until.is_none() {", "if true {", &["--lib overload"])
+        .equal("callers of one lock that set bounds give up about when the others do"),
     edit("a room that is attended is not discarded", ROOM,
-        "state.waiters.is_empty() && !state.attended",
-        "state.waiters.is_empty()", &["--lib simulation"]),
+        "state.is_empty() && !state.attended",
+        "state.is_empty()", &["--lib simulation"]),
     edit("a room that the last one quit is left in time", ROOM,
-        "        let waiter = state.waiters.remove(&number)?;\n        self.note_empty(&mut state);\n",
-        "        let waiter = state.waiters.remove(&number)?;\n", &["--lib simulation"]),
+        "            state.empty_since = Some(now);\n",
+        "", &["--lib simulation"]),
     edit("a push whose end nobody can tell is only a reason to ask", ROOM,
         "let Some(deadline) = deadline else {",
         "let Some(deadline) = deadline.or(Some(now.after(grant.request.grant()))) else {", &["--test security", "--lib simulation"]),
     edit("who is queued knows its ticket", ROOM,
-        "        waiter.ticket = contended.ticket;\n",
+        "        waiter.standing.ticket = contended.ticket;\n",
         "", &[ROOM_TESTS]),
     edit("who brings a ticket was queued before", ROOM,
-        "again: question || waiter.ticket.is_some(),",
+        "again: question || waiter.was_queued,",
         "again: question,", &[ROOM_TESTS]),
     edit("all who must ask again are asked for at once", ROOM,
         "        locked(&self.state).agenda.ask_all();\n        self.call.notify_one();\n",

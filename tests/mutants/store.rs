@@ -17,6 +17,7 @@ const ROUNDS: &str = "src/store/redis/replication.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
 const SLOTS: &str = "src/store/redis/cluster/slots.rs";
 const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
+const WINDOW: &str = "src/store/pipeline/window.rs";
 const WATCH: &str = "src/store/redis/cluster/watch.rs";
 
 const CALLS: &[&str] = &["--lib calls"];
@@ -25,6 +26,7 @@ const CONNECTIONS: &[&str] = &["--lib connections"];
 const FAILURES: &[&str] = &["--lib failure"];
 const MIGRATION: &[&str] = &["--test cluster migration::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
+const WINDOW_TESTS: &[&str] = &["--lib window"];
 const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 
 #[rustfmt::skip]
@@ -84,14 +86,24 @@ pub(super) const EDITS: &[Edit] = &[
         "Gate::Open(_) if self.has_heard_since(since) => None,", "Gate::Open(_) if !state.reloading => None,", PIPELINE_TESTS),
     edit("who waits for room waits for the scripts too", BACKLOG,
         "        if state.reloading {\n            return;\n        }\n        let wire", "        let wire", &["--lib pipeline::", "--lib flood"]),
-    edit("of those who wait no more go than there is room for", BACKLOG, "next.key().priority != Priority::Keep && !self.in_flight.has_room()", "false", &["--lib pipeline::", "--lib flood"]),
-    edit("what keeps a hold goes out with a connection however many ask", BACKLOG, "next.key().priority != Priority::Keep && ", "", PIPELINE_TESTS),
-    edit("a call whose caller is gone leaves the backlog", BACKLOG, "let left = self.pipeline.state().backlog.remove(&self.place);", "let left = ();", PIPELINE_TESTS),
+    edit("of those who wait no more go than there is room for", BACKLOG, "first.key().0 == Priority::Keep || in_flight.has_room()", "true", &["--lib pipeline::", "--lib flood"]),
+    edit("what keeps a hold goes out with a connection however many ask", BACKLOG, "first.key().0 == Priority::Keep || ", "", PIPELINE_TESTS),
+    edit("a call whose caller is gone leaves the backlog", BACKLOG, "let left = self.pipeline.state().backlog.remove(self.place);", "let left = ();", PIPELINE_TESTS),
     edit("there is one mark at a time", BACKLOG, "            || state.marking\n", "", PIPELINE_TESTS)
         .equal("more PINGs than are needed"),
 
-    edit("a flood of acquires is sent as others are answered", IN_FLIGHT, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < self.room", "true", PIPELINE_TESTS),
-    edit("an answer of before says nothing of what was sent since", IN_FLIGHT, "self.answered.fetch_max(count, Ordering::SeqCst)", "self.answered.swap(count, Ordering::SeqCst)", &["--lib pipeline::", "--lib flood"]),
+    edit("a flood of acquires is sent as others are answered", IN_FLIGHT, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < window.size()", "true", PIPELINE_TESTS),
+    edit("a call that nobody waits for any more fails", BACKLOG, "while let Some(expired) = state.backlog.asks.expired(self.clock.now()) {", "while let Some(expired) = None::<Waiting<W>> {", PIPELINE_TESTS),
+    edit("asks wait for room too", BACKLOG, "self.asks.is_empty() || !in_flight.has_room()", "self.asks.is_empty()", PIPELINE_TESTS),
+    edit("asks go by how long an answer takes", BACKLOG, "self.asks.next(now, in_flight.latency())", "self.asks.next(now, in_flight.latency() * 0)", PIPELINE_TESTS),
+    edit("who waits for room is remembered", IN_FLIGHT, "            self.is_waited_for.store(true, Ordering::SeqCst);\n", "", PIPELINE_TESTS),
+    edit("fewer are in flight at a server that is behind", WINDOW, "(at_work + queued).clamp", "(at_work.max(self.size) + queued).clamp", WINDOW_TESTS),
+    edit("a far server has many in flight", WINDOW, "QUEUED.max(self.size / QUEUED_SHARE)", "QUEUED", WINDOW_TESTS),
+    edit("the least latency is looked for anew", WINDOW, "None if now.since(self.since) >= LEAST_KEPT => {", "None if false => {", WINDOW_TESTS),
+    edit("few are in flight while the least latency is looked for", WINDOW, "                self.size = FEWEST.min(self.most);\n", "", WINDOW_TESTS),
+    edit("what was in flight before does not count as few", WINDOW, "Some(probe) if probe.is_empty => self.size", "Some(probe) if true => self.size", WINDOW_TESTS),
+    edit("as many may be in flight while nobody waits for room", WINDOW, "if round.was_full {", "if true {", WINDOW_TESTS),
+    edit("an answer of before says nothing of what was sent since", IN_FLIGHT, "self.answered.fetch_max(count, Ordering::SeqCst);", "self.answered.store(count, Ordering::SeqCst);", &["--lib pipeline::", "--lib flood"]),
 
     edit("the scripts are loaded once for all that met their absence", RELOAD, "state.reloading || state.reloads != reloads_when_sent", "state.reloading", &["--lib pipeline::", "--lib flood", "--lib calls"]),
     edit("who met forgotten scripts takes its place before anybody goes", RELOAD,

@@ -1,10 +1,13 @@
 //! Calls that wait in the pipeline: for a connection, for the scripts, or for room among those in flight.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
 
+use super::in_flight::InFlight;
 use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
+use crate::admission_queue::{AdmissionQueue, GivesUp};
 use crate::clock::Tick;
 use crate::store::Failure;
 
@@ -13,6 +16,65 @@ use crate::store::Failure;
 pub(super) struct Place {
     pub(super) priority: Priority,
     pub(super) entered: u64,
+    pub(super) gives_up: GivesUp,
+}
+
+/// All that wait.
+pub(super) struct Backlog<W: Wire> {
+    /// Those that keep a hold, or end one.
+    urgent: BTreeMap<(Priority, u64), Waiting<W>>,
+    /// Those that ask for a lock.
+    asks: AdmissionQueue<Waiting<W>>,
+}
+
+impl<W: Wire> Default for Backlog<W> {
+    fn default() -> Backlog<W> {
+        Backlog {
+            urgent: BTreeMap::new(),
+            asks: AdmissionQueue::default(),
+        }
+    }
+}
+
+impl<W: Wire> Backlog<W> {
+    fn insert(&mut self, place: Place, waiting: Waiting<W>) {
+        match place.priority {
+            Priority::Ask => self.asks.push(place.entered, place.gives_up, waiting),
+            urgent => drop(self.urgent.insert((urgent, place.entered), waiting)),
+        }
+    }
+
+    fn remove(&mut self, place: Place) -> Option<Waiting<W>> {
+        match place.priority {
+            Priority::Ask => self.asks.remove(place.entered, place.gives_up),
+            urgent => self.urgent.remove(&(urgent, place.entered)),
+        }
+    }
+
+    /// Takes out the next one that can be sent.
+    fn next(&mut self, now: Tick, in_flight: &InFlight) -> Option<Waiting<W>> {
+        if let Some(first) = self.urgent.first_entry() {
+            let can_go = first.key().0 == Priority::Keep || in_flight.has_room();
+            return can_go.then(|| first.remove());
+        }
+        if self.asks.is_empty() || !in_flight.has_room() {
+            return None;
+        }
+        self.asks.next(now, in_flight.latency())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.asks.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.urgent.len() + self.asks.len()
+    }
+
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = Waiting<W>> {
+        self.urgent.into_values().chain(self.asks.into_items())
+    }
 }
 
 /// A call that waits, and how its caller is told that it was sent.
@@ -66,7 +128,7 @@ impl<W: Wire> Resumed<W> {
 
 impl<W: Wire> Drop for Resumed<W> {
     fn drop(&mut self) {
-        let left = self.pipeline.state().backlog.remove(&self.place);
+        let left = self.pipeline.state().backlog.remove(self.place);
         // Not under the lock, which what it drops may take.
         drop(left);
     }
@@ -92,13 +154,19 @@ impl<W: Wire> Pipeline<W> {
             return;
         }
         let wire = wire.clone();
-        while let Some(next) = state.backlog.first_entry() {
-            if next.key().priority != Priority::Keep && !self.in_flight.has_room() {
-                break;
-            }
-            let Waiting { command, resume } = next.remove();
+        self.in_flight.resume();
+        while let Some(next) = state.backlog.next(self.clock.now(), &self.in_flight) {
+            let Waiting { command, resume } = next;
             // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
             drop(resume.send(self.send(&state, &wire, command)));
+        }
+        while let Some(expired) = state.backlog.asks.expired(self.clock.now()) {
+            // Others may wait for the outcome still.
+            drop(
+                expired
+                    .resume
+                    .send(Err(not_executed("given up before it was sent"))),
+            );
         }
         self.mark(state);
     }

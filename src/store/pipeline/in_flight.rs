@@ -3,18 +3,24 @@
 //! A server answers the calls of a connection in their order. So an answer says that all calls before it are
 //! answered too, also those whose callers have not read that, or are gone.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use super::window::Window;
+use crate::client::locked;
+use crate::clock::Tick;
 use crate::outstanding::{Outstanding, Token};
 
-/// How many calls that can wait may be in flight before the next one waits: what a server does in some 50 ms,
+/// How many calls that can wait may be in flight before the next one waits, at most: what a server does in some 50 ms,
 /// so that one on the other side of the world has always enough to do, and what does not wait comes soon.
 pub(crate) const ROOM: u32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct InFlight {
-    room: u64,
+    window: Mutex<Window>,
+    /// A call waits for room.
+    is_waited_for: AtomicBool,
     /// Calls whose callers wait for the answer.
     awaited: Arc<Outstanding>,
     /// How many of those that can wait were sent so far.
@@ -26,7 +32,8 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) fn new(room: u32) -> InFlight {
         InFlight {
-            room: room.into(),
+            window: Mutex::new(Window::new(room.into())),
+            is_waited_for: AtomicBool::new(false),
             awaited: Arc::default(),
             sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -41,13 +48,22 @@ impl InFlight {
         (number, Outstanding::begin(&self.awaited))
     }
 
-    /// So many are answered. Returns whether it is time to send more.
-    pub(super) fn answered(&self, count: u64) -> bool {
-        let before = self.answered.fetch_max(count, Ordering::SeqCst);
+    /// So many are answered, the last of them after that time. Returns whether it is time to send more.
+    pub(super) fn answered(&self, count: u64, now: Tick, latency: Duration) -> bool {
+        self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
+        let size = {
+            let mut window = self.window();
+            window.answered(count, sent, now, latency);
+            window.size()
+        };
         // Half of them at a time: each time costs something.
-        let few = self.room / 2;
-        sent.saturating_sub(before) > few && sent.saturating_sub(count) <= few
+        self.is_waited_for.load(Ordering::SeqCst) && sent.saturating_sub(count) <= size / 2
+    }
+
+    /// Those that wait for room have it now, as far as there is some.
+    pub(super) fn resume(&self) {
+        self.is_waited_for.store(false, Ordering::SeqCst);
     }
 
     /// The connection is another one, on which none is in flight.
@@ -56,12 +72,29 @@ impl InFlight {
             .store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
+    /// Whether another call can be sent. If not, one waits for that.
     pub(super) fn has_room(&self) -> bool {
-        self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < self.room
+        let mut window = self.window();
+        let has_room =
+            self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < window.size();
+        if !has_room {
+            window.is_full();
+            self.is_waited_for.store(true, Ordering::SeqCst);
+        }
+        has_room
+    }
+
+    /// Most calls are answered after no more than that.
+    pub(super) fn latency(&self) -> Duration {
+        self.window().latency()
     }
 
     /// Waits until no caller waits for an answer.
     pub(super) async fn none(&self) {
         self.awaited.none().await;
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        locked(&self.window)
     }
 }

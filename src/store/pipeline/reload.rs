@@ -39,7 +39,7 @@ impl<W: Wire> Pipeline<W> {
         state.reloads += 1;
         match result {
             Err(failure) if state.generation == generation => {
-                for waiting in std::mem::take(&mut state.backlog).into_values() {
+                for waiting in std::mem::take(&mut state.backlog).into_waiting() {
                     let _ = waiting.resume.send(Err(failure.clone()));
                 }
             }

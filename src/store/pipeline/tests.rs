@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Named {
     name: String,
     priority: Priority,
+    gives_up: GivesUp,
     given_up: Arc<AtomicBool>,
 }
 
@@ -24,7 +25,11 @@ impl Command for Named {
         self.priority
     }
 
-    fn prepare(self, _: ServerId) -> Option<Named> {
+    fn gives_up(&self) -> GivesUp {
+        self.gives_up
+    }
+
+    fn prepare(self, _: ConnectionId) -> Option<Named> {
         (!self.given_up.load(Ordering::Relaxed)).then_some(self)
     }
 }
@@ -111,6 +116,7 @@ fn named(name: &str, priority: Priority) -> Named {
     Named {
         name: name.to_owned(),
         priority,
+        gives_up: GivesUp::Unknown,
         given_up: Arc::default(),
     }
 }
@@ -209,6 +215,53 @@ async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_re
     scene.wire.answer().await;
     assert_eq!(waits.await.unwrap().unwrap().value, "waits");
     drop(unread);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_before_an_answer_can_come_lets_others_go_first() {
+    let scene = Scene::open();
+    let latency = Duration::from_millis(100);
+    let _full = scene.fill().await;
+    sleep(latency).await;
+    let before = scene.wire.written().len();
+    for (name, patience) in [
+        ("soon", latency / 2),
+        ("sooner", latency / 3),
+        ("late", 3 * latency),
+    ] {
+        let gives_up = GivesUp::At(scene.pipeline.clock().now().after(patience));
+        drop(
+            scene
+                .call(Named {
+                    gives_up,
+                    ..named(name, Priority::Ask)
+                })
+                .await,
+        );
+    }
+    drop(scene.ask("whenever").await);
+    scene.wire.answer().await;
+    assert_eq!(
+        scene.wire.written()[before..],
+        ["late", "whenever", "soon", "sooner"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_longer_than_its_caller_fails() {
+    let scene = Scene::open();
+    let _full = scene.fill().await;
+    let gives_up = GivesUp::At(scene.pipeline.clock().now().after(PATIENCE / 2));
+    let outcome = scene
+        .call(Named {
+            gives_up,
+            ..named("a", Priority::Ask)
+        })
+        .await;
+    sleep(PATIENCE / 2).await;
+    scene.wire.answer().await;
+    assert!(outcome.is_finished(), "it waits for ever");
+    assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,11 +15,12 @@ use futures_util::future::try_join_all;
 
 use super::connection::echoes;
 use super::failure;
+use crate::admission_queue::GivesUp;
 use crate::lease::millis;
 use crate::options::Durability;
 use crate::script::{Invocation, Script};
 use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
-use crate::store::{Failure, ServerId};
+use crate::store::{ConnectionId, Failure};
 
 #[derive(Debug)]
 pub(super) struct Command {
@@ -121,9 +122,16 @@ impl pipeline::Command for Command {
         self.priority
     }
 
-    fn prepare(self, to: ServerId) -> Option<Command> {
+    fn gives_up(&self) -> GivesUp {
+        match &self.words {
+            Words::Script(invocation) => invocation.gives_up(),
+            Words::Plain(..) => GivesUp::Unknown,
+        }
+    }
+
+    fn prepare(self, on: ConnectionId) -> Option<Command> {
         let words = match self.words {
-            Words::Script(invocation) => Words::Script(invocation.stamped(to)?),
+            Words::Script(invocation) => Words::Script(invocation.stamped(on)?),
             plain @ Words::Plain(..) => plain,
         };
         Some(Command { words, ..self })

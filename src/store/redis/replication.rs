@@ -100,13 +100,13 @@ impl Replication {
         let entrants = self.entrants.clone();
         Box::pin(async move {
             let since = Instant::now();
-            let (answer, generation) = execute(&lane, call, manner).await?;
+            let answer = execute(&lane, call, manner).await?;
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }
             let (got, told) = oneshot::channel();
             let entrant = Entrant {
-                generation,
+                generation: answer.on.number,
                 since,
                 until: since + within,
                 got,

@@ -7,7 +7,7 @@ use super::super::lock::{Channels, Now};
 use super::super::rules::Rules;
 use crate::script::Operation;
 use crate::store::{
-    Acquire, Acquired, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed, ServerId,
+    Acquire, Acquired, ConnectionId, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed,
     SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 
@@ -51,7 +51,7 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
 
 impl Modelled for Acquire {
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
-        let not_after = self.not_after.written(ServerId::default()).expect("a time");
+        let not_after = self.not_after.written(ConnectionId::default()).expect("a time");
         let mut acquired = rules.acquire(self, not_after, now, wires);
         if let Acquired::Contended(contended) = &mut acquired {
             contended.denied = wires.denied;

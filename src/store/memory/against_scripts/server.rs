@@ -9,7 +9,7 @@ use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
 use crate::key::{ClientId, Keys};
 use crate::script::{self, Invocation};
-use crate::store::ServerId;
+use crate::store::ConnectionId;
 use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
@@ -287,7 +287,7 @@ impl Scripts {
 
     fn parts(&self, invocation: Invocation, now_us: u64) -> Vec<String> {
         let invocation = invocation
-            .stamped(ServerId::default())
+            .stamped(ConnectionId::default())
             .expect("it is not given up");
         let (keys, args) = invocation.keys_and_args();
         let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());

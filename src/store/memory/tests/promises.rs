@@ -9,9 +9,9 @@ use crate::lease::{Fence, ServerTime, Ticket};
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
-    Withdraw,
+    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Push, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Withdraw,
 };
 
 const LEASE_MS: u64 = 30_000;
@@ -112,7 +112,7 @@ impl World {
     fn run(&mut self, call: &Acquire) -> Acquired {
         // No two calls of a test have one time, as on a server.
         self.now_us += 1;
-        let not_after = call.not_after.written(ServerId::default()).unwrap();
+        let not_after = call.not_after.written(ConnectionId::default()).unwrap();
         self.rules.acquire(call, not_after, self.now(), &mut self.wires)
     }
 

@@ -1,0 +1,332 @@
+//! A client process: tasks that take locks again and again, hold them for no time, and give up when their patience is
+//! over; and a bystander, who wants another lock now and then.
+
+use std::io::BufRead;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use fairlock::spin::SpinLock;
+use fairlock::{Lock, LockManager};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+use crate::quantile::quantile;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Strategy {
+    Spin,
+    Fairlock,
+}
+
+/// How a caller gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    /// By `acquire_timeout`
+    Bound,
+    /// By `tokio::time::timeout`, which drops the call
+    Drop,
+}
+
+/// The load.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Load {
+    /// Tasks of all processes together
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) tasks: usize,
+    /// Locks
+    #[arg(long, default_value_t = 10)]
+    pub(crate) locks: usize,
+    /// Client processes
+    #[arg(long, default_value_t = 1)]
+    pub(crate) processes: usize,
+    /// How callers give up
+    #[arg(long, value_enum, default_value_t = Way::Bound)]
+    pub(crate) way: Way,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    #[arg(long)]
+    url: String,
+    #[arg(long, value_enum)]
+    strategy: Strategy,
+    #[arg(long)]
+    patience_ms: u64,
+    #[arg(long)]
+    seconds: usize,
+}
+
+/// What a process has seen, or several.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Acquired in each second.
+    pub(crate) acquired: Vec<u64>,
+    pub(crate) gave_up: u64,
+    /// Memory at the end of the warm-up of nothing, and at most, in MiB.
+    pub(crate) memory: (f64, f64),
+    /// How long `close` took.
+    pub(crate) close: Duration,
+    /// How many releases it left unconfirmed.
+    pub(crate) unconfirmed: u64,
+    /// The bystander's waits in ms: 99 of 100 were no longer, and the longest.
+    pub(crate) bystander: (f64, f64),
+}
+
+impl Load {
+    /// Starts the processes, which go as soon as all of them are ready, and returns what they have seen.
+    pub(crate) async fn run(
+        &self,
+        url: &str,
+        strategy: Strategy,
+        patience: Duration,
+        seconds: usize,
+        meanwhile: impl AsyncFnOnce(),
+    ) -> Outcome<Seen> {
+        let mut processes = Vec::new();
+        for _ in 0..self.processes {
+            processes.push(self.start(url, strategy, patience, seconds)?);
+        }
+        for process in &mut processes {
+            let stdout = process.stdout.as_mut().ok_or("no stdout")?;
+            stdout.read_exact(&mut [0; 6]).await?;
+        }
+        for process in &mut processes {
+            process.stdin.take().ok_or("no stdin")?.write_all(b"go\n").await?;
+        }
+        meanwhile().await;
+        let mut all = Seen {
+            acquired: vec![0; seconds],
+            ..Seen::default()
+        };
+        for process in processes {
+            let output = process.wait_with_output().await?;
+            if !output.status.success() {
+                return Err(format!("a client process ended with {}", output.status).into());
+            }
+            all.add(&Seen::read(&String::from_utf8(output.stdout)?)?);
+        }
+        Ok(all)
+    }
+
+    fn start(&self, url: &str, strategy: Strategy, patience: Duration, seconds: usize) -> Outcome<Child> {
+        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            value()
+                .map(|value| value.get_name().to_owned())
+                .unwrap_or_default()
+        };
+        let process = Command::new(std::env::current_exe()?)
+            .args(["--bench", "part", "--url", url])
+            .args(["--strategy", &name(&|| strategy.to_possible_value())])
+            .args(["--way", &name(&|| self.way.to_possible_value())])
+            .args(["--tasks", &(self.tasks / self.processes).to_string()])
+            .args(["--locks", &self.locks.to_string()])
+            .args(["--patience-ms", &patience.as_millis().to_string()])
+            .args(["--seconds", &seconds.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(process)
+    }
+}
+
+impl Seen {
+    /// Per second, over all of them but the first, in which everything starts.
+    pub(crate) fn rate(&self) -> f64 {
+        let seconds = &self.acquired[1.min(self.acquired.len() - 1)..];
+        seconds.iter().sum::<u64>() as f64 / seconds.len() as f64
+    }
+
+    fn add(&mut self, other: &Seen) {
+        for (sum, acquired) in self.acquired.iter_mut().zip(&other.acquired) {
+            *sum += acquired;
+        }
+        self.gave_up += other.gave_up;
+        self.memory = (
+            self.memory.0.max(other.memory.0),
+            self.memory.1.max(other.memory.1),
+        );
+        self.close = self.close.max(other.close);
+        self.unconfirmed += other.unconfirmed;
+        self.bystander = (
+            self.bystander.0.max(other.bystander.0),
+            self.bystander.1.max(other.bystander.1),
+        );
+    }
+
+    fn write(&self) -> String {
+        let Seen {
+            acquired,
+            gave_up,
+            memory,
+            close,
+            unconfirmed,
+            bystander,
+        } = self;
+        let acquired: Vec<String> = acquired.iter().map(u64::to_string).collect();
+        format!(
+            "{} {gave_up} {} {} {} {unconfirmed} {} {}",
+            acquired.join(","),
+            memory.0,
+            memory.1,
+            close.as_secs_f64(),
+            bystander.0,
+            bystander.1
+        )
+    }
+
+    fn read(line: &str) -> Outcome<Seen> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [acquired, gave_up, before, most, close, unconfirmed, p99, longest] = words[..] else {
+            return Err(format!("a client process said {line:?}").into());
+        };
+        Ok(Seen {
+            acquired: acquired.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            gave_up: gave_up.parse()?,
+            memory: (before.parse()?, most.parse()?),
+            close: Duration::from_secs_f64(close.parse()?),
+            unconfirmed: unconfirmed.parse()?,
+            bystander: (p99.parse()?, longest.parse()?),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Counts {
+    started: Instant,
+    acquired: Vec<AtomicU64>,
+    gave_up: AtomicU64,
+}
+
+impl Counts {
+    fn is_over(&self) -> bool {
+        self.started.elapsed().as_secs() >= self.acquired.len() as u64
+    }
+
+    fn acquired(&self) {
+        #[expect(clippy::cast_possible_truncation, reason = "seconds of a bench")]
+        let second = self.started.elapsed().as_secs() as usize;
+        if let Some(count) = self.acquired.get(second) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn gave_up(&self) {
+        self.gave_up.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
+    let locks = LockManager::connect(&arguments.url).await?;
+    let before = memory()?;
+    println!("ready");
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    let counts = Arc::new(Counts {
+        started: Instant::now(),
+        acquired: (0..arguments.seconds).map(|_| AtomicU64::new(0)).collect(),
+        gave_up: AtomicU64::new(0),
+    });
+    let patience = Duration::from_millis(arguments.patience_ms);
+    let mut tasks = JoinSet::new();
+    for task in 0..arguments.load.tasks {
+        let name = format!("overload:{}", task % arguments.load.locks);
+        let counts = Arc::clone(&counts);
+        match arguments.strategy {
+            Strategy::Spin => tasks.spawn(spin(SpinLock::new(&locks, name), patience, counts)),
+            Strategy::Fairlock => {
+                tasks.spawn(contend(locks.lock(name), patience, arguments.load.way, counts))
+            }
+        };
+    }
+    let bystander = tokio::spawn(stand_by(locks.lock("bystander"), Arc::clone(&counts)));
+    let mut most = before;
+    while !counts.is_over() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        most = most.max(memory()?);
+    }
+    let mut waits = bystander.await?;
+    let closing = Instant::now();
+    let unconfirmed = match locks.close().await {
+        Ok(()) => 0,
+        Err(unreleased) => unreleased.unconfirmed() as u64,
+    };
+    let seen = Seen {
+        acquired: counts
+            .acquired
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect(),
+        gave_up: counts.gave_up.load(Ordering::Relaxed),
+        memory: (before, most),
+        close: closing.elapsed(),
+        unconfirmed,
+        bystander: (quantile(&mut waits, 0.99), quantile(&mut waits, 1.0)),
+    };
+    println!("{}", seen.write());
+    Ok(())
+}
+
+async fn contend(lock: Lock, patience: Duration, way: Way, counts: Arc<Counts>) {
+    while !counts.is_over() {
+        let acquired = match way {
+            Way::Bound => lock.acquire_timeout(patience).await,
+            Way::Drop => match tokio::time::timeout(patience, lock.acquire()).await {
+                Ok(acquired) => acquired,
+                Err(_) => {
+                    counts.gave_up();
+                    continue;
+                }
+            },
+        };
+        match acquired {
+            Ok(guard) => {
+                counts.acquired();
+                let _ = guard.release().await;
+            }
+            Err(_) => counts.gave_up(),
+        }
+    }
+}
+
+async fn spin(lock: SpinLock, patience: Duration, counts: Arc<Counts>) {
+    while !counts.is_over() {
+        match lock.try_lock(patience, Duration::from_secs(30)).await {
+            Ok(true) => {
+                counts.acquired();
+                let _ = lock.unlock().await;
+            }
+            _ => counts.gave_up(),
+        }
+    }
+}
+
+/// How long each of the acquires of another lock took, in ms.
+async fn stand_by(lock: Lock, counts: Arc<Counts>) -> Vec<f64> {
+    let mut waits = Vec::new();
+    while !counts.is_over() {
+        let asked = Instant::now();
+        if let Ok(guard) = lock.acquire_timeout(Duration::from_secs(10)).await {
+            waits.push(asked.elapsed().as_secs_f64() * 1000.0);
+            let _ = guard.release().await;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    waits
+}
+
+/// What this process has in RAM, in MiB.
+fn memory() -> Outcome<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or("no VmRSS")?;
+    Ok(kilobytes.parse::<f64>()? / 1024.0)
+}

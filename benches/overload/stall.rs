@@ -1,0 +1,75 @@
+//! Goodput second by second, while the server stands still for a moment and the load goes on.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::part::{Load, Strategy};
+use crate::support::Server;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    /// For how long a caller waits before it gives up
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 60, 20])]
+    patience_ms: Vec<u64>,
+    /// When the server stands still
+    #[arg(long, default_value_t = 4)]
+    at: usize,
+    /// For how many seconds it does
+    #[arg(long, default_value_t = 1)]
+    stall: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 12)]
+    seconds: usize,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
+    let (load, at, stall) = (&arguments.load, arguments.at, arguments.stall);
+    println!(
+        "{} tasks on {} locks, {} client processes; callers give up by {:?}; the server stands still from second {at} to {}",
+        load.tasks,
+        load.locks,
+        load.processes,
+        load.way,
+        at + stall
+    );
+    for &patience_ms in &arguments.patience_ms {
+        let server = Server::start().await;
+        let stalls = async || {
+            tokio::time::sleep(Duration::from_secs(at as u64)).await;
+            server.pause();
+            tokio::time::sleep(Duration::from_secs(stall as u64)).await;
+            server.resume();
+        };
+        let patience = Duration::from_millis(patience_ms);
+        let seen = load
+            .run(
+                &server.url(),
+                Strategy::Fairlock,
+                patience,
+                arguments.seconds,
+                stalls,
+            )
+            .await?;
+        let before = seen.acquired[1..at].iter().sum::<u64>() as f64 / (at - 1) as f64;
+        let back = seen.acquired[at + stall..]
+            .iter()
+            .position(|&acquired| acquired as f64 >= 0.9 * before);
+        println!(
+            "patience {patience_ms} ms: {} MiB more at most, close {:.0} ms, {} unconfirmed; back at 0.9 of before {}",
+            (seen.memory.1 - seen.memory.0).round(),
+            seen.close.as_secs_f64() * 1000.0,
+            seen.unconfirmed,
+            match back {
+                Some(seconds) => format!("in second {} after the stall", seconds + 1),
+                None => "never".to_owned(),
+            }
+        );
+        let seconds: Vec<String> = seen.acquired.iter().map(u64::to_string).collect();
+        println!("    acquired in each second: {}", seconds.join(" "));
+    }
+    Ok(())
+}

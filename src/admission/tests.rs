@@ -1,0 +1,99 @@
+//! Who is admitted at once, who waits, and who is next.
+
+use super::GivesUp::{At, Unknown};
+use super::*;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn at(time: u64) -> Tick {
+    Tick::ZERO.after(ms(time))
+}
+
+/// One with so many places, for which these wait.
+fn admission(places: u32, waiting: &[GivesUp]) -> (Admission<usize>, Vec<Place>) {
+    let mut admission = Admission {
+        places: places.into(),
+        ..Admission::default()
+    };
+    let waiting = waiting.iter().enumerate();
+    let waits = waiting
+        .map(|(number, gives_up)| admission.wait(*gives_up, number))
+        .collect();
+    (admission, waits)
+}
+
+#[test]
+fn all_are_admitted_as_long_as_nobody_gives_up() {
+    let mut admission = Admission::<()>::default();
+    for waiters in 0..10_000 {
+        assert!(admission.is_open(waiters));
+        admission.granted(ms(1));
+    }
+}
+
+#[test]
+fn after_one_has_given_up_there_are_a_quarter_fewer_and_one_at_least() {
+    let mut admission = Admission::<()>::default();
+    admission.gave_up(100);
+    assert!(admission.is_open(74) && !admission.is_open(75));
+    for _ in 0..100 {
+        admission.gave_up(75);
+    }
+    assert!(admission.is_open(0) && !admission.is_open(1));
+}
+
+#[test]
+fn there_is_one_place_more_after_as_many_grants_as_there_are_places() {
+    let (mut admission, _) = admission(10, &[]);
+    for _ in 0..11 {
+        assert!(!admission.is_open(10));
+        admission.granted(ms(1));
+    }
+    assert!(admission.is_open(10) && !admission.is_open(11));
+}
+
+#[test]
+fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
+    let (mut admission, _) = admission(2, &[Unknown, Unknown]);
+    assert_eq!(admission.next(Tick::ZERO, 2), None);
+    assert!(!admission.is_open(0));
+    assert_eq!(admission.next(Tick::ZERO, 1), Some(0));
+    assert_eq!(admission.next(Tick::ZERO, 1), Some(1));
+    assert_eq!(admission.next(Tick::ZERO, 1), None);
+    assert!(admission.is_empty() && admission.is_open(1));
+}
+
+#[test]
+fn who_gives_up_before_it_is_admitted_is_gone() {
+    let (mut admission, waits) = admission(1, &[Unknown, At(at(5)), At(at(5))]);
+    assert_eq!(admission.remove(waits[1]), Some(1));
+    assert_eq!(admission.next(Tick::ZERO, 0), Some(0));
+    assert_eq!(admission.remove(waits[0]), None, "it was admitted");
+    assert_eq!(admission.drain().collect::<Vec<_>>(), [2]);
+    assert!(admission.is_empty());
+}
+
+#[test]
+fn who_gives_up_sooner_than_a_grant_takes_is_passed_over() {
+    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500)), Unknown]);
+    // A grant takes up to 60 ms, as far as is known.
+    admission.granted(ms(20));
+    let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
+    assert_eq!(next.collect::<Vec<_>>(), [1, 2, 0]);
+}
+
+#[test]
+fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
+    let mut admission = Admission::<()>::default();
+    assert_eq!(admission.gives_up(Tick::ZERO, None), Unknown);
+    for _ in 0..100 {
+        admission.lost_patience(ms(50));
+    }
+    assert_eq!(
+        admission.gives_up(Tick::ZERO, None),
+        GivesUp::Between(at(50), at(75))
+    );
+    assert_eq!(admission.gives_up(Tick::ZERO, Some(at(7))), At(at(7)));
+}

@@ -1,0 +1,132 @@
+//! Callers who give up, more of them than can be served in time: what is still served, and what piles up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::faults::World;
+use super::plan::Plan;
+use super::run::{name, on_simulated_time};
+use crate::options::ManagerOptions;
+use crate::store::pipeline::ROOM;
+use crate::{Error, LockGuard, LockManager};
+
+/// For how long each task goes on.
+const LASTS: Duration = Duration::from_secs(3);
+/// For how long each hold lasts.
+const HELD: Duration = Duration::from_millis(1);
+
+/// How a caller gives up.
+#[derive(Clone, Copy)]
+enum Way {
+    Bound,
+    Drop,
+}
+
+/// What became of a crowd.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Grants in the second half.
+    served: u64,
+    /// The most that was to be taken back from the server at any time.
+    pending: usize,
+}
+
+/// Tasks that take a lock each, again and again, with that much patience.
+fn crowd(plan: &Plan, way: Way, patience: Duration) -> Seen {
+    let mut rng = Rng::with_seed(1);
+    on_simulated_time(async {
+        let world = World::of(plan, &mut rng).await;
+        let served = Arc::new(AtomicU64::new(0));
+        let end = Instant::now() + LASTS;
+        for peer in &world.peers {
+            for task in 0..plan.tasks {
+                let (manager, served) = (peer.manager.clone(), Arc::clone(&served));
+                let locks = plan.locks;
+                drop(peer.process.spawn(async move {
+                    while Instant::now() < end {
+                        if let Some(guard) = acquire(&manager, task % locks, way, patience).await {
+                            if Instant::now() > end - LASTS / 2 {
+                                served.fetch_add(1, Ordering::Relaxed);
+                            }
+                            sleep(HELD).await;
+                            // The lease is a long one.
+                            guard.release().await.expect("nothing goes wrong");
+                        }
+                    }
+                }));
+            }
+        }
+        let mut seen = Seen::default();
+        while Instant::now() < end {
+            sleep(Duration::from_millis(10)).await;
+            let pending = world
+                .peers
+                .iter()
+                .map(|peer| peer.manager.service().keeper().pending());
+            seen.pending = seen.pending.max(pending.max().unwrap_or_default());
+        }
+        sleep(2 * patience).await;
+        for peer in &world.peers {
+            timeout(Duration::from_secs(1), peer.manager.close())
+                .await
+                .expect("in time")
+                .expect("all confirmed");
+        }
+        assert_eq!(world.server.store.queued(), 0, "something is left in a queue");
+        world.end();
+        seen.served = served.load(Ordering::Relaxed);
+        seen
+    })
+}
+
+async fn acquire(manager: &LockManager, lock: usize, way: Way, patience: Duration) -> Option<LockGuard> {
+    let lock = manager.lock(name(lock));
+    let acquired = match way {
+        Way::Bound => lock.acquire_timeout(patience).await,
+        Way::Drop => timeout(patience, lock.acquire()).await.ok()?,
+    };
+    match acquired {
+        Ok(guard) => Some(guard),
+        Err(Error::Timeout { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
+    let mut rng = Rng::with_seed(7);
+    Plan {
+        clients,
+        tasks,
+        locks,
+        options: ManagerOptions::default(),
+        latency: Duration::from_micros(200),
+        room: ROOM,
+        ..Plan::draw(&mut rng).without_faults()
+    }
+}
+
+#[test]
+fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
+    // With several clients each has one waiter in the queue at least, and patience for their turns is what it
+    // takes.
+    let (few, many) = (&[20, 5][..], &[20][..]);
+    for (clients, tasks, locks, patience_ms) in [(1, 100, 2, few), (4, 25, 1, many), (1, 20, 10, few)] {
+        let plan = plan(clients, tasks, locks);
+        for way in [Way::Bound, Way::Drop] {
+            let patient = crowd(&plan, way, Duration::from_secs(60));
+            for patience in patience_ms.iter().copied().map(Duration::from_millis) {
+                let seen = crowd(&plan, way, patience);
+                println!("{clients} {tasks} {locks} {patience:?}: {seen:?}, of {patient:?}");
+                assert!(
+                    2 * seen.served >= patient.served,
+                    "{patience:?}: {seen:?}, of {patient:?}"
+                );
+                assert!(seen.pending <= 2 * tasks, "{patience:?}: {seen:?}");
+            }
+        }
+    }
+}
