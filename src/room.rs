@@ -296,7 +296,10 @@ impl Room {
         let admission = state.admission.as_mut()?;
         admission.remove(application.place)?;
         self.learn_patience(admission, application.standing);
-        Some(state.free_at)
+        let free_at = state.free_at;
+        // There may be a place, and none that could have it but this one.
+        self.left(state);
+        Some(free_at)
     }
 
     /// One has given up: others may have as much patience.

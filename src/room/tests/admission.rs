@@ -134,3 +134,37 @@ async fn who_is_admitted_as_it_gives_up_holds_up_nobody() {
         (0, 0)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_they_leave() {
+    let scene = Scene::new();
+    let _guard = scene.other.acquire().await.unwrap();
+    let room = scene.room();
+    let client = scene.rooms().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let enter = |patience: Option<Duration>| {
+        let request = client.next_request(&terms, None);
+        let arrived = client.now();
+        let standing = Standing {
+            arrived,
+            until: patience.map(|patience| arrived.after(patience)),
+            ticket: None,
+            is_admitted: false,
+        };
+        let calls = PendingCalls::new(terms.lease(), standing.until);
+        let (waiter, verdict) = Waiter::new(&request, terms, standing, &calls);
+        (request.number(), room.enter(waiter).unwrap(), verdict)
+    };
+    let patience = Some(Duration::from_millis(10));
+    let (gives_up, _, _first) = enter(patience);
+    room.quit(gives_up);
+    let (gives_up, _, _second) = enter(patience);
+    let (_, leaves, _third) = enter(patience);
+    sleep(Duration::from_millis(10)).await;
+    room.quit(gives_up);
+    let (_, waits, _fourth) = enter(None);
+    let mut waits = waits.expect("it waits behind one whose time is over");
+    assert!((&mut waits.admitted).now_or_never().is_none());
+    room.cancel(&leaves.expect("it waited"));
+    assert!((&mut waits.admitted).now_or_never().is_some(), "nobody admits it");
+}
