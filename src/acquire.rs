@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
+use crate::admission_queue::GivesUp;
 use crate::attendant::attend;
 use crate::client::count;
 use crate::clock::Tick;
@@ -22,7 +23,7 @@ use crate::lease::Terms;
 use crate::pending_calls::{PendingCall, PendingCalls};
 use crate::replication::confirmed;
 use crate::retry::{Patience, until_answered};
-use crate::room::{Application, Heard, Room, Standing, Started, Verdict, Waiter};
+use crate::room::{Admitted, Entered, Heard, Room, Standing, Verdict};
 use crate::rooms::Rooms;
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
 
@@ -70,8 +71,8 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
                 }
             },
             () = &mut bound => match entry.quit() {
-                Some(free_at) => free_at,
-                None => match entry.verdict().await {
+                Ok(free_at) => free_at,
+                Err(verdict) => match settle(verdict.await) {
                     // The grant came together with the bound: it counts.
                     Verdict::Done(done) => return confirmed(client, done?).await,
                     Verdict::TooLate(_) => None,
@@ -96,7 +97,7 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
     // what is left to the keeper when this is dropped midway.
     let _running = keeper.keep_running();
     client.check_open()?;
-    let calls = PendingCalls::new(wanted.terms.lease(), None);
+    let calls = PendingCalls::new(wanted.terms.lease(), GivesUp::Unknown);
     let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
     let mut cancelled = Cancelled {
         rooms: &rooms,
@@ -170,40 +171,42 @@ impl Drop for Cancelled<'_> {
     }
 }
 
-/// A request in its waiting room.
+/// A caller in a waiting room.
 struct Entry<'a> {
     rooms: &'a Arc<Rooms>,
     room: Arc<Room>,
-    request: Request,
-    calls: Arc<PendingCalls>,
-    /// It has to wait until it is admitted to the room.
-    application: Option<Box<Application>>,
-    verdict: oneshot::Receiver<Verdict>,
+    /// `None` once it has given up.
+    entered: Option<Entered>,
 }
 
 impl Entry<'_> {
     /// Registers a request before anything is sent: its grant may come before its reply.
     fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, standing: Standing) -> Result<Entry<'a>> {
-        let request = rooms.client().next_request(&wanted.terms, wanted.owner.as_ref());
-        let calls = PendingCalls::new(wanted.terms.lease(), standing.until);
-        let (waiter, verdict) = Waiter::new(&request, wanted.terms, standing, &calls);
-        let enter = |room: &Room| room.enter(waiter);
-        let (room, application) = rooms.enter(&wanted.keys, &wanted.channel, enter);
-        let application = application.inspect_err(|_| rooms.discard(&room))?;
+        let enter = |room: &Room| room.enter(wanted.terms, wanted.owner.as_ref(), standing);
+        let (room, entered) = rooms.enter(&wanted.keys, &wanted.channel, enter);
+        let entered = entered.inspect_err(|_| rooms.discard(&room))?;
         Ok(Entry {
             rooms,
             room,
-            request,
-            calls,
-            application,
-            verdict,
+            entered: Some(entered),
         })
     }
 
     async fn wait(&mut self) -> Verdict {
-        let mut started = match self.admitted().await {
-            Ok(started) => started,
-            Err(error) => return Verdict::Done(Err(error)),
+        let mut started = None;
+        if let Some(Entered::Applicant(application)) = &mut self.entered {
+            // Without a word, it was refused.
+            let admitted = (&mut application.admitted).await.unwrap_or(Err(Error::Closed));
+            match admitted {
+                Ok(Admitted { waiter, call }) => {
+                    self.entered = Some(Entered::Waiter(waiter));
+                    started = call;
+                }
+                Err(error) => return Verdict::Done(Err(error)),
+            }
+        }
+        let Some(Entered::Waiter(waiter)) = &mut self.entered else {
+            return Verdict::Done(Err(Error::Closed));
         };
         let client = self.rooms.client();
         let mut patience = Patience::new(client);
@@ -212,7 +215,7 @@ impl Entry<'_> {
             // is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
             let answered = match started.take() {
                 Some(started) => started.answered().await,
-                None => match self.room.ask(self.request.number(), false) {
+                None => match self.room.ask(waiter.request.number(), false) {
                     Some(asked) => Box::pin(self.room.send(asked)).await,
                     None => break,
                 },
@@ -236,43 +239,24 @@ impl Entry<'_> {
                             return Verdict::Done(Err(error));
                         }
                     };
-                    let verdict = tokio::time::timeout(pause, &mut self.verdict);
+                    let verdict = tokio::time::timeout(pause, &mut waiter.verdict);
                     if let Ok(verdict) = Box::pin(verdict).await {
                         return settle(verdict);
                     }
                 }
             }
         }
-        self.verdict().await
+        settle((&mut waiter.verdict).await)
     }
 
-    /// Waits until it may be in the queue. Returns its first call, if that was sent then.
-    async fn admitted(&mut self) -> Result<Option<Started>> {
-        let Some(application) = &mut self.application else {
-            return Ok(None);
-        };
-        let started = (&mut application.admitted).await;
-        self.application = None;
-        // Without a word the room does not know the request any more, and has given its verdict.
-        started.map_or(Ok(None), |started| started.map(Some))
-    }
-
-    async fn verdict(&mut self) -> Verdict {
-        settle((&mut self.verdict).await)
-    }
-
-    /// Takes the request out of the room, and whatever the server has of it with it. Returns when the lock can next be
-    /// free, as far as is known; `None` if its verdict was given before.
-    fn quit(&mut self) -> Option<Option<Tick>> {
-        if let Some(free_at) = self.application.take().and_then(|it| self.room.cancel(&it)) {
-            return Some(free_at);
+    /// Gives up. Returns when the lock can next be free, as far as is known; or what has become of the request
+    /// before.
+    fn quit(&mut self) -> std::result::Result<Option<Tick>, oneshot::Receiver<Verdict>> {
+        match self.entered.take() {
+            None => Ok(None),
+            Some(Entered::Applicant(application)) => Ok(self.room.cancel(application)),
+            Some(Entered::Waiter(waiter)) => self.room.quit(&waiter).ok_or(waiter.verdict),
         }
-        let keeper = self.rooms.keeper();
-        // A closed client keeps running until the keeper knows of the withdrawal.
-        let _running = keeper.keep_running();
-        let free_at = self.room.quit(self.request.number())?;
-        keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);
-        Some(free_at)
     }
 }
 
@@ -284,7 +268,7 @@ fn settle(verdict: std::result::Result<Verdict, RecvError>) -> Verdict {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         // Whoever took it out of the room sees to what follows: a grant that nobody has read releases itself.
-        self.quit();
+        drop(self.quit());
         self.rooms.discard(&self.room);
     }
 }

@@ -8,6 +8,9 @@
 //! quarter less for each that gave up (additive increase, multiplicative decrease: Chiu and Jain, 1989). One
 //! is enough to keep a lock busy: as it is granted the lock, the next one is admitted, whose call is sent
 //! before the release.
+//!
+//! They are admitted in the order in which they came, as long as most are served. When most give up, more is
+//! asked than can be served: then those are passed over who will have given up before they can be served.
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +23,11 @@ use crate::estimate::Estimate;
 
 /// What is left of the places after one has given up.
 const LEFT: f64 = 0.75;
+/// The share of those who gave up, of the last so many, from which on more is asked than can be served; and
+/// below which that is over.
+const OVERLOADED: f64 = 0.5;
+const SERVED: f64 = 0.25;
+const LAST: f64 = 32.0;
 
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
@@ -30,6 +38,11 @@ pub(crate) struct Admission<T> {
     service: Estimate,
     /// How long calls without a bound waited that were given up.
     patience: Estimate,
+    /// How many of those whose wait ended lately have given up, of one.
+    given_up: f64,
+    is_overloaded: bool,
+    /// The latest time by which one is expected to give up: whoever came later is expected to no sooner.
+    latest: Tick,
 }
 
 /// By which one is found that waits to be admitted.
@@ -47,6 +60,9 @@ impl<T> Default for Admission<T> {
             queue: AdmissionQueue::default(),
             service: Estimate::default(),
             patience: Estimate::default(),
+            given_up: 0.0,
+            is_overloaded: false,
+            latest: Tick::ZERO,
         }
     }
 }
@@ -58,35 +74,46 @@ impl<T> Admission<T> {
     }
 
     /// Has a newcomer wait.
-    pub(crate) fn wait(&mut self, gives_up: GivesUp, item: T) -> Place {
+    pub(crate) fn wait(&mut self, mut gives_up: GivesUp, item: T) -> Place {
         let number = self.arrivals;
         self.arrivals += 1;
+        if let GivesUp::Between(_, latest) = &mut gives_up {
+            self.latest = self.latest.max(*latest);
+            *latest = self.latest;
+        }
         self.queue.push(number, gives_up, item);
         Place { number, gives_up }
     }
 
     /// Takes one out that gives up; `None` if it was admitted.
     pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
-        self.queue.remove(place.number, place.gives_up)
+        let item = self.queue.remove(place.number, place.gives_up)?;
+        self.ended(true);
+        Some(item)
     }
 
-    /// When a call gives up that came then, if it set no bound: as others did.
+    /// When a call gives up that came then. One without a bound is expected to as others did, if most do.
     pub(crate) fn gives_up(&self, arrived: Tick, until: Option<Tick>) -> GivesUp {
         match (until, self.patience.range()) {
             (Some(until), _) => GivesUp::At(until),
-            (None, Some((least, most))) => {
+            (None, Some((least, most))) if self.is_overloaded => {
                 // Whoever is just about to give up, as others did, is not taken for one that waits on.
                 let latest = arrived.after(most.max(least + least / 2));
                 GivesUp::Between(arrived.after(least), latest)
             }
-            (None, None) => GivesUp::Unknown,
+            (None, _) => GivesUp::Unknown,
         }
     }
 
     /// Admits the next one, if there is a place beside so many waiters.
     pub(crate) fn next(&mut self, now: Tick, waiters: usize) -> Option<T> {
+        let service = if self.is_overloaded {
+            self.service.at_most()
+        } else {
+            Duration::ZERO
+        };
         self.has_place(waiters)
-            .then(|| self.queue.next(now, self.service.at_most()))
+            .then(|| self.queue.next(now, service))
             .flatten()
     }
 
@@ -94,11 +121,13 @@ impl<T> Admission<T> {
     pub(crate) fn granted(&mut self, service: Duration) {
         self.service.record(service);
         self.places += 1.0 / self.places;
+        self.ended(false);
     }
 
     /// One of the waiters has given up; how many they were with it.
     pub(crate) fn gave_up(&mut self, waiters: usize) {
         self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);
+        self.ended(true);
     }
 
     /// A call without a bound was given up after so long.
@@ -114,6 +143,15 @@ impl<T> Admission<T> {
     /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    fn ended(&mut self, given_up: bool) {
+        self.given_up += (f64::from(given_up) - self.given_up) / LAST;
+        if self.given_up > OVERLOADED {
+            self.is_overloaded = true;
+        } else if self.given_up < SERVED {
+            self.is_overloaded = false;
+        }
     }
 
     fn has_place(&self, waiters: usize) -> bool {

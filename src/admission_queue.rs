@@ -21,6 +21,16 @@ pub(crate) enum GivesUp {
     Unknown,
 }
 
+impl GivesUp {
+    /// Its bound, if it set one.
+    pub(crate) fn bound(self) -> Option<Tick> {
+        match self {
+            GivesUp::At(time) => Some(time),
+            GivesUp::Between(..) | GivesUp::Unknown => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct AdmissionQueue<T> {
     /// By number, which is the order in which they came.

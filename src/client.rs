@@ -221,6 +221,7 @@ mod tests {
 
     use super::*;
     use crate::MemoryStore;
+    use crate::admission_queue::GivesUp;
     use crate::lease::ServerTime;
     use crate::options::LockOptions;
     use crate::pending_calls::PendingCalls;
@@ -248,7 +249,7 @@ mod tests {
         let client = client();
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();
-        let pending = PendingCalls::begin(&PendingCalls::new(lease, None), &client.clocks);
+        let pending = PendingCalls::begin(&PendingCalls::new(lease, GivesUp::Unknown), &client.clocks);
         let call = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
             request: client.next_request(&terms, None),

@@ -5,12 +5,11 @@
 //! another one must follow when none can run any more, or after the answer of the last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::admission_queue::GivesUp;
 use crate::client::locked;
-use crate::clock::Tick;
 use crate::lease::ServerTime;
 use crate::server_clocks::ServerClocks;
 use crate::store::{ConnectionId, Failure, Stamp};
@@ -19,10 +18,8 @@ use crate::store::{ConnectionId, Failure, Stamp};
 pub(crate) struct PendingCalls {
     /// For how long one of them can make it hold.
     lease: Duration,
-    /// When its caller gives up, if that is known.
-    until: Option<Tick>,
-    /// If not, when it is expected to.
-    gives_up: OnceLock<GivesUp>,
+    /// When its caller does.
+    gives_up: GivesUp,
     open: AtomicU32,
     latest_not_after_ms: AtomicU64,
     written_on: Mutex<WrittenOn>,
@@ -48,23 +45,16 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCalls {
-    pub(crate) fn new(lease: Duration, until: Option<Tick>) -> Arc<PendingCalls> {
+    pub(crate) fn new(lease: Duration, gives_up: GivesUp) -> Arc<PendingCalls> {
         Arc::new(PendingCalls {
             lease,
-            until,
-            gives_up: OnceLock::new(),
+            gives_up,
             open: AtomicU32::new(0),
             latest_not_after_ms: AtomicU64::new(0),
             written_on: Mutex::new(WrittenOn::None),
             ended: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         })
-    }
-
-    /// Its caller is expected to give up then.
-    pub(crate) fn expect(&self, gives_up: GivesUp) {
-        // Whatever was expected first is as good.
-        let _ = self.gives_up.set(gives_up);
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -126,7 +116,7 @@ impl PendingCall {
 
 impl Stamp for PendingCall {
     fn written(&self, on: ConnectionId) -> Option<ServerTime> {
-        let not_after = self.clocks.not_after(on.server, self.of.until)?;
+        let not_after = self.clocks.not_after(on.server, self.of.gives_up.bound())?;
         let mut written_on = locked(&self.of.written_on);
         *written_on = match *written_on {
             WrittenOn::None => WrittenOn::One(on),
@@ -153,8 +143,7 @@ impl Stamp for PendingCall {
     }
 
     fn gives_up(&self) -> GivesUp {
-        let expected = || self.of.gives_up.get().copied().unwrap_or(GivesUp::Unknown);
-        self.of.until.map_or_else(expected, GivesUp::At)
+        self.of.gives_up
     }
 }
 
@@ -180,7 +169,10 @@ mod tests {
             reply: (),
         };
         let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
-        (PendingCalls::new(Duration::from_secs(30), None), clocks)
+        (
+            PendingCalls::new(Duration::from_secs(30), GivesUp::Unknown),
+            clocks,
+        )
     }
 
     fn write(call: &PendingCall) -> Option<ServerTime> {

@@ -7,20 +7,19 @@
 //! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the agenda of the
 //! room's attendant.
 
+mod applicants;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::future::ready;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Admission, Place};
+pub(crate) use self::applicants::{Admitted, Entered, Standing};
+use self::applicants::{Applicant, refuse};
+use crate::admission::Admission;
 use crate::agenda::{Agenda, Sight, Todo};
 use crate::client::{Client, count, locked};
 use crate::clock::Tick;
@@ -49,7 +48,7 @@ pub(crate) struct Room {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number, which is the order of their first polls.
+    /// By number, which is the order in which they joined.
     waiters: BTreeMap<u64, Waiter>,
     /// Those that wait to be among them; `None` until one has given up.
     admission: Option<Box<Admission<Applicant>>>,
@@ -76,7 +75,7 @@ struct Record {
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiter {
+struct Waiter {
     request: Request,
     terms: Terms,
     standing: Standing,
@@ -130,87 +129,10 @@ pub(crate) enum Heard {
     Again,
 }
 
-/// Where a request stands among the others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
-    /// When its caller began to wait.
-    pub(crate) arrived: Tick,
-    /// When its caller gives up; `None` if nobody knows.
-    pub(crate) until: Option<Tick>,
-    /// The place in the queue of one before it, which it takes.
-    pub(crate) ticket: Option<Ticket>,
-    /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
-    pub(crate) is_admitted: bool,
-}
-
-/// A waiter that waits in the client until it is admitted.
-#[derive(Debug)]
-struct Applicant {
-    waiter: Waiter,
-    admit: oneshot::Sender<Result<Started>>,
-}
-
-/// The side of its caller.
-#[derive(Debug)]
-pub(crate) struct Application {
-    place: Place,
-    standing: Standing,
-    pub(crate) admitted: oneshot::Receiver<Result<Started>>,
-}
-
-/// The call that asks for an admitted waiter, under way. It was sent as soon as there was a place: before the release of who
-/// left it, in whichever order their tasks are run.
-pub(crate) struct Started(Pin<Box<dyn Future<Output = Answered> + Send>>);
-
-impl fmt::Debug for Started {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Started").finish_non_exhaustive()
-    }
-}
-
-impl Started {
-    pub(crate) async fn answered(self) -> Answered {
-        self.0.await
-    }
-}
-
 /// What became of a call; and whether the server sees the room's subscription, where it tells.
 type Answered = std::result::Result<(Heard, Option<bool>), Failure>;
 
-impl Waiter {
-    pub(crate) fn new(
-        request: &Request,
-        terms: Terms,
-        standing: Standing,
-        calls: &Arc<PendingCalls>,
-    ) -> (Waiter, oneshot::Receiver<Verdict>) {
-        let (verdict, receiver) = oneshot::channel();
-        let waiter = Waiter {
-            request: request.clone(),
-            terms,
-            was_queued: standing.ticket.is_some(),
-            standing,
-            joined: standing.arrived,
-            calls: Arc::clone(calls),
-            verdict,
-        };
-        (waiter, receiver)
-    }
-}
-
 impl State {
-    /// Takes all out that wait to be admitted.
-    fn applicants(&mut self) -> Vec<Applicant> {
-        let applicants = self.admission.as_mut().map(|admission| admission.drain());
-        applicants.into_iter().flatten().collect()
-    }
-
-    /// Takes the next one out that is admitted.
-    fn next_applicant(&mut self, now: Tick) -> Option<Applicant> {
-        let waiters = self.waiters.len();
-        self.admission.as_mut()?.next(now, waiters)
-    }
-
     fn is_empty(&self) -> bool {
         let nobody_waits = self
             .admission
@@ -236,119 +158,6 @@ impl Room {
             state: Mutex::default(),
             call: Notify::new(),
         })
-    }
-
-    /// Takes a waiter in, unless the client is closed; or has it wait for that.
-    pub(crate) fn enter(&self, waiter: Waiter) -> Result<Option<Box<Application>>> {
-        let state = &mut *locked(&self.state);
-        self.client.check_open()?;
-        let standing = waiter.standing;
-        let waiters = state.waiters.len();
-        let closed =
-            |admission: &&mut Box<Admission<Applicant>>| !standing.is_admitted && !admission.is_open(waiters);
-        let Some(admission) = state.admission.as_mut().filter(closed) else {
-            state.waiters.insert(waiter.request.number(), waiter);
-            return Ok(None);
-        };
-        let gives_up = admission.gives_up(standing.arrived, standing.until);
-        waiter.calls.expect(gives_up);
-        let (admit, admitted) = oneshot::channel();
-        let place = admission.wait(gives_up, Applicant { waiter, admit });
-        Ok(Some(Box::new(Application {
-            place,
-            standing,
-            admitted,
-        })))
-    }
-
-    /// The place in the queue of one that has waited in the client since then: behind all of its client that came before it,
-    /// and otherwise by the server's time when it came, as far as that is known here. `None` while it is not known where
-    /// those are: it is queued behind them if it takes its place now.
-    fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
-        let server = self.client.store.server_of(&self.keys);
-        let waited = self.client.now().since(arrived);
-        let now_us = 1000 * self.client.clocks.server_time(server).ms();
-        let arrived_us = now_us.saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
-        let waiters = state.waiters.values().map(|waiter| waiter.standing);
-        let mut ticket = Ticket(arrived_us);
-        for before in waiters.filter(|standing| standing.arrived <= arrived) {
-            ticket = ticket.max(Ticket(before.ticket?.0 + 1));
-        }
-        Some(ticket)
-    }
-
-    /// Takes a request out that is given up. Returns when the lock can next be free, if the request was still here.
-    pub(crate) fn quit(&self, number: u64) -> Option<Option<Tick>> {
-        let mut state = locked(&self.state);
-        let waiters = state.waiters.len();
-        let waiter = state.waiters.remove(&number)?;
-        let admission = state.admission.get_or_insert_default();
-        admission.gave_up(waiters);
-        self.learn_patience(admission, waiter.standing);
-        let free_at = state.free_at;
-        self.left(state);
-        Some(free_at)
-    }
-
-    /// Sends one away that waits to be admitted. Returns when the lock can next be free, if it waits still.
-    pub(crate) fn cancel(&self, application: &Application) -> Option<Option<Tick>> {
-        let mut state = locked(&self.state);
-        let admission = state.admission.as_mut()?;
-        admission.remove(application.place)?;
-        self.learn_patience(admission, application.standing);
-        let free_at = state.free_at;
-        // There may be a place, and none that could have it but this one.
-        self.left(state);
-        Some(free_at)
-    }
-
-    /// One has given up: others may have as much patience.
-    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
-        if standing.until.is_none() {
-            let waited = self.client.now().since(standing.arrived);
-            admission.lost_patience(waited);
-        }
-    }
-
-    /// Tells those that wait to be admitted that they do in vain.
-    pub(crate) fn refuse_applicants(&self, error: &Error) {
-        let applicants = locked(&self.state).applicants();
-        refuse(applicants, error);
-    }
-
-    /// Some have left the room: others are admitted.
-    fn left(&self, mut state: MutexGuard<'_, State>) {
-        let now = self.client.now();
-        if state.waiters.is_empty() {
-            state.empty_since = Some(now);
-        }
-        let mut admitted = Vec::new();
-        while let Some(Applicant { mut waiter, admit }) = state.next_applicant(now) {
-            let number = waiter.request.number();
-            admitted.push((number, admit));
-            waiter.standing.ticket = self.ticket_of(&state, waiter.standing.arrived);
-            waiter.joined = now;
-            state.waiters.insert(number, waiter);
-        }
-        drop(state);
-        for (number, admit) in admitted {
-            if let Some(started) = self.start(number) {
-                // Who is gone withdraws it.
-                let _ = admit.send(Ok(started));
-            }
-        }
-    }
-
-    /// Sends the first call of a request, unless it is gone.
-    fn start(&self, number: u64) -> Option<Started> {
-        let room = self.this.upgrade()?;
-        let asked = self.ask(number, false)?;
-        let mut call = Started(Box::pin(async move { room.send(asked).await }));
-        let _runtime = self.client.enter();
-        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            call = Started(Box::pin(ready(answered)));
-        }
-        Some(call)
     }
 
     /// Whether nothing would be lost with it.
@@ -717,13 +526,5 @@ impl Room {
     pub(crate) fn ask_again(&self, number: u64) {
         locked(&self.state).agenda.ask([number]);
         self.call.notify_one();
-    }
-}
-
-/// Tells those that wait to be admitted that they do in vain.
-fn refuse(applicants: Vec<Applicant>, error: &Error) {
-    for applicant in applicants {
-        // Who is gone has no need of it.
-        let _ = applicant.admit.send(Err(error.clone()));
     }
 }

@@ -1,6 +1,6 @@
 //! Who is admitted at once, who waits, and who is next.
 
-use super::GivesUp::{At, Unknown};
+use super::GivesUp::{At, Between, Unknown};
 use super::*;
 
 fn ms(ms: u64) -> Duration {
@@ -22,6 +22,15 @@ fn admission(places: u32, waiting: &[GivesUp]) -> (Admission<usize>, Vec<Place>)
         .map(|(number, gives_up)| admission.wait(*gives_up, number))
         .collect();
     (admission, waits)
+}
+
+impl<T> Admission<T> {
+    /// All give up, so many.
+    fn all_give_up(&mut self, count: u32) {
+        for _ in 0..count {
+            self.ended(true);
+        }
+    }
 }
 
 #[test]
@@ -80,6 +89,7 @@ fn who_gives_up_sooner_than_a_grant_takes_is_passed_over() {
     let (mut admission, _) = admission(1, &[At(at(15)), At(at(500)), Unknown]);
     // A grant takes up to 60 ms, as far as is known.
     admission.granted(ms(20));
+    admission.all_give_up(100);
     let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
     assert_eq!(next.collect::<Vec<_>>(), [1, 2, 0]);
 }
@@ -91,9 +101,59 @@ fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
     for _ in 0..100 {
         admission.lost_patience(ms(50));
     }
+    assert_eq!(admission.gives_up(Tick::ZERO, None), Unknown, "most do not");
+    admission.all_give_up(100);
     assert_eq!(
         admission.gives_up(Tick::ZERO, None),
         GivesUp::Between(at(50), at(75))
     );
     assert_eq!(admission.gives_up(Tick::ZERO, Some(at(7))), At(at(7)));
+}
+
+#[test]
+fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
+    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500)), Unknown]);
+    admission.granted(ms(20));
+    for _ in 0..100 {
+        admission.all_give_up(1);
+        admission.granted(ms(20));
+        admission.granted(ms(20));
+    }
+    let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
+    assert_eq!(next.collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn once_most_are_served_again_nobody_is_passed_over() {
+    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500))]);
+    admission.all_give_up(100);
+    for _ in 0..100 {
+        admission.granted(ms(20));
+    }
+    assert_eq!(admission.next(Tick::ZERO, 0), Some(0));
+}
+
+#[test]
+fn who_came_later_is_expected_to_give_up_no_sooner() {
+    let (mut admission, _) = admission(1, &[Between(at(10), at(50)), Between(at(10), at(40))]);
+    admission.granted(ms(20));
+    admission.all_give_up(100);
+    admission.wait(At(at(500)), 2);
+    assert_eq!(admission.next(at(20), 0), Some(2), "the others are passed over");
+    let next = std::iter::from_fn(|| admission.next(at(60), 0));
+    assert_eq!(next.collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn who_gives_up_counts_wherever_it_was() {
+    let (mut admission, _) = admission(1, &[]);
+    for _ in 0..100 {
+        admission.gave_up(1);
+    }
+    assert!(admission.is_overloaded);
+    let (mut admission, waits) = super::tests::admission(1, &[Unknown; 100]);
+    for place in waits {
+        admission.remove(place);
+    }
+    assert!(admission.is_overloaded);
 }

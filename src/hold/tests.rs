@@ -7,6 +7,7 @@ use std::thread;
 use tokio::time::sleep;
 
 use super::*;
+use crate::admission_queue::GivesUp;
 use crate::key::ClientId;
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -32,7 +33,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         keys,
         &grant,
         terms,
-        PendingCalls::new(LEASE, None),
+        PendingCalls::new(LEASE, GivesUp::Unknown),
         clock,
         Tick::ZERO.after(LEASE),
     )

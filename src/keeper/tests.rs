@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use tokio::time::{advance, sleep};
 
 use super::*;
+use crate::admission_queue::GivesUp;
 use crate::held::Held;
 use crate::key::ClientId;
 use crate::lease::Terms;
@@ -282,7 +283,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Gran
     let (client, keys) = (service.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let request = client.next_request(&terms, owner);
-    let calls = PendingCalls::new(LEASE, None);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     let pending = PendingCalls::begin(&calls, &client.clocks);
     let call = Acquire {
         keys: Arc::clone(&keys),
@@ -314,7 +315,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     let (service, keys, terms, grant) = granted_once(None).await;
     let (client, keeper) = (service.client(), service.keeper());
     let deadline = client.now().after(LEASE);
-    let calls = PendingCalls::new(LEASE, None);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
     let held = Held::new(hold, keeper);
     let task = AtOnce::begin(Arc::clone(keeper).run());
@@ -332,12 +333,11 @@ async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold(
     let (client, keeper) = (service.client(), service.keeper());
     let channel = keys.channel_of(&client.id);
     let join = |request: &Request| {
-        let calls = PendingCalls::new(LEASE, None);
-        service.rooms().enter(&keys, &channel, |room| {
-            room.take_in(request, terms, None, &calls).unwrap()
-        })
+        service
+            .rooms()
+            .enter(&keys, &channel, |room| room.take_in(request, terms, None))
     };
-    let (room, mut verdict) = join(&grant.request);
+    let (room, mut waiter) = join(&grant.request);
     let _other = join(&client.next_request(&terms, Some(&owner)));
     let task = AtOnce::begin(Arc::clone(keeper).run());
     // As soon as the waiter has left its room, and the owner's other one is to be asked for.
@@ -358,7 +358,7 @@ async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold(
     room.pushed(ServerId::default(), &push);
     assert!(client.is_closed());
 
-    let Ok(Verdict::Done(Ok(held))) = verdict.try_recv() else {
+    let Ok(Verdict::Done(Ok(held))) = waiter.verdict.try_recv() else {
         panic!("it is granted the lock");
     };
     assert!(!task.has_ended());

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
+use super::applicants::Joined;
 use super::*;
 use crate::key::ClientId;
 use crate::lease::{Exchange, NOT_AFTER, ServerTime};
@@ -65,9 +66,8 @@ impl Scene {
         let client = self.rooms().client();
         let terms = LockOptions::default().terms(&client.options).unwrap();
         let request = client.next_request(&terms, None);
-        let calls = PendingCalls::new(terms.lease(), None);
-        let verdict = self.room().take_in(&request, terms, None, &calls).unwrap();
-        (request, verdict)
+        let waiter = self.room().take_in(&request, terms, None);
+        (request, waiter.verdict)
     }
 
     /// Another waiter, queued and subscribed.
@@ -82,21 +82,37 @@ impl Scene {
 
 impl Room {
     /// Takes in a request that is not held up.
-    pub(crate) fn take_in(
-        &self,
-        request: &Request,
-        terms: Terms,
-        ticket: Option<Ticket>,
-        calls: &Arc<PendingCalls>,
-    ) -> Result<oneshot::Receiver<Verdict>> {
+    pub(crate) fn take_in(&self, request: &Request, terms: Terms, ticket: Option<Ticket>) -> Joined {
         let standing = Standing {
-            arrived: self.client.now(),
-            until: None,
             ticket,
             is_admitted: true,
+            ..self.newcomer(None)
         };
-        let (waiter, verdict) = Waiter::new(request, terms, standing, calls);
-        self.enter(waiter).map(|_| verdict)
+        locked(&self.state).join(standing.arrived, request.clone(), terms, standing)
+    }
+
+    /// One that comes now.
+    fn newcomer(&self, patience: Option<Duration>) -> Standing {
+        let arrived = self.client.now();
+        Standing {
+            arrived,
+            until: patience.map(|patience| arrived.after(patience)),
+            ticket: None,
+            is_admitted: false,
+        }
+    }
+
+    /// The caller of this request gives up.
+    fn give_up(&self, number: u64) {
+        let state = locked(&self.state);
+        let Waiter { request, calls, .. } = &state.waiters[&number];
+        let waiter = Joined {
+            request: request.clone(),
+            calls: Arc::clone(calls),
+            verdict: oneshot::channel().1,
+        };
+        drop(state);
+        self.quit(&waiter);
     }
 }
 
@@ -471,15 +487,11 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
     let mut verdicts = Vec::new();
     for ticket in [Some(Ticket(ticket.0 - 1)), Some(Ticket(ticket.0 - 2)), None] {
         let request = client.next_request(&terms, None);
-        verdicts.push((
-            request.number(),
-            room.take_in(&request, terms, ticket, &PendingCalls::new(terms.lease(), None))
-                .unwrap(),
-        ));
+        verdicts.push((request.number(), room.take_in(&request, terms, ticket)));
     }
     let turns: Vec<u64> = std::iter::from_fn(|| {
         let first = room.first()?;
-        room.quit(first);
+        room.give_up(first);
         Some(first)
     })
     .collect();
@@ -501,7 +513,7 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
         let _other = scene.other.acquire().await.unwrap();
         let number = room.first().unwrap();
         if !is_here {
-            room.quit(number);
+            room.give_up(number);
         }
         let about = About {
             number,
@@ -641,10 +653,9 @@ async fn nobody_enters_a_room_of_a_closed_client() {
     let room = scene.room();
     let client = scene.rooms().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
-    let request = client.next_request(&terms, None);
     scene.locks.close().await.unwrap();
-    let joined = room.take_in(&request, terms, None, &PendingCalls::new(terms.lease(), None));
-    assert!(matches!(joined, Err(Error::Closed)));
+    let entered = room.enter(terms, None, room.newcomer(None));
+    assert!(matches!(entered, Err(Error::Closed)));
     assert!(room.is_empty());
 }
 

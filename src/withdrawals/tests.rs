@@ -3,6 +3,7 @@
 use tokio::time::sleep;
 
 use super::*;
+use crate::admission_queue::GivesUp;
 use crate::error::ServerError;
 use crate::lease::Exchange;
 use crate::outstanding::Outstanding;
@@ -69,13 +70,13 @@ impl Scene {
     /// One that is due.
     fn one(&mut self) -> Request {
         let keys = Arc::clone(&self.keys);
-        self.add(&keys, true, &PendingCalls::new(LEASE, None))
+        self.add(&keys, true, &PendingCalls::new(LEASE, GivesUp::Unknown))
     }
 
     /// One whose call was written, and is not answered.
     fn one_unanswered(&mut self, at_once: bool, on: ConnectionId) -> Arc<PendingCalls> {
         let keys = Arc::clone(&self.keys);
-        let calls = PendingCalls::new(LEASE, None);
+        let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
         let clocks = &self.service().client().clocks;
         PendingCalls::begin(&calls, clocks).written(on);
         self.add(&keys, at_once, &calls);
@@ -123,7 +124,7 @@ async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
     assert_eq!(requests(batch.as_ref()), [first]);
     let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| scene.one()).collect();
     assert!(scene.withdrawals.next().is_none());
-    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE, None));
+    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE, GivesUp::Unknown));
     assert_eq!(requests(scene.withdrawals.next().as_ref()), [of_another_lock]);
 
     scene.done(batch.unwrap());
@@ -273,7 +274,7 @@ async fn a_request_whose_calls_have_run_before_its_withdrawal_takes_no_second_on
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
     let mut scene = Scene::new();
-    let calls = PendingCalls::new(LEASE, None);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     let pending = PendingCalls::begin(&calls, &scene.service().client().clocks);
     pending.written(ConnectionId::default());
     let keys = Arc::clone(&scene.keys);
@@ -311,7 +312,7 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
     let (locks, seen) = scripted::client(&MemoryStore::new(), &[fate]);
     let (service, keys) = (locks.service(), keys("a"));
     for n in 0..3 {
-        let calls = PendingCalls::new(LEASE, None);
+        let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
         let pending = PendingCalls::begin(&calls, &service.client().clocks);
         pending.written(ConnectionId::default());
         pending.answered(&Ok(()));
@@ -349,7 +350,7 @@ async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
     let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
     let service = locks.service();
     let request = Request::new(&service.client().id, LEASE, 1, None);
-    let calls = PendingCalls::new(LEASE, None);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     drop(PendingCalls::begin(&calls, &service.client().clocks));
     service.keeper().withdraw(&keys("a"), &request, true, &calls);
     assert_eq!(service.keeper().pending(), 0);

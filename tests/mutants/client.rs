@@ -22,6 +22,7 @@ const LOCK: &str = "src/lock.rs";
 const PENDING: &str = "src/pending_calls.rs";
 const REPLICATION: &str = "src/replication.rs";
 const ROOM: &str = "src/room.rs";
+const APPLICANTS: &str = "src/room/applicants.rs";
 const ROOMS: &str = "src/rooms.rs";
 const MEMORY: &str = "src/store/memory.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
@@ -54,20 +55,30 @@ const READERS: &[&str] = &["--lib fuzzing"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("a try that is dropped leaves nothing", ACQUIRE, "if !self.done {", "if false {", &["--test cancellation on_a_server"]),
-    edit("a wait that ends leaves nothing", ACQUIRE,
-        "        keeper.withdraw(&self.room.keys, &self.request, true, &self.calls);\n", "", IN_MEMORY),
+    edit("a wait that ends leaves nothing", APPLICANTS,
+        "        self.keeper\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n", "", IN_MEMORY),
     edit("who was granted too late keeps its ticket", ACQUIRE, "                        ticket,\n                        is_admitted: true,", "                        ticket: ticket.and(None),\n                        is_admitted: true,", WAITERS),
     edit("an owner's request is not held up", ACQUIRE, "is_admitted: wanted.owner.is_some(),", "is_admitted: false,", &[ROOM_TESTS]),
     edit("who waits to be admitted is told that the server is away", ACQUIRE, "                            self.room.refuse_applicants(&error);\n", "", &[ROOM_TESTS])
         .equal("whoever is admitted next is told, after it has asked in vain for as long"),
-    edit("who gives up before it is admitted leaves the queue", ACQUIRE, "self.application.take().and_then(|it| self.room.cancel(&it))", "self.application.take().and(None)", &[ROOM_TESTS]),
+    edit("who gives up before it is admitted leaves the queue", ACQUIRE, "Some(Entered::Applicant(application)) => Ok(self.room.cancel(application)),", "Some(Entered::Applicant(_)) => Ok(None),", &[ROOM_TESTS]),
+    edit("who gives up as it is admitted leaves the queue", APPLICANTS, "            self.quit(&waiter);\n", "", &[ROOM_TESTS]),
 
     edit("after one has given up no more wait than are served in time", ADMISSION, "self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);", "let _ = waiters;", ADMISSION_TESTS),
     edit("a quarter fewer wait after one has given up", ADMISSION, "(LEFT * self.places.min(waiters as f64))", "(LEFT * self.places)", ADMISSION_TESTS),
     edit("one waits in the queue at least", ADMISSION, ".max(1.0);", ".max(0.0);", ADMISSION_TESTS),
+    edit("nobody is passed over while most are served", ADMISSION, "            Duration::ZERO\n", "            self.service.at_most()\n", ADMISSION_TESTS),
+    edit("it is known when most give up", ADMISSION, "            self.is_overloaded = true;\n", "", ADMISSION_TESTS),
+    edit("it is known when most are served again", ADMISSION, "            self.is_overloaded = false;\n", "", ADMISSION_TESTS),
+    edit("a grant counts among those who are served", ADMISSION, "        self.ended(false);\n", "", ADMISSION_TESTS),
+    edit("who gives up in the queue counts among those who do", ADMISSION, "        self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);\n        self.ended(true);\n", "        self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);\n", ADMISSION_TESTS),
+    edit("who gives up in the client counts among those who do", ADMISSION, "        let item = self.queue.remove(place.number, place.gives_up)?;\n        self.ended(true);\n", "        let item = self.queue.remove(place.number, place.gives_up)?;\n", ADMISSION_TESTS),
+    edit("calls without a bound are expected to wait while most are served", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) => {", ADMISSION_TESTS),
+    edit("who came later is expected to give up no sooner", ADMISSION, "            *latest = self.latest;\n", "", ADMISSION_TESTS),
+    edit("who is admitted from the client was not in the queue before", APPLICANTS, "standing.is_admitted && standing.ticket.is_some()", "standing.ticket.is_some()", &[ROOM_TESTS]),
     edit("more wait in the queue after grants", ADMISSION, "        self.places += 1.0 / self.places;\n", "", ADMISSION_TESTS),
     edit("newcomers come after those who wait to be admitted", ADMISSION, "self.queue.is_empty() && self.has_place(waiters)", "self.has_place(waiters)", ADMISSION_TESTS),
-    edit("calls without a bound are expected to be given up as others were", ADMISSION, "            (None, Some((least, most))) => {", "            (None, Some((least, most))) if least > most => {", ADMISSION_TESTS),
+    edit("calls without a bound are expected to be given up as others were", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) if least > most => {", ADMISSION_TESTS),
     edit("who is about to give up is not taken for one that waits on", ADMISSION, "most.max(least + least / 2)", "most", &["--lib admission", "--lib simulation::overload"]),
     edit("who gives up too soon is passed over", ADMISSION_QUEUE, "GivesUp::At(time) if time.since(now) <= service => {", "GivesUp::At(time) if time.since(now) < service * 0 => {", ADMISSION_TESTS),
     edit("who is expected to give up too soon is passed over", ADMISSION_QUEUE, "if now < latest && soonest.since(now) <= service => {", "if now < latest && soonest.since(now) < service * 0 => {", ADMISSION_TESTS),
@@ -384,7 +395,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an owner's other requests need not wait for their turn", ROOM, "if !grant.request.is_owner() {", "if false {", IN_MEMORY),
     edit("who waits when a client is closed leaves nothing", ROOM,
         "        self.keeper\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        // A receiver that is gone has no need", "        // A receiver that is gone has no need", IN_MEMORY),
-    edit("nobody enters a room of a closed client", ROOM, "        self.client.check_open()?;\n        let standing = waiter", "        let standing = waiter", &[ROOM_TESTS]),
+    edit("nobody enters a room of a closed client", APPLICANTS, "        self.client.check_open()?;\n", "", &[ROOM_TESTS]),
     edit("a closed client does not end before a waiter that is being granted the lock", ROOM,
         "        // A closed client keeps running until the keeper knows of the hold, or of the withdrawal.\n        let _running = self.keeper.keep_running();\n", "", KEEPER_TESTS),
     edit("a wait that timed out tells when the lock can be free", ROOM,
@@ -411,21 +422,21 @@ pub(super) const EDITS: &[Edit] = &[
         "            self.refuse(waiter, error.clone());\n        }\n        self.call.notify_one();\n",
         "            self.refuse(waiter, error.clone());\n        }\n", &[ROOM_TESTS]),
     edit("who holds as often as it may is told so", ROOM, "                self.fail(about.number, Error::TooManyHolds);\n", "", &["--test reentrance in_memory"]),
-    edit("who waited in the client has its turn by its arrival", ROOM, "waiter.standing.ticket = self.ticket_of(&state, waiter.standing.arrived);", "let _ = self.ticket_of(&state, waiter.standing.arrived);", &[ROOM_TESTS]),
-    edit("who leaves the queue makes room for the next", ROOM, "self.admission.as_mut()?.next(now, waiters)", "self.admission.as_mut()?.next(now, waiters + usize::MAX / 2)", &[ROOM_TESTS]),
-    edit("a wait that is given up in the queue is noticed", ROOM, "        admission.gave_up(waiters);\n", "        let _ = waiters;\n", &[ROOM_TESTS]),
+    edit("who waited in the client has its turn by its arrival", APPLICANTS, "standing.ticket = self.ticket_of(&state, standing.arrived);", "let _ = self.ticket_of(&state, standing.arrived);", &[ROOM_TESTS]),
+    edit("who leaves the queue makes room for the next", APPLICANTS, "self.admission.as_mut()?.next(now, waiters)", "self.admission.as_mut()?.next(now, waiters + usize::MAX / 2)", &[ROOM_TESTS]),
+    edit("a wait that is given up in the queue is noticed", APPLICANTS, "        admission.gave_up(waiters);\n", "        let _ = waiters;\n", &[ROOM_TESTS]),
     edit("a grant in the queue is noticed", ROOM, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &["--lib simulation::overload"]),
     edit("who waits to be admitted to a room that ends is told", ROOM, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[ROOM_TESTS]),
     edit("a room that somebody waits for is not left", ROOM, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[ROOM_TESTS, "--lib simulation"]),
-    edit("the call of who is admitted is sent before the release that follows", ROOM, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[ROOM_TESTS])
+    edit("the call of who is admitted is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[ROOM_TESTS])
         .equal("it is sent as soon as its caller runs; then the lock may have been free for a moment"),
-    edit("who waited in the client comes behind those of its client that came before", ROOM, "ticket = ticket.max(Ticket(before.ticket?.0 + 1));", "let _ = before;", &[ROOM_TESTS]),
-    edit("only a call without a bound tells of others without one", ROOM, "if standing.until.is_none() {", "if true {", &["--lib overload"])
+    edit("who waited in the client comes behind those of its client that came before", APPLICANTS, "ticket = ticket.max(Ticket(before.ticket?.0 + 1));", "let _ = before;", &[ROOM_TESTS]),
+    edit("only a call without a bound tells of others without one", APPLICANTS, "if standing.until.is_none() {", "if true {", &["--lib overload"])
         .equal("callers of one lock that set bounds give up about when the others do"),
     edit("a room that is attended is not discarded", ROOM,
         "state.is_empty() && !state.attended",
         "state.is_empty()", &["--lib simulation"]),
-    edit("a room that the last one quit is left in time", ROOM,
+    edit("a room that the last one quit is left in time", APPLICANTS,
         "            state.empty_since = Some(now);\n",
         "", &["--lib simulation"]),
     edit("a push whose end nobody can tell is only a reason to ask", ROOM,

@@ -1,5 +1,6 @@
 //! Once callers give up, some of a client's waiters wait in the client: nobody is the worse for it.
 
+use super::super::applicants::Application;
 use super::*;
 use crate::Owner;
 
@@ -16,6 +17,27 @@ impl Scene {
             .unwrap_err();
         settle().await;
         (scene, guard, waiters)
+    }
+
+    /// One that comes to the room, and of which nothing has been sent.
+    fn enter(&self, patience: Option<Duration>) -> Entered {
+        let (room, options) = (self.room(), &self.rooms().client().options);
+        let terms = LockOptions::default().terms(options).unwrap();
+        room.enter(terms, None, room.newcomer(patience)).unwrap()
+    }
+
+    fn joined(&self, patience: Option<Duration>) -> Joined {
+        match self.enter(patience) {
+            Entered::Waiter(waiter) => waiter,
+            Entered::Applicant(_) => panic!("there is a place"),
+        }
+    }
+
+    fn applied(&self, patience: Option<Duration>) -> Application {
+        match self.enter(patience) {
+            Entered::Waiter(_) => panic!("there is no place"),
+            Entered::Applicant(application) => application,
+        }
     }
 
     /// How many wait in the server's queue.
@@ -140,31 +162,52 @@ async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_t
     let scene = Scene::new();
     let _guard = scene.other.acquire().await.unwrap();
     let room = scene.room();
+    let patience = Some(Duration::from_millis(10));
+    room.quit(&scene.joined(patience));
+    let gives_up = scene.joined(patience);
+    let leaves = scene.applied(patience);
+    sleep(Duration::from_millis(10)).await;
+    room.quit(&gives_up);
+    // It waits behind one whose time is over.
+    let mut waits = scene.applied(None);
+    assert!((&mut waits.admitted).now_or_never().is_none());
+    room.cancel(leaves);
+    assert!((&mut waits.admitted).now_or_never().is_some(), "nobody admits it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_as_it_is_admitted_leaves_nothing() {
+    let (scene, guard, mut waiters) = Scene::full().await;
+    // Its caller does not read that it is admitted.
+    let application = scene.applied(None);
+    released(guard).await;
+    for waiter in waiters.drain(..) {
+        released(granted(waiter).await).await;
+    }
+    settle().await;
+    assert!(scene.other.status().await.unwrap().holder.is_some());
+    scene.room().cancel(application);
+    settle().await;
+    assert!(scene.other.status().await.unwrap().holder.is_none());
+    assert!(scene.room().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_admitted_in_the_place_of_its_arrival_has_not_been_in_the_queue_before() {
+    let scene = Scene::new();
+    let room = scene.room();
     let client = scene.rooms().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
-    let enter = |patience: Option<Duration>| {
-        let request = client.next_request(&terms, None);
-        let arrived = client.now();
+    for is_admitted in [true, false] {
         let standing = Standing {
-            arrived,
-            until: patience.map(|patience| arrived.after(patience)),
-            ticket: None,
-            is_admitted: false,
+            ticket: Some(Ticket(1)),
+            is_admitted,
+            ..room.newcomer(None)
         };
-        let calls = PendingCalls::new(terms.lease(), standing.until);
-        let (waiter, verdict) = Waiter::new(&request, terms, standing, &calls);
-        (request.number(), room.enter(waiter).unwrap(), verdict)
-    };
-    let patience = Some(Duration::from_millis(10));
-    let (gives_up, _, _first) = enter(patience);
-    room.quit(gives_up);
-    let (gives_up, _, _second) = enter(patience);
-    let (_, leaves, _third) = enter(patience);
-    sleep(Duration::from_millis(10)).await;
-    room.quit(gives_up);
-    let (_, waits, _fourth) = enter(None);
-    let mut waits = waits.expect("it waits behind one whose time is over");
-    assert!((&mut waits.admitted).now_or_never().is_none());
-    room.cancel(&leaves.expect("it waited"));
-    assert!((&mut waits.admitted).now_or_never().is_some(), "nobody admits it");
+        let request = client.next_request(&terms, None);
+        let number = request.number();
+        let mut state = locked(&room.state);
+        state.join(client.now(), request, terms, standing);
+        assert_eq!(state.waiters[&number].was_queued, is_admitted);
+    }
 }

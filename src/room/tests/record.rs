@@ -23,7 +23,7 @@ fn next_mode(room: &Room) -> Mode {
 
 fn all_quit(room: &Room) {
     for number in room.numbers() {
-        room.quit(number);
+        room.give_up(number);
     }
 }
 

@@ -1,0 +1,279 @@
+//! Who comes to a room, and who leaves it: some wait in the client until they are admitted to the server's
+//! queue ([`admission`](crate::admission)). Of those nothing is kept but when they came and how to tell them.
+
+use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::oneshot;
+
+use super::{Answered, Room, State, Verdict, Waiter};
+use crate::admission::{Admission, Place};
+use crate::admission_queue::GivesUp;
+use crate::client::locked;
+use crate::clock::Tick;
+use crate::error::{Error, Result};
+use crate::key::{Owner, Request};
+use crate::lease::{Terms, Ticket};
+use crate::pending_calls::PendingCalls;
+
+/// Where a request stands among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// When its caller began to wait.
+    pub(crate) arrived: Tick,
+    /// When its caller gives up; `None` if nobody knows.
+    pub(crate) until: Option<Tick>,
+    /// Its place in the queue, if that is known: of one before it, which it takes, or by its arrival.
+    pub(crate) ticket: Option<Ticket>,
+    /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
+    pub(crate) is_admitted: bool,
+}
+
+/// Whoever has come to a room.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    Waiter(Joined),
+    Applicant(Application),
+}
+
+/// The caller's side of a waiter.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) request: Request,
+    pub(super) calls: Arc<PendingCalls>,
+    pub(crate) verdict: oneshot::Receiver<Verdict>,
+}
+
+/// Waits in the client until it is admitted.
+#[derive(Debug)]
+pub(super) struct Applicant {
+    terms: Terms,
+    standing: Standing,
+    admit: oneshot::Sender<Result<Admitted>>,
+}
+
+/// The caller's side of an applicant.
+#[derive(Debug)]
+pub(crate) struct Application {
+    place: Place,
+    standing: Standing,
+    pub(crate) admitted: oneshot::Receiver<Result<Admitted>>,
+}
+
+/// An applicant that is a waiter now, and its first call, which is under way.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) waiter: Joined,
+    /// `None` if its wait is over already.
+    pub(crate) call: Option<Started>,
+}
+
+/// A call that was sent as soon as there was a place: before the release of who left it, in whichever order
+/// their tasks are run.
+pub(crate) struct Started(Pin<Box<dyn Future<Output = Answered> + Send>>);
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Started").finish_non_exhaustive()
+    }
+}
+
+impl Started {
+    pub(crate) async fn answered(self) -> Answered {
+        self.0.await
+    }
+}
+
+impl State {
+    /// Takes all out that wait to be admitted.
+    pub(super) fn applicants(&mut self) -> Vec<Applicant> {
+        let applicants = self.admission.as_mut().map(|admission| admission.drain());
+        applicants.into_iter().flatten().collect()
+    }
+
+    /// Takes the next one out that is admitted.
+    fn next_applicant(&mut self, now: Tick) -> Option<Applicant> {
+        let waiters = self.waiters.len();
+        self.admission.as_mut()?.next(now, waiters)
+    }
+
+    fn gives_up(&self, standing: Standing) -> GivesUp {
+        let Standing { arrived, until, .. } = standing;
+        match &self.admission {
+            Some(admission) => admission.gives_up(arrived, until),
+            None => until.map_or(GivesUp::Unknown, GivesUp::At),
+        }
+    }
+
+    /// Takes a waiter in.
+    pub(super) fn join(&mut self, now: Tick, request: Request, terms: Terms, standing: Standing) -> Joined {
+        let calls = PendingCalls::new(terms.lease(), self.gives_up(standing));
+        let (verdict, receiver) = oneshot::channel();
+        let waiter = Waiter {
+            request: request.clone(),
+            terms,
+            was_queued: standing.is_admitted && standing.ticket.is_some(),
+            standing,
+            joined: now,
+            calls: Arc::clone(&calls),
+            verdict,
+        };
+        self.waiters.insert(request.number(), waiter);
+        Joined {
+            request,
+            calls,
+            verdict: receiver,
+        }
+    }
+}
+
+impl Room {
+    /// Takes a waiter in, unless the client is closed; or has it wait for that.
+    pub(crate) fn enter(&self, terms: Terms, owner: Option<&Owner>, standing: Standing) -> Result<Entered> {
+        let state = &mut *locked(&self.state);
+        self.client.check_open()?;
+        let gives_up = state.gives_up(standing);
+        let waiters = state.waiters.len();
+        let closed =
+            |admission: &&mut Box<Admission<Applicant>>| !standing.is_admitted && !admission.is_open(waiters);
+        if let Some(admission) = state.admission.as_mut().filter(closed) {
+            let (admit, admitted) = oneshot::channel();
+            let applicant = Applicant {
+                terms,
+                standing,
+                admit,
+            };
+            return Ok(Entered::Applicant(Application {
+                place: admission.wait(gives_up, applicant),
+                standing,
+                admitted,
+            }));
+        }
+        let request = self.client.next_request(&terms, owner);
+        Ok(Entered::Waiter(state.join(
+            standing.arrived,
+            request,
+            terms,
+            standing,
+        )))
+    }
+
+    /// The place in the queue of one that has waited in the client since then: behind all of its client that
+    /// came before it, and otherwise by the server's time when it came, as far as that is known here. `None`
+    /// while it is not known where those are: it is queued behind them if it takes its place now.
+    fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
+        let server = self.client.store.server_of(&self.keys);
+        let waited = self.client.now().since(arrived);
+        let now_us = 1000 * self.client.clocks.server_time(server).ms();
+        let arrived_us = now_us.saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        let waiters = state.waiters.values().map(|waiter| waiter.standing);
+        let mut ticket = Ticket(arrived_us);
+        for before in waiters.filter(|standing| standing.arrived <= arrived) {
+            ticket = ticket.max(Ticket(before.ticket?.0 + 1));
+        }
+        Some(ticket)
+    }
+
+    /// Takes a request out that is given up, and whatever the server has of it with it. Returns when the lock
+    /// can next be free, if the request was still here.
+    pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<Tick>> {
+        // A closed client keeps running until the keeper knows of the withdrawal.
+        let _running = self.keeper.keep_running();
+        let mut state = locked(&self.state);
+        let waiters = state.waiters.len();
+        let Waiter { standing, .. } = state.waiters.remove(&waiter.request.number())?;
+        let admission = state.admission.get_or_insert_default();
+        admission.gave_up(waiters);
+        self.learn_patience(admission, standing);
+        let free_at = state.free_at;
+        self.left(state);
+        self.keeper
+            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
+        Some(free_at)
+    }
+
+    /// Sends one away that waits to be admitted, or just was. Returns when the lock can next be free, as far
+    /// as is known.
+    pub(crate) fn cancel(&self, mut application: Application) -> Option<Tick> {
+        let mut state = locked(&self.state);
+        let free_at = state.free_at;
+        let remove =
+            |admission: &mut &mut Box<Admission<Applicant>>| admission.remove(application.place).is_some();
+        if let Some(admission) = state.admission.as_mut().take_if(remove) {
+            self.learn_patience(admission, application.standing);
+            // There may be a place, and none that could have it but this one.
+            self.left(state);
+            return free_at;
+        }
+        drop(state);
+        // Whoever admits it either has told it so by now, or finds that it is gone.
+        application.admitted.close();
+        if let Ok(Ok(Admitted { waiter, .. })) = application.admitted.try_recv() {
+            self.quit(&waiter);
+        }
+        free_at
+    }
+
+    /// One has given up: others may have as much patience.
+    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
+        if standing.until.is_none() {
+            let waited = self.client.now().since(standing.arrived);
+            admission.lost_patience(waited);
+        }
+    }
+
+    /// Tells those that wait to be admitted that they do in vain.
+    pub(crate) fn refuse_applicants(&self, error: &Error) {
+        let applicants = locked(&self.state).applicants();
+        refuse(applicants, error);
+    }
+
+    /// Some have left the room: others are admitted.
+    pub(super) fn left(&self, mut state: MutexGuard<'_, State>) {
+        let now = self.client.now();
+        if state.waiters.is_empty() {
+            state.empty_since = Some(now);
+        }
+        let mut admitted = Vec::new();
+        while let Some(Applicant {
+            terms,
+            mut standing,
+            admit,
+        }) = state.next_applicant(now)
+        {
+            standing.ticket = self.ticket_of(&state, standing.arrived);
+            let request = self.client.next_request(&terms, None);
+            admitted.push((admit, state.join(now, request, terms, standing)));
+        }
+        drop(state);
+        for (admit, waiter) in admitted {
+            let call = self.start(waiter.request.number());
+            if let Err(Ok(gone)) = admit.send(Ok(Admitted { waiter, call })) {
+                self.quit(&gone.waiter);
+            }
+        }
+    }
+
+    /// Sends the first call of a request, unless it is gone.
+    fn start(&self, number: u64) -> Option<Started> {
+        let room = self.this.upgrade()?;
+        let asked = self.ask(number, false)?;
+        let mut call = Started(Box::pin(async move { room.send(asked).await }));
+        let _runtime = self.client.enter();
+        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            call = Started(Box::pin(ready(answered)));
+        }
+        Some(call)
+    }
+}
+
+/// Tells those that wait to be admitted that they do in vain.
+pub(super) fn refuse(applicants: Vec<Applicant>, error: &Error) {
+    for applicant in applicants {
+        // Who is gone has no need of it.
+        let _ = applicant.admit.send(Err(error.clone()));
+    }
+}
