@@ -4,6 +4,8 @@
 mod part;
 #[path = "overload/patience.rs"]
 mod patience;
+#[path = "overload/picture.rs"]
+mod picture;
 #[path = "shared/quantile.rs"]
 mod quantile;
 #[path = "overload/stall.rs"]

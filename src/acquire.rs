@@ -175,7 +175,7 @@ impl Drop for Cancelled<'_> {
 struct Entry<'a> {
     rooms: &'a Arc<Rooms>,
     room: Arc<Room>,
-    /// `None` once it has given up.
+    /// `None` once its wait is over.
     entered: Option<Entered>,
 }
 
@@ -241,12 +241,15 @@ impl Entry<'_> {
                     };
                     let verdict = tokio::time::timeout(pause, &mut waiter.verdict);
                     if let Ok(verdict) = Box::pin(verdict).await {
+                        self.entered = None;
                         return settle(verdict);
                     }
                 }
             }
         }
-        settle((&mut waiter.verdict).await)
+        let verdict = settle((&mut waiter.verdict).await);
+        self.entered = None;
+        verdict
     }
 
     /// Gives up. Returns when the lock can next be free, as far as is known; or what has become of the request
@@ -254,7 +257,7 @@ impl Entry<'_> {
     fn quit(&mut self) -> std::result::Result<Option<Tick>, oneshot::Receiver<Verdict>> {
         match self.entered.take() {
             None => Ok(None),
-            Some(Entered::Applicant(application)) => Ok(self.room.cancel(application)),
+            Some(Entered::Applicant(application)) => Ok(self.room.cancel(*application)),
             Some(Entered::Waiter(waiter)) => self.room.quit(&waiter).ok_or(waiter.verdict),
         }
     }

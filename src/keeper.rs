@@ -134,9 +134,7 @@ impl Keeper {
         at_once: bool,
         calls: &Arc<PendingCalls>,
     ) {
-        calls.end();
-        calls.set_withdrawn();
-        if (at_once && calls.was_written()) || calls.unanswered().is_some() {
+        if calls.withdraw(at_once) {
             let withdrawal = Withdrawal {
                 request: request.clone(),
                 calls: Arc::clone(calls),

@@ -1,6 +1,7 @@
 //! Names: of locks, their keys and channels, of clients, owners and requests.
 
 use std::fmt;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,18 +200,22 @@ impl Request {
     /// Wide enough for a day of milliseconds, the longest lease.
     const GRANT_DIGITS: usize = 8;
     const GRANT_AT: usize = ClientId::LEN + 1;
+    /// The longest number has 20 digits.
+    const MOST: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1 + 20 + 1 + Owner::LEN;
 
     /// The `n`-th request of `client`. A pushed grant gives it `grant` (whole milliseconds, at most a day) to claim it.
     pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> Request {
-        let owner = owner.map_or("", Owner::as_str);
-        Request(
-            format!(
-                "{client}:{:0width$}:{n}:{owner}",
-                grant.as_millis(),
-                width = Self::GRANT_DIGITS
-            )
-            .into(),
-        )
+        let mut text = String::with_capacity(Self::MOST);
+        text.push_str(&client.0);
+        // A string takes whatever is written to it.
+        let _ = write!(
+            text,
+            ":{:0width$}:{n}:",
+            grant.as_millis(),
+            width = Self::GRANT_DIGITS
+        );
+        text.push_str(owner.map_or("", Owner::as_str));
+        Request(text.into())
     }
 
     /// A request as the server names it; `None` when it has not the form of one.

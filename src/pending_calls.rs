@@ -4,7 +4,7 @@
 //! follow. If that is answered on the connection that they were written on, they have run before it. If not,
 //! another one must follow when none can run any more, or after the answer of the last.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,11 +20,17 @@ pub(crate) struct PendingCalls {
     lease: Duration,
     /// When its caller does.
     gives_up: GivesUp,
-    open: AtomicU32,
-    latest_not_after_ms: AtomicU64,
-    written_on: Mutex<WrittenOn>,
-    ended: AtomicBool,
-    withdrawn: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many are written and not answered.
+    open: u32,
+    latest_not_after: ServerTime,
+    written_on: WrittenOn,
+    has_ended: bool,
+    was_withdrawn: bool,
 }
 
 /// Which connections they were written on.
@@ -41,7 +47,8 @@ enum WrittenOn {
 pub(crate) struct PendingCall {
     of: Arc<PendingCalls>,
     clocks: Arc<ServerClocks>,
-    written: AtomicBool,
+    /// It is one of the open ones.
+    is_open: AtomicBool,
 }
 
 impl PendingCalls {
@@ -49,11 +56,13 @@ impl PendingCalls {
         Arc::new(PendingCalls {
             lease,
             gives_up,
-            open: AtomicU32::new(0),
-            latest_not_after_ms: AtomicU64::new(0),
-            written_on: Mutex::new(WrittenOn::None),
-            ended: AtomicBool::new(false),
-            withdrawn: AtomicBool::new(false),
+            state: Mutex::new(State {
+                open: 0,
+                latest_not_after: ServerTime::default(),
+                written_on: WrittenOn::None,
+                has_ended: false,
+                was_withdrawn: false,
+            }),
         })
     }
 
@@ -66,41 +75,39 @@ impl PendingCalls {
         Arc::new(PendingCall {
             of: Arc::clone(of),
             clocks: Arc::clone(clocks),
-            written: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
         })
     }
 
-    /// The use of the request is over: no further call of it is written. Said before it is asked what is
-    /// unanswered: so a call is either counted by then, or is not written, or its answer finds that this was
-    /// said.
+    /// The use of the request is over: no further call of it is written.
     pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
+        locked(&self.state).has_ended = true;
     }
 
-    /// It is being withdrawn: so must it be once more after each answer that comes now.
-    pub(crate) fn set_withdrawn(&self) {
-        self.withdrawn.store(true, Ordering::SeqCst);
+    /// The same, and it is being withdrawn: so must it be once more after each answer that comes now. Returns
+    /// whether there is anything to withdraw: what calls that were answered `may_have_left`, or what an
+    /// unanswered one brings.
+    pub(crate) fn withdraw(&self, may_have_left: bool) -> bool {
+        let mut state = locked(&self.state);
+        state.has_ended = true;
+        state.was_withdrawn = true;
+        (may_have_left && state.written_on != WrittenOn::None) || state.open > 0
     }
 
     pub(crate) fn was_withdrawn(&self) -> bool {
-        self.withdrawn.load(Ordering::SeqCst)
-    }
-
-    /// Whether any call of it may have been written.
-    pub(crate) fn was_written(&self) -> bool {
-        self.latest_not_after_ms.load(Ordering::SeqCst) > 0
+        locked(&self.state).was_withdrawn
     }
 
     /// Whether what is answered on this connection and was written after the [end](Self::end) tells that all of
     /// them have run that ever will.
     pub(crate) fn have_run_before(&self, on: ConnectionId) -> bool {
-        *locked(&self.written_on) == WrittenOn::One(on)
+        locked(&self.state).written_on == WrittenOn::One(on)
     }
 
     /// The server time past which none of the unanswered calls can run; `None` when all were answered.
     pub(crate) fn unanswered(&self) -> Option<ServerTime> {
-        (self.open.load(Ordering::SeqCst) > 0)
-            .then(|| ServerTime::from_ms(self.latest_not_after_ms.load(Ordering::SeqCst)))
+        let state = locked(&self.state);
+        (state.open > 0).then_some(state.latest_not_after)
     }
 }
 
@@ -108,8 +115,14 @@ impl PendingCall {
     /// A reply came, or one that says that the call was not executed and will not be.
     pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
         let is_known = !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed));
-        if is_known && self.written.swap(false, Ordering::SeqCst) {
-            self.of.open.fetch_sub(1, Ordering::SeqCst);
+        if is_known {
+            self.close(&mut locked(&self.of.state));
+        }
+    }
+
+    fn close(&self, state: &mut State) {
+        if self.is_open.swap(false, Ordering::Relaxed) {
+            state.open -= 1;
         }
     }
 }
@@ -117,27 +130,20 @@ impl PendingCall {
 impl Stamp for PendingCall {
     fn written(&self, on: ConnectionId) -> Option<ServerTime> {
         let not_after = self.clocks.not_after(on.server, self.of.gives_up.bound())?;
-        let mut written_on = locked(&self.of.written_on);
-        *written_on = match *written_on {
+        let mut state = locked(&self.of.state);
+        if state.has_ended {
+            // An earlier writing of it was answered, or it would not be written again.
+            self.close(&mut state);
+            return None;
+        }
+        state.written_on = match state.written_on {
             WrittenOn::None => WrittenOn::One(on),
             before if before == WrittenOn::One(on) => before,
             _ => WrittenOn::Several,
         };
-        drop(written_on);
-        // Before it counts, so that whoever finds it counted finds this too.
-        self.of
-            .latest_not_after_ms
-            .fetch_max(not_after.ms(), Ordering::SeqCst);
-        let is_first = !self.written.swap(true, Ordering::SeqCst);
-        if is_first {
-            self.of.open.fetch_add(1, Ordering::SeqCst);
-        }
-        // Looked at once this one is counted: whoever ends the request looks at the count after that.
-        if self.of.ended.load(Ordering::SeqCst) {
-            // An earlier writing of it was answered, or it would not be written again.
-            self.written.store(false, Ordering::SeqCst);
-            self.of.open.fetch_sub(1, Ordering::SeqCst);
-            return None;
+        state.latest_not_after = state.latest_not_after.max(not_after);
+        if !self.is_open.swap(true, Ordering::Relaxed) {
+            state.open += 1;
         }
         Some(not_after)
     }
@@ -194,7 +200,7 @@ mod tests {
             PendingCalls::begin(&calls, &clocks).answered(&answer);
         }
         drop(PendingCalls::begin(&calls, &clocks));
-        assert!(!calls.was_written());
+        assert!(!calls.withdraw(true));
         assert_eq!(calls.unanswered(), None);
     }
 
@@ -221,7 +227,7 @@ mod tests {
         assert!(calls.unanswered().is_some(), "the other is");
         other.answered(&Ok(()));
         assert_eq!(calls.unanswered(), None);
-        assert!(calls.was_written());
+        assert!(calls.withdraw(true) && !calls.withdraw(false));
     }
 
     #[tokio::test(start_paused = true)]

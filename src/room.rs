@@ -49,7 +49,7 @@ pub(crate) struct Room {
 #[derive(Debug, Default)]
 struct State {
     /// By number, which is the order in which they joined.
-    waiters: BTreeMap<u64, Waiter>,
+    waiters: BTreeMap<u64, Box<Waiter>>,
     /// Those that wait to be among them; `None` until one has given up.
     admission: Option<Box<Admission<Applicant>>>,
     /// When the lock can next be free, as far as is known.
@@ -373,8 +373,8 @@ impl Room {
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);
-        let is_here = |waiter: &Waiter| waiter.request == grant.request;
-        if !state.waiters.get(&number).is_some_and(is_here) {
+        let waiter = state.waiters.get(&number);
+        if waiter.is_none_or(|waiter| waiter.request != grant.request) {
             return Heard::Settled;
         }
         let Some(deadline) = deadline else {
@@ -402,8 +402,12 @@ impl Room {
         let mut others = Vec::new();
         if !grant.request.is_owner() {
             // The lock is re-entrant for this owner's other requests, which need not wait for their turn.
-            let same_owner = |(_, other): &(&u64, &Waiter)| other.request.owner() == grant.request.owner();
-            others.extend(state.waiters.iter().filter(same_owner).map(|(number, _)| *number));
+            let owner = grant.request.owner();
+            let same_owner = state
+                .waiters
+                .iter()
+                .filter(|(_, other)| other.request.owner() == owner);
+            others.extend(same_owner.map(|(number, _)| *number));
         }
         let wakes = !others.is_empty();
         state.agenda.ask(others);
@@ -445,7 +449,7 @@ impl Room {
             return;
         };
         self.left(state);
-        self.refuse(waiter, error);
+        self.refuse(*waiter, error);
     }
 
     /// Tells a waiter that left the room that it waited in vain, and takes it out of the queue.
@@ -466,7 +470,7 @@ impl Room {
         self.left(state);
         refuse(applicants, error);
         for waiter in waiters.into_values() {
-            self.refuse(waiter, error.clone());
+            self.refuse(*waiter, error.clone());
         }
         self.call.notify_one();
     }
@@ -517,10 +521,10 @@ impl Room {
     /// has not lost its place, none has.
     pub(crate) fn first(&self) -> Option<u64> {
         let state = locked(&self.state);
-        let turn = |(number, waiter): &(&u64, &Waiter)| {
-            (waiter.standing.ticket.is_none(), waiter.standing.ticket, **number)
-        };
-        state.waiters.iter().min_by_key(turn).map(|(number, _)| *number)
+        let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);
+        let first =
+            (state.waiters.iter()).min_by_key(|(number, waiter)| turn(**number, waiter.standing.ticket));
+        first.map(|(number, _)| *number)
     }
 
     pub(crate) fn ask_again(&self, number: u64) {

@@ -1,5 +1,5 @@
 //! A client process: tasks that take locks again and again, hold them for no time, and give up when their patience is
-//! over; and a bystander, who wants another lock now and then.
+//! over; a bystander, who wants another lock now and then; and locks that are held all the time.
 
 use std::io::BufRead;
 use std::process::Stdio;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use fairlock::spin::SpinLock;
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockGuard, LockManager};
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -19,18 +20,23 @@ use crate::quantile::quantile;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Strategy {
-    Spin,
+    /// Callers give up by `acquire_timeout`
     Fairlock,
+    /// The same, but callers give up by `tokio::time::timeout`, which drops the call
+    Dropped,
+    Spin,
 }
 
-/// How a caller gives up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
-    /// By `acquire_timeout`
-    Bound,
-    /// By `tokio::time::timeout`, which drops the call
-    Drop,
+impl Strategy {
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
 }
+
+/// Of the locks that are held all the time: it is renewed when a third is used up.
+const HELD_LEASE: Duration = Duration::from_secs(3);
 
 /// The load.
 #[derive(Clone, Debug, Args)]
@@ -44,9 +50,12 @@ pub(crate) struct Load {
     /// Client processes
     #[arg(long, default_value_t = 1)]
     pub(crate) processes: usize,
-    /// How callers give up
-    #[arg(long, value_enum, default_value_t = Way::Bound)]
-    pub(crate) way: Way,
+    /// Locks that each process holds all the time, and renews
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) held: usize,
+    /// Adds a client process with four tasks of much patience and one lock of its own
+    #[arg(long)]
+    pub(crate) neighbour: bool,
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +70,9 @@ pub(crate) struct Arguments {
     patience_ms: u64,
     #[arg(long)]
     seconds: usize,
+    /// What the names of the locks begin with
+    #[arg(long)]
+    names: String,
 }
 
 /// What a process has seen, or several.
@@ -77,6 +89,10 @@ pub(crate) struct Seen {
     pub(crate) unconfirmed: u64,
     /// The bystander's waits in ms: 99 of 100 were no longer, and the longest.
     pub(crate) bystander: (f64, f64),
+    /// How late a renewal of a held lock was at most, as a share of their period.
+    pub(crate) late: f64,
+    /// What the neighbour acquired, per second.
+    pub(crate) neighbour: f64,
 }
 
 impl Load {
@@ -91,7 +107,18 @@ impl Load {
     ) -> Outcome<Seen> {
         let mut processes = Vec::new();
         for _ in 0..self.processes {
-            processes.push(self.start(url, strategy, patience, seconds)?);
+            processes.push(self.start(url, strategy, patience, seconds, "overload")?);
+        }
+        if self.neighbour {
+            let load = Load {
+                tasks: 4,
+                locks: 1,
+                processes: 1,
+                held: 0,
+                neighbour: false,
+            };
+            let much = Duration::from_secs(10);
+            processes.push(load.start(url, Strategy::Fairlock, much, seconds, "neighbour")?);
         }
         for process in &mut processes {
             let stdout = process.stdout.as_mut().ok_or("no stdout")?;
@@ -105,26 +132,34 @@ impl Load {
             acquired: vec![0; seconds],
             ..Seen::default()
         };
-        for process in processes {
+        for (number, process) in processes.into_iter().enumerate() {
             let output = process.wait_with_output().await?;
             if !output.status.success() {
                 return Err(format!("a client process ended with {}", output.status).into());
             }
-            all.add(&Seen::read(&String::from_utf8(output.stdout)?)?);
+            let seen = Seen::read(&String::from_utf8(output.stdout)?)?;
+            if number < self.processes {
+                all.add(&seen);
+            } else {
+                all.neighbour = seen.rate();
+            }
         }
         Ok(all)
     }
 
-    fn start(&self, url: &str, strategy: Strategy, patience: Duration, seconds: usize) -> Outcome<Child> {
-        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value()
-                .map(|value| value.get_name().to_owned())
-                .unwrap_or_default()
-        };
+    fn start(
+        &self,
+        url: &str,
+        strategy: Strategy,
+        patience: Duration,
+        seconds: usize,
+        names: &str,
+    ) -> Outcome<Child> {
         let process = Command::new(std::env::current_exe()?)
             .args(["--bench", "part", "--url", url])
-            .args(["--strategy", &name(&|| strategy.to_possible_value())])
-            .args(["--way", &name(&|| self.way.to_possible_value())])
+            .args(["--names", names])
+            .args(["--strategy", &strategy.name()])
+            .args(["--held", &self.held.to_string()])
             .args(["--tasks", &(self.tasks / self.processes).to_string()])
             .args(["--locks", &self.locks.to_string()])
             .args(["--patience-ms", &patience.as_millis().to_string()])
@@ -159,6 +194,7 @@ impl Seen {
             self.bystander.0.max(other.bystander.0),
             self.bystander.1.max(other.bystander.1),
         );
+        self.late = self.late.max(other.late);
     }
 
     fn write(&self) -> String {
@@ -169,10 +205,12 @@ impl Seen {
             close,
             unconfirmed,
             bystander,
+            late,
+            neighbour: _,
         } = self;
         let acquired: Vec<String> = acquired.iter().map(u64::to_string).collect();
         format!(
-            "{} {gave_up} {} {} {} {unconfirmed} {} {}",
+            "{} {gave_up} {} {} {} {unconfirmed} {} {} {late}",
             acquired.join(","),
             memory.0,
             memory.1,
@@ -184,7 +222,18 @@ impl Seen {
 
     fn read(line: &str) -> Outcome<Seen> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [acquired, gave_up, before, most, close, unconfirmed, p99, longest] = words[..] else {
+        let [
+            acquired,
+            gave_up,
+            before,
+            most,
+            close,
+            unconfirmed,
+            p99,
+            longest,
+            late,
+        ] = words[..]
+        else {
             return Err(format!("a client process said {line:?}").into());
         };
         Ok(Seen {
@@ -194,6 +243,8 @@ impl Seen {
             close: Duration::from_secs_f64(close.parse()?),
             unconfirmed: unconfirmed.parse()?,
             bystander: (p99.parse()?, longest.parse()?),
+            late: late.parse()?,
+            neighbour: 0.0,
         })
     }
 }
@@ -225,6 +276,7 @@ impl Counts {
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let locks = LockManager::connect(&arguments.url).await?;
+    let held = hold(&locks, arguments.load.held).await?;
     let before = memory()?;
     println!("ready");
     std::io::stdin().lock().read_line(&mut String::new())?;
@@ -236,15 +288,15 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let patience = Duration::from_millis(arguments.patience_ms);
     let mut tasks = JoinSet::new();
     for task in 0..arguments.load.tasks {
-        let name = format!("overload:{}", task % arguments.load.locks);
+        let name = format!("{}:{}", arguments.names, task % arguments.load.locks);
         let counts = Arc::clone(&counts);
         match arguments.strategy {
             Strategy::Spin => tasks.spawn(spin(SpinLock::new(&locks, name), patience, counts)),
-            Strategy::Fairlock => {
-                tasks.spawn(contend(locks.lock(name), patience, arguments.load.way, counts))
-            }
+            strategy => tasks.spawn(contend(locks.lock(name), patience, strategy, counts)),
         };
     }
+    let over = Arc::clone(&counts);
+    let watch = tokio::task::spawn_blocking(move || watch(&held, &over));
     let bystander = tokio::spawn(stand_by(locks.lock("bystander"), Arc::clone(&counts)));
     let mut most = before;
     while !counts.is_over() {
@@ -252,6 +304,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         most = most.max(memory()?);
     }
     let mut waits = bystander.await?;
+    let late = watch.await?;
     let closing = Instant::now();
     let unconfirmed = match locks.close().await {
         Ok(()) => 0,
@@ -268,16 +321,18 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         close: closing.elapsed(),
         unconfirmed,
         bystander: (quantile(&mut waits, 0.99), quantile(&mut waits, 1.0)),
+        late,
+        neighbour: 0.0,
     };
     println!("{}", seen.write());
     Ok(())
 }
 
-async fn contend(lock: Lock, patience: Duration, way: Way, counts: Arc<Counts>) {
+async fn contend(lock: Lock, patience: Duration, strategy: Strategy, counts: Arc<Counts>) {
     while !counts.is_over() {
-        let acquired = match way {
-            Way::Bound => lock.acquire_timeout(patience).await,
-            Way::Drop => match tokio::time::timeout(patience, lock.acquire()).await {
+        let acquired = match strategy {
+            Strategy::Fairlock | Strategy::Spin => lock.acquire_timeout(patience).await,
+            Strategy::Dropped => match tokio::time::timeout(patience, lock.acquire()).await {
                 Ok(acquired) => acquired,
                 Err(_) => {
                     counts.gave_up();
@@ -305,6 +360,30 @@ async fn spin(lock: SpinLock, patience: Duration, counts: Arc<Counts>) {
             _ => counts.gave_up(),
         }
     }
+}
+
+/// Locks that are renewed each second.
+async fn hold(locks: &LockManager, count: usize) -> Outcome<Vec<LockGuard>> {
+    let acquire = |number: usize| {
+        let lock = locks.lock(format!("held:{}:{number}", std::process::id()));
+        lock.lease(HELD_LEASE).acquire()
+    };
+    Ok(iter((0..count).map(acquire))
+        .buffer_unordered(100)
+        .try_collect()
+        .await?)
+}
+
+/// How late the latest renewal of these is, as a share of their period.
+fn watch(held: &[LockGuard], counts: &Counts) -> f64 {
+    let period = HELD_LEASE / 3;
+    let mut least = HELD_LEASE - period;
+    while !counts.is_over() {
+        std::thread::sleep(Duration::from_millis(10));
+        let remaining = held.iter().map(|guard| guard.lease().remaining()).min();
+        least = least.min(remaining.unwrap_or(least));
+    }
+    (HELD_LEASE - period - least).as_secs_f64() / period.as_secs_f64()
 }
 
 /// How long each of the acquires of another lock took, in ms.

@@ -1,11 +1,13 @@
 //! Goodput over patience, fairlock and the spin lock in turn.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::Outcome;
 use crate::part::{Load, Strategy};
+use crate::picture::{self, Point};
 use crate::support::Server;
 
 #[derive(Debug, Args)]
@@ -18,18 +20,21 @@ pub(crate) struct Arguments {
     /// Seconds of each, of which the first one counts for nothing
     #[arg(long, default_value_t = 4)]
     seconds: usize,
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["fairlock", "spin"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["fairlock", "dropped", "spin"])]
     strategies: Vec<Strategy>,
+    /// Draws what was acquired over patience, as an SVG
+    #[arg(long)]
+    svg: Option<PathBuf>,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let load = &arguments.load;
     println!(
-        "{} tasks on {} locks, {} client processes, held for no time; callers give up by {:?}",
-        load.tasks, load.locks, load.processes, load.way
+        "{} tasks on {} locks, {} client processes, held for no time",
+        load.tasks, load.locks, load.processes
     );
     println!(
-        "{:>11} {:>9} {:>11} {:>8} {:>11} {:>12} {:>10} {:>13} {:>13}",
+        "{:>11} {:>9} {:>11} {:>8} {:>11} {:>12} {:>10} {:>13} {:>13} {:>9} {:>11}",
         "patience ms",
         "strategy",
         "acquired/s",
@@ -38,8 +43,11 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         "memory MiB",
         "close ms",
         "unconfirmed",
-        "bystander p99"
+        "bystander p99",
+        "late %",
+        "neighbour/s"
     );
+    let mut points = Vec::new();
     let mut first: Vec<Option<f64>> = vec![None; arguments.strategies.len()];
     for &patience_ms in &arguments.patience_ms {
         for (&strategy, first) in arguments.strategies.iter().zip(&mut first) {
@@ -52,16 +60,26 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             let rate = seen.rate();
             let first = *first.get_or_insert(rate);
             println!(
-                "{patience_ms:>11} {:>9} {rate:>11.0} {:>8.2} {:>11.0} {:>12.0} {:>10.0} {:>13} {:>13.1}",
-                format!("{strategy:?}").to_lowercase(),
+                "{patience_ms:>11} {:>9} {rate:>11.0} {:>8.2} {:>11.0} {:>12.0} {:>10.0} {:>13} {:>13.1} {:>9.1} {:>11.0}",
+                strategy.name(),
                 rate / first,
                 seen.gave_up as f64 / arguments.seconds as f64,
                 seen.memory.1 - seen.memory.0,
                 seen.close.as_secs_f64() * 1000.0,
                 seen.unconfirmed,
-                seen.bystander.0
+                seen.bystander.0,
+                100.0 * seen.late,
+                seen.neighbour
             );
+            points.push(Point {
+                strategy,
+                patience_ms,
+                rate,
+            });
         }
+    }
+    if let Some(svg) = &arguments.svg {
+        picture::draw(svg, &points)?;
     }
     Ok(())
 }

@@ -15,6 +15,8 @@ pub(crate) struct Arguments {
     /// For how long a caller waits before it gives up
     #[arg(long, value_delimiter = ',', default_values_t = [100, 60, 20])]
     patience_ms: Vec<u64>,
+    #[arg(long, value_enum, default_value_t = Strategy::Fairlock)]
+    strategy: Strategy,
     /// When the server stands still
     #[arg(long, default_value_t = 4)]
     at: usize,
@@ -29,11 +31,11 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let (load, at, stall) = (&arguments.load, arguments.at, arguments.stall);
     println!(
-        "{} tasks on {} locks, {} client processes; callers give up by {:?}; the server stands still from second {at} to {}",
+        "{} tasks on {} locks, {} client processes; {}; the server stands still from second {at} to {}",
         load.tasks,
         load.locks,
         load.processes,
-        load.way,
+        arguments.strategy.name(),
         at + stall
     );
     for &patience_ms in &arguments.patience_ms {
@@ -48,7 +50,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         let seen = load
             .run(
                 &server.url(),
-                Strategy::Fairlock,
+                arguments.strategy,
                 patience,
                 arguments.seconds,
                 stalls,

@@ -36,7 +36,7 @@ pub(crate) struct Standing {
 #[derive(Debug)]
 pub(crate) enum Entered {
     Waiter(Joined),
-    Applicant(Application),
+    Applicant(Box<Application>),
 }
 
 /// The caller's side of a waiter.
@@ -112,7 +112,7 @@ impl State {
     pub(super) fn join(&mut self, now: Tick, request: Request, terms: Terms, standing: Standing) -> Joined {
         let calls = PendingCalls::new(terms.lease(), self.gives_up(standing));
         let (verdict, receiver) = oneshot::channel();
-        let waiter = Waiter {
+        let waiter = Box::new(Waiter {
             request: request.clone(),
             terms,
             was_queued: standing.is_admitted && standing.ticket.is_some(),
@@ -120,7 +120,7 @@ impl State {
             joined: now,
             calls: Arc::clone(&calls),
             verdict,
-        };
+        });
         self.waiters.insert(request.number(), waiter);
         Joined {
             request,
@@ -146,11 +146,11 @@ impl Room {
                 standing,
                 admit,
             };
-            return Ok(Entered::Applicant(Application {
+            return Ok(Entered::Applicant(Box::new(Application {
                 place: admission.wait(gives_up, applicant),
                 standing,
                 admitted,
-            }));
+            })));
         }
         let request = self.client.next_request(&terms, owner);
         Ok(Entered::Waiter(state.join(
@@ -184,7 +184,7 @@ impl Room {
         let _running = self.keeper.keep_running();
         let mut state = locked(&self.state);
         let waiters = state.waiters.len();
-        let Waiter { standing, .. } = state.waiters.remove(&waiter.request.number())?;
+        let standing = state.waiters.remove(&waiter.request.number())?.standing;
         let admission = state.admission.get_or_insert_default();
         admission.gave_up(waiters);
         self.learn_patience(admission, standing);
@@ -236,6 +236,9 @@ impl Room {
         let now = self.client.now();
         if state.waiters.is_empty() {
             state.empty_since = Some(now);
+        }
+        if state.admission.is_none() {
+            return;
         }
         let mut admitted = Vec::new();
         while let Some(Applicant {

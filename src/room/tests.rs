@@ -105,7 +105,7 @@ impl Room {
     /// The caller of this request gives up.
     fn give_up(&self, number: u64) {
         let state = locked(&self.state);
-        let Waiter { request, calls, .. } = &state.waiters[&number];
+        let Waiter { request, calls, .. } = &*state.waiters[&number];
         let waiter = Joined {
             request: request.clone(),
             calls: Arc::clone(calls),

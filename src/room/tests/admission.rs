@@ -36,7 +36,7 @@ impl Scene {
     fn applied(&self, patience: Option<Duration>) -> Application {
         match self.enter(patience) {
             Entered::Waiter(_) => panic!("there is no place"),
-            Entered::Applicant(application) => application,
+            Entered::Applicant(application) => *application,
         }
     }
 
