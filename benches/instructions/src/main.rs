@@ -22,6 +22,7 @@ async fn main() -> ExitCode {
         ("pair", None) => pairs(&LockManager::in_memory(), rounds).await,
         ("busy", None) => busy(rounds).await,
         ("hand-over", None) => hand_overs(rounds).await,
+        ("give-up", None) => give_ups(rounds).await,
         #[cfg(feature = "server")]
         ("on-server", Some(url)) => on_server(&url, rounds).await,
         _ => {
@@ -63,6 +64,21 @@ async fn busy(rounds: u32) -> Result<()> {
         }
     }
     guard.release().await
+}
+
+/// Gives up waits for a lock that others wait for, when more is asked than can be served.
+async fn give_ups(rounds: u32) -> Result<()> {
+    let lock = LockManager::in_memory().lock("a");
+    let guard = lock.acquire().await?;
+    // From the first one on that gives up in the queue there is no more than one place in it.
+    assert!(lock.acquire().now_or_never().is_none(), "it is held");
+    let mut waiting = std::pin::pin!(lock.acquire());
+    assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
+    for _ in 0..rounds {
+        assert!(lock.acquire().now_or_never().is_none(), "it is held");
+    }
+    guard.release().await?;
+    waiting.await?.release().await
 }
 
 /// Hands a lock from one client to another that waits, through its waiting room.

@@ -29,6 +29,14 @@ impl Protocol {
         }
     }
 
+    /// Whether the next call of a live connection may come after the bound of its caller, who has given up.
+    pub fn comes_too_late(&self, state: &State, client: ClientId) -> bool {
+        let next = state.clients[client].calls.first();
+        next.is_some_and(|call| {
+            matches!(call, Call::Acquire(_)) && state.requests[call.request()].stage == Stage::Over
+        })
+    }
+
     /// The server runs a call of a connection that is closed.
     pub fn run_stuck(&self, state: &mut State, client: ClientId, index: usize) {
         let call = state.clients[client].stuck.remove(index);

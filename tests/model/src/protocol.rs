@@ -37,6 +37,8 @@ pub enum Action {
     ClientLingers(ClientId),
     ClientCrashes(ClientId),
     ServerRunsCall(ClientId),
+    /// It finds that its caller has given up by then, and does nothing.
+    ServerRunsCallTooLate(ClientId),
     ServerRunsStuckCall(ClientId, usize),
     ServerNoticesDeafness(ClientId),
     DeadlinePasses,
@@ -160,6 +162,9 @@ impl Protocol {
     fn possible(&self, state: &State, actions: &mut Vec<Action>) {
         let budget = &state.budget;
         for (client, this) in state.clients.iter().enumerate().filter(|(_, this)| !this.crashed) {
+            if self.comes_too_late(state, client) {
+                actions.push(Action::ServerRunsCallTooLate(client));
+            }
             let next = self
                 .callers_of(client)
                 .find(|&caller| state.requests[caller].stage == Stage::Unused);
@@ -300,6 +305,7 @@ impl Model for Protocol {
                 self.crash(state, client);
             }
             Action::ServerRunsCall(client) => self.serve(state, client),
+            Action::ServerRunsCallTooLate(client) => drop(state.clients[client].calls.remove(0)),
             Action::ServerRunsStuckCall(client, index) => self.run_stuck(state, client, index),
             Action::ServerNoticesDeafness(client) => state.server.presence[client].subscriber = false,
             Action::DeadlinePasses => {
