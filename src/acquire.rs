@@ -37,7 +37,7 @@ pub(crate) struct Wanted {
 }
 
 /// Waits for the lock, in the order of the queue, until `until` if there is a bound.
-pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Instant>) -> Result<Held> {
+pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<Instant>) -> Result<Held> {
     let client = rooms.client();
     let began = client.now();
     let _permit = rooms.admit()?;
@@ -56,7 +56,7 @@ pub(crate) async fn acquire(rooms: Arc<Rooms>, wanted: Wanted, until: Option<Ins
         is_admitted: wanted.owner.is_some(),
     };
     loop {
-        let mut entry = Entry::new(&rooms, &wanted, standing)?;
+        let mut entry = Entry::new(rooms, wanted, standing)?;
         let free_at = tokio::select! {
             biased;
             verdict = entry.wait() => match verdict {
@@ -211,16 +211,10 @@ impl Entry<'_> {
         let client = self.rooms.client();
         let mut patience = Patience::new(client);
         loop {
-            // On the heap, so that the hundred thousandth waiter does not carry it along while it sleeps. The verdict
-            // is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
-            let answered = match started.take() {
-                Some(started) => started.answered().await,
-                None => match self.room.ask(waiter.request.number(), false) {
-                    Some(asked) => Box::pin(self.room.send(asked)).await,
-                    None => break,
-                },
-            };
-            match answered {
+            let call = started.take().or_else(|| self.room.call(waiter.request.number()));
+            let Some(call) = call else { break };
+            // The verdict is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
+            match call.answered().await {
                 Ok((Heard::Again, _)) => patience.restore(),
                 Ok((Heard::Settled, _)) => break,
                 Ok((Heard::Queued, _)) => {

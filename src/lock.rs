@@ -324,7 +324,7 @@ impl Lock {
 
     async fn acquire_held(&self, began: Tick, bound: Bound) -> Result<Held> {
         let wanted = self.wanted()?;
-        let rooms = Arc::clone(self.service.rooms());
+        let rooms = self.service.rooms();
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -333,9 +333,10 @@ impl Lock {
             Bound::Until(deadline) => Some(deadline),
         };
         if until.is_none_or(|until| until > now) {
-            return acquire::acquire(rooms, wanted, until).await;
+            return acquire::acquire(rooms, &wanted, until).await;
         }
-        match acquire::try_acquire(rooms, wanted).await? {
+        // On the heap, so that those that wait do not carry it along.
+        match Box::pin(acquire::try_acquire(Arc::clone(rooms), wanted)).await? {
             Attempt::Held(held) => Ok(held),
             Attempt::Busy(contended) => {
                 count(&self.client().counters.timed_out);

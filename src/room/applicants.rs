@@ -68,20 +68,20 @@ pub(crate) struct Application {
 pub(crate) struct Admitted {
     pub(crate) waiter: Joined,
     /// `None` if its wait is over already.
-    pub(crate) call: Option<Started>,
+    pub(crate) call: Option<Call>,
 }
 
-/// A call that was sent as soon as there was a place: before the release of who left it, in whichever order
-/// their tasks are run.
-pub(crate) struct Started(Pin<Box<dyn Future<Output = Answered> + Send>>);
+/// A call that asks for a waiter. On the heap, so that the hundred thousandth waiter does not carry it along while it
+/// sleeps.
+pub(crate) struct Call(Pin<Box<dyn Future<Output = Answered> + Send>>);
 
-impl fmt::Debug for Started {
+impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Started").finish_non_exhaustive()
+        f.debug_tuple("Call").finish_non_exhaustive()
     }
 }
 
-impl Started {
+impl Call {
     pub(crate) async fn answered(self) -> Answered {
         self.0.await
     }
@@ -260,14 +260,20 @@ impl Room {
         }
     }
 
-    /// Sends the first call of a request, unless it is gone.
-    fn start(&self, number: u64) -> Option<Started> {
+    /// The next call of a request, unless it is gone. It is sent at the first poll.
+    pub(crate) fn call(&self, number: u64) -> Option<Call> {
         let room = self.this.upgrade()?;
         let asked = self.ask(number, false)?;
-        let mut call = Started(Box::pin(async move { room.send(asked).await }));
+        Some(Call(Box::pin(async move { room.send(asked).await })))
+    }
+
+    /// The same, sent: as soon as there is a place, and so before the release of who left it, in whichever order
+    /// their tasks are run.
+    fn start(&self, number: u64) -> Option<Call> {
+        let mut call = self.call(number)?;
         let _runtime = self.client.enter();
         if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            call = Started(Box::pin(ready(answered)));
+            call = Call(Box::pin(ready(answered)));
         }
         Some(call)
     }

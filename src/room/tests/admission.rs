@@ -177,19 +177,32 @@ async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_t
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_as_it_is_admitted_leaves_nothing() {
-    let (scene, guard, mut waiters) = Scene::full().await;
-    // Its caller does not read that it is admitted.
-    let application = scene.applied(None);
-    released(guard).await;
-    for waiter in waiters.drain(..) {
-        released(granted(waiter).await).await;
+    for is_granted in [true, false] {
+        let (scene, guard, waiters) = Scene::full().await;
+        // Its caller does not read that it is admitted.
+        let application = scene.applied(None);
+        let mut guard = Some(guard);
+        for waiter in waiters {
+            if is_granted {
+                released(guard.take().unwrap()).await;
+                guard = Some(granted(waiter).await);
+            } else {
+                waiter.abort();
+            }
+        }
+        if is_granted {
+            released(guard.take().unwrap()).await;
+        }
+        settle().await;
+        assert_eq!(scene.queued().await, u64::from(!is_granted));
+        scene.room().cancel(application);
+        settle().await;
+        assert_eq!(scene.queued().await, 0);
+        assert!(scene.room().is_empty());
+        drop(guard);
+        settle().await;
+        assert!(scene.other.status().await.unwrap().holder.is_none());
     }
-    settle().await;
-    assert!(scene.other.status().await.unwrap().holder.is_some());
-    scene.room().cancel(application);
-    settle().await;
-    assert!(scene.other.status().await.unwrap().holder.is_none());
-    assert!(scene.room().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
