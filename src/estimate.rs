@@ -44,6 +44,9 @@ mod tests {
             estimate.record(time);
         }
         assert_eq!((estimate.at_most(), estimate.range()), (time, Some((time, time))));
+        // One that took nine times as long: its eighth, and four times a quarter of what it is off by.
+        estimate.record(9 * time);
+        assert_eq!(estimate.at_most(), 10 * time);
     }
 
     #[test]

@@ -167,4 +167,15 @@ mod tests {
         clocks.forget(FIRST);
         assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_may_run_until_its_caller_gives_up_and_for_two_seconds_at_most() {
+        let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
+        let after = |wait: u64| Some(clocks.clock.now().after(Duration::from_millis(wait)));
+        for (until, ms) in [(None, 2_000), (after(9_000), 2_000), (after(30), 30)] {
+            let not_after = clocks.not_after(FIRST, until);
+            assert_eq!(not_after, Some(ServerTime::from_ms(1_000_000 + ms)));
+        }
+        assert_eq!(clocks.not_after(FIRST, after(0)), None);
+    }
 }

@@ -164,7 +164,7 @@ impl Room {
     /// The place in the queue of one that has waited in the client since then: behind all of its client that
     /// came before it, and otherwise by the server's time when it came, as far as that is known here. `None`
     /// while it is not known where those are: it is queued behind them if it takes its place now.
-    fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
+    pub(super) fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
         let server = self.client.store.server_of(&self.keys);
         let waited = self.client.now().since(arrived);
         let now_us = 1000 * self.client.clocks.server_time(server).ms();

@@ -245,8 +245,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who watches a lease is told of its release", HOLD, "        self.ended.notify_waiters();\n", "", IN_MEMORY),
 
     edit("no word is sent for a request that all was answered of", PENDING,
-        "(may_have_left && state.written_on != WrittenOn::None) || state.open > 0", "state.written_on != WrittenOn::None", WITHDRAWAL_TESTS),
-    edit("no word is sent for a request of which nothing was written", PENDING, "may_have_left && state.written_on != WrittenOn::None", "may_have_left", WITHDRAWAL_TESTS),
+        "(may_have_left && state.written_on != WrittenOn::None) || state.open > 0", "state.written_on != WrittenOn::None", PENDING_TESTS),
+    edit("no word is sent for a request of which nothing was written", PENDING, "may_have_left && state.written_on != WrittenOn::None", "may_have_left", PENDING_TESTS),
     edit("who has nothing on the server by an answer may have by an unanswered call", PENDING,
         " || state.open > 0\n", "\n", REPLIES),
     edit("a hold that ended meanwhile is not watched", KEEPER, "        if hold.is_over() {\n            return;\n        }\n", "",
@@ -425,7 +425,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("who waited in the client has its turn by its arrival", APPLICANTS, "standing.ticket = self.ticket_of(&state, standing.arrived);", "let _ = self.ticket_of(&state, standing.arrived);", &[ROOM_TESTS]),
     edit("who leaves the queue makes room for the next", APPLICANTS, "self.admission.as_mut()?.next(now, waiters)", "self.admission.as_mut()?.next(now, waiters + usize::MAX / 2)", &[ROOM_TESTS]),
     edit("a wait that is given up in the queue is noticed", APPLICANTS, "        admission.gave_up(waiters);\n", "        let _ = waiters;\n", &[ROOM_TESTS]),
-    edit("a grant in the queue is noticed", ROOM, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &["--lib simulation::overload"]),
+    edit("a grant in the queue is noticed", ROOM, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &[ROOM_TESTS]),
     edit("who waits to be admitted to a room that ends is told", ROOM, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[ROOM_TESTS]),
     edit("a room that somebody waits for is not left", ROOM, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[ROOM_TESTS, "--lib simulation"]),
     edit("the call of who is admitted is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[ROOM_TESTS])

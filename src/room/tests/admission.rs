@@ -224,3 +224,39 @@ async fn who_is_admitted_in_the_place_of_its_arrival_has_not_been_in_the_queue_b
         assert_eq!(state.waiters[&number].was_queued, is_admitted);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn more_are_in_the_queue_again_after_some_were_granted_the_lock() {
+    let (scene, guard, mut waiters) = Scene::full().await;
+    for _ in 0..4 {
+        waiters.push(scene.waiter().await);
+    }
+    assert_eq!(scene.queued().await, 2);
+    let mut guard = guard;
+    for waiter in waiters.drain(..2) {
+        released(guard).await;
+        guard = granted(waiter).await;
+    }
+    assert_eq!(scene.queued().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_by_arrival_is_behind_those_that_came_before() {
+    let scene = Scene::new();
+    let room = scene.room();
+    let client = scene.rooms().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let arrived = client.now();
+    let state = &mut *locked(&room.state);
+    // As if the server's clock were ahead of what is known here.
+    let far = Ticket(u64::MAX / 2);
+    for (ticket, next) in [(Some(far), Some(Ticket(far.0 + 1))), (None, None)] {
+        let standing = Standing {
+            ticket,
+            ..room.newcomer(None)
+        };
+        let request = client.next_request(&terms, None);
+        state.join(arrived, request, terms, standing);
+        assert_eq!(room.ticket_of(state, arrived), next);
+    }
+}
