@@ -198,6 +198,20 @@ async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks()
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_what_ends_a_hold_no_more_is_in_flight_than_there_is_room_for() {
+    let scene = Scene::open();
+    let _full = scene.fill().await;
+    let before = scene.wire.written().len();
+    for n in 0..2 * ROOM {
+        drop(scene.call(named(&n.to_string(), Priority::End)).await);
+    }
+    for rounds in 0..=2 {
+        assert_eq!(scene.wire.written().len() - before, (rounds * ROOM) as usize);
+        scene.wire.answer().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_reads_that() {
     let scene = Scene::open();
     let unread: Vec<_> = (0..ROOM)

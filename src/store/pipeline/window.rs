@@ -161,6 +161,8 @@ mod tests {
         answered: u64,
         /// When the server has done all that it has got.
         idle_at: Tick,
+        /// It writes when half of those in flight are answered.
+        in_bursts: bool,
     }
 
     impl Scene {
@@ -173,12 +175,14 @@ mod tests {
                 in_flight: VecDeque::new(),
                 answered: 0,
                 idle_at: Tick::ZERO,
+                in_bursts: false,
             }
         }
 
         /// Writes what there is room for, and reads an answer.
         fn step(&mut self) {
-            while (self.in_flight.len() as u64) < self.window.size() {
+            let waits = self.in_bursts && self.in_flight.len() as u64 > self.window.size() / 2;
+            while !waits && (self.in_flight.len() as u64) < self.window.size() {
                 self.in_flight.push_back(self.now);
             }
             let sent = self.answered + self.in_flight.len() as u64;
@@ -220,6 +224,14 @@ mod tests {
     #[test]
     fn a_server_that_is_far_away_has_always_enough_to_do() {
         assert_eq!(Scene::new(200, 40).after(5), MOST);
+    }
+
+    #[test]
+    fn that_they_are_written_in_bursts_is_not_taken_for_a_queue_of_a_far_server() {
+        let mut scene = Scene::new(200, 100);
+        scene.in_bursts = true;
+        let size = scene.after(5);
+        assert!(size > MOST * 9 / 10, "{size}");
     }
 
     #[test]
