@@ -157,3 +157,11 @@ fn who_gives_up_counts_wherever_it_was() {
     }
     assert!(admission.is_overloaded);
 }
+
+#[test]
+fn while_most_give_up_no_more_are_admitted_than_keep_the_lock_busy() {
+    let (mut admission, _) = admission(10, &[]);
+    assert!(admission.is_open(9));
+    admission.all_give_up(100);
+    assert!(admission.is_open(2) && !admission.is_open(3));
+}

@@ -76,6 +76,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("calls without a bound are expected to wait while most are served", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) => {", ADMISSION_TESTS),
     edit("who came later is expected to give up no sooner", ADMISSION, "            *latest = self.latest;\n", "", ADMISSION_TESTS),
     edit("who is admitted from the client was not in the queue before", APPLICANTS, "standing.is_admitted && standing.ticket.is_some()", "standing.ticket.is_some()", &[ROOM_TESTS]),
+    edit("no more than keep the lock busy are admitted while most give up", ADMISSION, "places.min(most)", "{ let _ = most; places }", ADMISSION_TESTS),
     edit("more wait in the queue after grants", ADMISSION, "        self.places += 1.0 / self.places;\n", "", ADMISSION_TESTS),
     edit("newcomers come after those who wait to be admitted", ADMISSION, "self.queue.is_empty() && self.has_place(waiters)", "self.has_place(waiters)", ADMISSION_TESTS),
     edit("calls without a bound are expected to be given up as others were", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) if least > most => {", ADMISSION_TESTS),
