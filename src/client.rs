@@ -124,7 +124,7 @@ impl Client {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             #[cfg(test)]
-            let task = crate::simulation::process::inherit(task);
+            let task = crate::tests::simulation::process::inherit(task);
             runtime.spawn(task);
         }
     }

@@ -78,7 +78,7 @@
 //   script                    the scripts of lua/, their arguments and replies
 //   anchors                   what links a server's clock to the client's
 //   lease key clock options tls error
-//   fuzzing                   what must hold of every reply and message; for the fuzzer and the tests alone
+//   tests                     what tests the whole crate from within, and never ships
 
 mod acquire;
 mod admission;
@@ -91,9 +91,6 @@ mod client;
 mod clock;
 mod error;
 mod estimate;
-#[cfg(all(feature = "redis", any(fuzzing, test)))]
-#[doc(hidden)]
-pub mod fuzzing;
 mod guard;
 mod held;
 mod hold;
@@ -113,10 +110,10 @@ mod rooms;
 mod script;
 mod server_clocks;
 mod service;
-#[cfg(test)]
-mod simulation;
 pub mod spin;
 mod store;
+#[cfg(any(fuzzing, test))]
+mod tests;
 #[cfg(feature = "redis")]
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
@@ -131,5 +128,8 @@ pub use lease::{Fence, Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
 pub use store::memory::MemoryStore;
+#[cfg(all(feature = "redis", any(fuzzing, test)))]
+#[doc(hidden)]
+pub use tests::fuzzing;
 #[cfg(feature = "redis")]
 pub use tls::Tls;

@@ -9,8 +9,6 @@ pub(crate) mod memory;
 pub(crate) mod pipeline;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[cfg(test)]
-pub(crate) mod scripted;
 
 use std::fmt;
 use std::pin::Pin;

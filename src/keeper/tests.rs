@@ -15,8 +15,8 @@ use crate::pending_calls::PendingCall;
 use crate::room::Verdict;
 use crate::rooms::Relay;
 use crate::service::Service;
-use crate::store::scripted::{Fate, client};
 use crate::store::{Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, ServerId, Stamp, Store};
+use crate::tests::scripted_store::{Fate, client};
 use crate::{LeaseState, LockManager, MemoryStore, Owner};
 
 const LEASE: Duration = Duration::from_secs(30);

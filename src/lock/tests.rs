@@ -1,7 +1,7 @@
 //! What a forced release tells when it takes more than one call.
 
 use crate::MemoryStore;
-use crate::store::scripted::{Fate, client};
+use crate::tests::scripted_store::{Fate, client};
 
 /// What the first call of a forced release comes to, and how many there are.
 async fn forced(fate: Fate) -> (bool, usize) {

@@ -1,12 +1,9 @@
 //! Locks inside this process: the same order, leases and fences, without a server.
 
 #[cfg(test)]
-#[cfg(feature = "redis")]
-mod against_scripts;
-#[cfg(test)]
 mod inside;
-mod lock;
-mod rules;
+pub(crate) mod lock;
+pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 

@@ -8,8 +8,8 @@ use crate::error::ServerError;
 use crate::lease::Exchange;
 use crate::outstanding::Outstanding;
 use crate::service::Service;
-use crate::store::scripted::{self, Fate};
 use crate::store::{ConnectionId, ServerId, Stamp};
+use crate::tests::scripted_store::{self, Fate};
 use crate::{LockManager, MemoryStore};
 
 /// Shorter than the heartbeat.
@@ -36,7 +36,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let (locks, _) = scripted::client(&MemoryStore::new(), &[]);
+        let (locks, _) = scripted_store::client(&MemoryStore::new(), &[]);
         Scene {
             keys: keys("a"),
             outstanding: Arc::default(),
@@ -309,7 +309,7 @@ async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
 
 /// Of a client whose next call for a withdrawal is to become this.
 async fn withdrawn(fate: Fate) -> Vec<usize> {
-    let (locks, seen) = scripted::client(&MemoryStore::new(), &[fate]);
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
     let (service, keys) = (locks.service(), keys("a"));
     for n in 0..3 {
         let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
@@ -336,7 +336,7 @@ async fn the_keeper_withdraws_what_it_is_told_of() {
 
 #[tokio::test(start_paused = true)]
 async fn where_all_was_answered_nothing_is_withdrawn() {
-    let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let lock = locks.lock("a");
     let guard = lock.acquire().await.unwrap();
     assert!(lock.try_acquire().await.unwrap().acquired().is_none());
@@ -347,7 +347,7 @@ async fn where_all_was_answered_nothing_is_withdrawn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
-    let (locks, seen) = scripted::client(&MemoryStore::new(), &[]);
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let service = locks.service();
     let request = Request::new(&service.client().id, LEASE, 1, None);
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);

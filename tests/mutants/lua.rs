@@ -17,7 +17,7 @@ const SPIN_RELEASE: &str = "lua/spin_release.lua";
 const WITHDRAW: &str = "lua/withdraw.lua";
 
 /// Random calls and their edges, against the rules in plain Rust.
-pub(super) const AGAINST_RULES: &str = "--lib against_scripts";
+pub(super) const AGAINST_RULES: &str = "--lib conformance";
 const MODEL: &[&str] = &[AGAINST_RULES];
 const REFUSALS: &[&str] = &["--test faults refusals::"];
 const ROUTING: &[&str] = &["--test cluster routing::"];

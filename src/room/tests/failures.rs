@@ -3,7 +3,7 @@
 use super::*;
 use crate::TryAcquire;
 use crate::attendant::attend;
-use crate::store::scripted;
+use crate::tests::scripted_store;
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -91,7 +91,7 @@ async fn a_subscription_that_failed_is_tried_again_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_again() {
     let store = MemoryStore::new();
-    let (locks, seen) = scripted::client(&store, &[]);
+    let (locks, seen) = scripted_store::client(&store, &[]);
     let scene = Scene::on(store);
     let guard = scene.other.acquire().await.unwrap();
     seen.swallow_subscriptions();

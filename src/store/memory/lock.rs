@@ -7,21 +7,21 @@ use crate::lease::{Fence, ServerTime, millis};
 use crate::store::{Grant, Push};
 
 /// How many holds one owner may have.
-pub(super) const MAX_HOLDS: usize = 256;
+pub(crate) const MAX_HOLDS: usize = 256;
 /// How long a lock is remembered after its deadline, with its fence.
-pub(super) const KEPT_MS: u64 = 60_000;
+pub(crate) const KEPT_MS: u64 = 60_000;
 
 /// The time of one call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(crate) struct Now {
     /// For tickets and fences.
-    pub(super) us: u64,
+    pub(crate) us: u64,
     /// For deadlines.
-    pub(super) ms: u64,
+    pub(crate) ms: u64,
 }
 
 /// Who listens where.
-pub(super) trait Channels {
+pub(crate) trait Channels {
     /// How many subscribers of a channel are counted. Others may hear what is published on it: those at a replica.
     fn subscribers(&self, channel: &str) -> usize;
 
@@ -31,45 +31,45 @@ pub(super) trait Channels {
 
 /// One lock: its holder, its queue, and its clients' records.
 #[derive(Debug, Default)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     /// As last written: holds whose deadline is past stay until the next write. `None` before the first holder.
-    pub(super) written: Option<Holder>,
-    pub(super) queue: Queue,
+    pub(crate) written: Option<Holder>,
+    pub(crate) queue: Queue,
     /// Client → server time (ms) until which it counts as alive.
-    pub(super) clients: HashMap<String, u64>,
+    pub(crate) clients: HashMap<String, u64>,
     /// When nothing of this is needed any more, in ms.
-    pub(super) kept_until: u64,
+    pub(crate) kept_until: u64,
 }
 
 /// Who holds, or held last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holder {
+pub(crate) struct Holder {
     /// 0: there was none.
-    pub(super) fence: u64,
+    pub(crate) fence: u64,
     /// `None` after a release: tells it from a lease that ran out.
-    pub(super) owner: Option<Owner>,
+    pub(crate) owner: Option<Owner>,
     /// By which the owner became the owner, or another hold of its when that is over.
-    pub(super) request: Option<Request>,
+    pub(crate) request: Option<Request>,
     /// The grant was pushed, and is not claimed yet.
-    pub(super) pushed: bool,
-    pub(super) holds: BTreeMap<Request, Hold>,
+    pub(crate) pushed: bool,
+    pub(crate) holds: BTreeMap<Request, Hold>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
-    pub(super) deadline: u64,
-    pub(super) lease: u64,
+pub(crate) struct Hold {
+    pub(crate) deadline: u64,
+    pub(crate) lease: u64,
 }
 
 /// The queue in the order of a sorted set: by ticket, then by request.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) order: BTreeSet<(u64, Request)>,
+pub(crate) struct Queue {
+    pub(crate) order: BTreeSet<(u64, Request)>,
     tickets: HashMap<Request, u64>,
 }
 
 /// How a hand-over ended.
-pub(super) enum HandOver {
+pub(crate) enum HandOver {
     /// Nobody can be reached. This is the fence of whoever takes the lock now.
     Nobody(u64),
     Handed,
@@ -77,16 +77,16 @@ pub(super) enum HandOver {
 }
 
 impl Queue {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    pub(super) fn ticket(&self, request: &Request) -> Option<u64> {
+    pub(crate) fn ticket(&self, request: &Request) -> Option<u64> {
         self.tickets.get(request).copied()
     }
 
     /// Whether it was not at this place, or one before it; if it was, it keeps its place.
-    pub(super) fn add(&mut self, ticket: u64, request: &Request) -> bool {
+    pub(crate) fn add(&mut self, ticket: u64, request: &Request) -> bool {
         if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
         }
@@ -95,7 +95,7 @@ impl Queue {
         self.order.insert((ticket, request.clone()))
     }
 
-    pub(super) fn remove(&mut self, request: &Request) {
+    pub(crate) fn remove(&mut self, request: &Request) {
         if let Some(ticket) = self.tickets.remove(request) {
             self.order.remove(&(ticket, request.clone()));
         }
@@ -110,7 +110,7 @@ impl Queue {
 
 impl Holder {
     /// The hold that ends last, and whose it is.
-    pub(super) fn latest(&self) -> Option<(&Request, Hold)> {
+    pub(crate) fn latest(&self) -> Option<(&Request, Hold)> {
         // Of equals the first: `max_by_key` would return the last.
         self.holds
             .iter()
@@ -118,24 +118,24 @@ impl Holder {
             .reduce(|a, b| if b.1.deadline > a.1.deadline { b } else { a })
     }
 
-    pub(super) fn deadline(&self) -> u64 {
+    pub(crate) fn deadline(&self) -> u64 {
         self.latest().map_or(0, |(_, hold)| hold.deadline)
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         !self.holds.is_empty()
     }
 
-    pub(super) fn is_of(&self, owner: &str) -> bool {
+    pub(crate) fn is_of(&self, owner: &str) -> bool {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
     /// Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
-    pub(super) fn ran_out(&self, fence: Fence) -> bool {
+    pub(crate) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
 
-    pub(super) fn grant_of(&self, request: &Request) -> Option<Grant> {
+    pub(crate) fn grant_of(&self, request: &Request) -> Option<Grant> {
         let hold = self.holds.get(request)?;
         Some(Grant {
             request: request.clone(),
@@ -150,7 +150,7 @@ impl Lock {
     /// Who holds now, without the holds whose deadline is past; and the client that is still to be taken for dead, since
     /// it has not claimed what it was told of: not the caller's, which is awake, and none where no caller is given. A
     /// deadline beyond now + lease means that the clock was set back, and is clamped.
-    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
+    pub(crate) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
         let unclaimed = holder.request.clone().filter(|_| holder.pushed);
         let mut dead = None;
@@ -177,7 +177,7 @@ impl Lock {
         (holder, dead)
     }
 
-    pub(super) fn take_for_dead(&mut self, client: Option<&str>) {
+    pub(crate) fn take_for_dead(&mut self, client: Option<&str>) {
         if let Some(client) = client {
             self.clients.remove(client);
         }
@@ -188,12 +188,12 @@ impl Lock {
         self.keep_until(until + KEPT_MS);
     }
 
-    pub(super) fn keep_until(&mut self, until: u64) {
+    pub(crate) fn keep_until(&mut self, until: u64) {
         self.kept_until = self.kept_until.max(until);
     }
 
     /// Writes the holds of a lock that goes on being held.
-    pub(super) fn write_holds(&mut self, holder: &mut Holder) {
+    pub(crate) fn write_holds(&mut self, holder: &mut Holder) {
         let stays = holder
             .request
             .as_ref()
@@ -206,7 +206,7 @@ impl Lock {
     }
 
     /// Makes `request` the only holder of a lock that is free.
-    pub(super) fn grant(
+    pub(crate) fn grant(
         &mut self,
         holder: &mut Holder,
         request: &Request,
@@ -227,7 +227,7 @@ impl Lock {
     }
 
     /// Leaves the lock with nobody.
-    pub(super) fn free(&mut self, holder: &Holder, now: Now) {
+    pub(crate) fn free(&mut self, holder: &Holder, now: Now) {
         let nobody = Holder {
             fence: holder.fence,
             ..Holder::default()
@@ -238,7 +238,7 @@ impl Lock {
     /// Gives a free lock to the first in the queue who can be reached, and tells that one alone. `mine` is the
     /// caller's own request and its lease. A request that cannot be reached stays removed, with its client's record.
     #[expect(clippy::too_many_arguments)]
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         holder: &mut Holder,
         dead: Option<&str>,
@@ -283,7 +283,7 @@ impl Lock {
 }
 
 /// The fence of the next owner: larger than the last one, also when the clock was set back.
-pub(super) fn next_fence(holder: &Holder, now: Now) -> u64 {
+pub(crate) fn next_fence(holder: &Holder, now: Now) -> u64 {
     now.us.max(holder.fence + 1)
 }
 

@@ -15,30 +15,30 @@ use crate::store::{
 };
 
 /// How many a call removes from the queue at most before it answers `more`.
-pub(super) const BOUND: usize = 500;
+pub(crate) const BOUND: usize = 500;
 /// With fewer entries than this nothing is swept.
 const SWEEP_FROM: usize = 1024;
 
 /// All locks of one store.
 #[derive(Debug)]
-pub(super) struct Rules {
-    pub(super) locks: HashMap<String, Lock>,
-    pub(super) spins: HashMap<String, Spin>,
+pub(crate) struct Rules {
+    pub(crate) locks: HashMap<String, Lock>,
+    pub(crate) spins: HashMap<String, Spin>,
     bound: usize,
     sweep_at: usize,
 }
 
 #[derive(Debug)]
-pub(super) struct Spin {
-    pub(super) owner: Owner,
-    pub(super) count: u64,
+pub(crate) struct Spin {
+    pub(crate) owner: Owner,
+    pub(crate) count: u64,
     /// By which the last hold was taken.
-    pub(super) request: Uuid,
+    pub(crate) request: Uuid,
     until: u64,
 }
 
 impl Rules {
-    pub(super) fn new() -> Rules {
+    pub(crate) fn new() -> Rules {
         Rules {
             locks: HashMap::new(),
             spins: HashMap::new(),
@@ -49,7 +49,7 @@ impl Rules {
 
     /// The same rules, but removing so few at most before the answer is `more`.
     #[cfg(test)]
-    pub(super) fn with_bound(bound: usize) -> Rules {
+    pub(crate) fn with_bound(bound: usize) -> Rules {
         Rules {
             bound,
             ..Rules::new()
@@ -58,7 +58,7 @@ impl Rules {
 
     /// Drops what is over. It costs each call little: it looks at everything only when the number of entries has
     /// doubled since the last time.
-    pub(super) fn sweep(&mut self, now: Now) {
+    pub(crate) fn sweep(&mut self, now: Now) {
         if self.locks.len() + self.spins.len() < self.sweep_at {
             return;
         }
@@ -72,7 +72,7 @@ impl Rules {
     }
 
     /// Must have run by `not_after`, as the stamp of the call has told.
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         call: &Acquire,
         not_after: ServerTime,
@@ -166,7 +166,7 @@ impl Rules {
         })
     }
 
-    pub(super) fn release(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> Released {
+    pub(crate) fn release(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> Released {
         let Release { keys, request, what } = call;
         self.end(keys, request, now, channels, |_, holder| {
             let (ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence)) = *what;
@@ -184,7 +184,7 @@ impl Rules {
         })
     }
 
-    pub(super) fn withdraw(&mut self, call: &Withdraw, now: Now, channels: &mut dyn Channels) -> Withdrawn {
+    pub(crate) fn withdraw(&mut self, call: &Withdraw, now: Now, channels: &mut dyn Channels) -> Withdrawn {
         let Withdraw { keys, requests } = call;
         let released = self.end(keys, &requests[0], now, channels, |queue, holder| {
             let before = holder.holds.len();
@@ -239,7 +239,7 @@ impl Rules {
         }
     }
 
-    pub(super) fn renew(&mut self, call: &Renew, now: Now) -> Renewed {
+    pub(crate) fn renew(&mut self, call: &Renew, now: Now) -> Renewed {
         let lock = self.lock(&call.keys.lock);
         let (mut holder, _) = lock.read(now, None);
         let lease = millis(call.lease);
@@ -267,7 +267,7 @@ impl Rules {
         Renewed::Until(ServerTime::from_ms(deadline))
     }
 
-    pub(super) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {
+    pub(crate) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {
         let lock = self.lock(&call.keys.lock);
         let (holder, _) = lock.read(now, None);
         let held = holder.owner.clone().filter(|_| holder.is_held());
@@ -282,7 +282,7 @@ impl Rules {
         }
     }
 
-    pub(super) fn spin_acquire(&mut self, call: &SpinAcquire, now: Now) -> SpinAcquired {
+    pub(crate) fn spin_acquire(&mut self, call: &SpinAcquire, now: Now) -> SpinAcquired {
         let until = now.ms + millis(call.lease);
         let held = self
             .spins
@@ -311,7 +311,7 @@ impl Rules {
         }
     }
 
-    pub(super) fn spin_release(&mut self, call: &SpinRelease, now: Now) -> SpinReleased {
+    pub(crate) fn spin_release(&mut self, call: &SpinRelease, now: Now) -> SpinReleased {
         let held = self
             .spins
             .get_mut(&call.keys.spin)

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::lock::Lock;
-use super::super::rules::Spin;
+use crate::store::memory::lock::Lock;
+use crate::store::memory::rules::Spin;
 
 /// Returns the data of four keys as texts, hashes by field, and then for how long the server keeps each, in ms.
 pub(super) const DUMP: &str = "

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::lock::MAX_HOLDS;
 use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
 use crate::key::{ClientId, Request};
 use crate::lease::{ServerTime, Ticket};
 use crate::script::{Publishing, ReplyError};
+use crate::store::memory::lock::MAX_HOLDS;
 use crate::store::{
     Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,

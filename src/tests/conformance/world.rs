@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::super::lock::{Holder, KEPT_MS, Now, Queue};
-use super::super::rules::Rules;
 use super::dump;
 use super::expected::{Check, Expected};
 use super::model::{Modelled, Wires};
@@ -16,6 +14,8 @@ use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Whic
 use crate::key::{ClientId, Keys, Owner, Request};
 use crate::lease::{Fence, ServerTime, Ticket};
 use crate::script::{Declared, Operation, Publishing, ReplyError};
+use crate::store::memory::lock::{Holder, KEPT_MS, Now, Queue};
+use crate::store::memory::rules::Rules;
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 
 /// Has the line of a lock begin with a mark, or with none.

@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use super::super::lock::KEPT_MS;
 use super::dump::Data;
 use super::server::{Reply, Seen};
 use super::step::{SHORTEST_HEARTBEAT_MS, SPIN_LEASES_MS};
 use crate::lease::millis;
+use crate::store::memory::lock::KEPT_MS;
 
 /// No key of a run is kept longer.
 const LONGEST_LIFE_MS: u64 = SPIN_LEASES_MS[1];

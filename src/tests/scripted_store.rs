@@ -8,10 +8,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::{
-    Acquire, Acquired, Call, Failure, Inspect, Inspected, Release, Released, Renew, Renewed, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
-};
 use crate::client::locked;
 use crate::clock::Clock;
 use crate::error::ServerError;
@@ -19,6 +15,10 @@ use crate::key::ClientId;
 use crate::options::ManagerOptions;
 use crate::rooms::Relay;
 use crate::service::Service;
+use crate::store::{
+    Acquire, Acquired, Call, Failure, Inspect, Inspected, Release, Released, Renew, Renewed, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+};
 use crate::{LockManager, MemoryStore};
 
 /// What becomes of a release, or of a withdrawal.

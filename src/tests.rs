@@ -1,0 +1,10 @@
+//! What tests the whole crate from within, and never ships. The tests of one module are beside it.
+
+#[cfg(all(feature = "redis", test))]
+mod conformance;
+#[cfg(feature = "redis")]
+pub mod fuzzing;
+#[cfg(test)]
+pub(crate) mod scripted_store;
+#[cfg(test)]
+pub(crate) mod simulation;
