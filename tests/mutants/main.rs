@@ -1,6 +1,7 @@
 //! The tests, tested: each edit takes one guard out of a copy of the crate, and some test must go red.
 //!
-//! With the tests runs only what keeps the lists from rotting; the gate itself takes long: `scripts/prove mutants`.
+//! Edits quote the code, which changes: the gate says first which of them do not apply any more, so that nobody who
+//! renames something has to do it twice at once. It takes long: `scripts/prove mutants`.
 
 // Helpers count as tests: whatever fails in one fails the test.
 #![allow(clippy::unwrap_used)]
@@ -56,6 +57,12 @@ impl Edit {
         }
     }
 
+    fn check(&self) -> Result<String, String> {
+        // None, if the file is gone.
+        let text = fs::read_to_string(root().join(self.file)).unwrap_or_default();
+        self.applied_to(&text)
+    }
+
     fn applied_to(&self, text: &str) -> Result<String, String> {
         match text.matches(self.cut).count() {
             1 if self.cut != self.put => Ok(text.replacen(self.cut, self.put, 1)),
@@ -73,18 +80,6 @@ fn edits() -> impl Iterator<Item = &'static Edit> {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-#[test]
-fn every_edit_applies_to_the_code_as_it_is() {
-    let wrong: Vec<String> = edits()
-        .filter_map(|edit| {
-            // None, if the file is gone.
-            let text = fs::read_to_string(root().join(edit.file)).unwrap_or_default();
-            edit.applied_to(&text).err()
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
