@@ -1,6 +1,7 @@
 //! What tests the whole crate from within, and never ships. The tests of one module are beside it.
 
-#[cfg(all(feature = "redis", test))]
+#[cfg(feature = "redis")]
+#[cfg(test)]
 mod conformance;
 #[cfg(feature = "redis")]
 pub mod fuzzing;

@@ -1,4 +1,5 @@
-//! What each script is made of: parts of `lua/`, in this order. The one list of it, which `benches/handoff/` and `scripts/bench` read too.
+//! What each script is made of: parts of `lua/`, in this order. The one list of it, which `benches/handoff/`
+//! and `benches/instructions/` have too.
 
 macro_rules! joined {
     ($($part:literal),+) => {

@@ -1,6 +1,11 @@
 //! What the client executes, again and again: for `scripts/bench`, which counts its instructions.
 //!
-//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too.
+//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too. And
+//! `fairlock-instructions script <name>` prints a script as it is sent to a server.
+
+#[path = "../../../src/script/texts.rs"]
+#[expect(dead_code, reason = "what is counted only acquires, releases and renews")]
+mod texts;
 
 use std::process::ExitCode;
 
@@ -14,6 +19,9 @@ async fn main() -> ExitCode {
         eprintln!("instructions: which scenario, and how many rounds? `scripts/bench` says both");
         return ExitCode::FAILURE;
     };
+    if scenario == "script" {
+        return print_script(&rounds);
+    }
     let Ok(rounds) = rounds.parse() else {
         eprintln!("instructions: {rounds:?} is no number of rounds");
         return ExitCode::FAILURE;
@@ -37,6 +45,20 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print_script(name: &str) -> ExitCode {
+    let text = match name {
+        "acquire" => texts::ACQUIRE,
+        "release" => texts::RELEASE,
+        "renew" => texts::RENEW,
+        _ => {
+            eprintln!("instructions: no script is called {name:?}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{text}");
+    ExitCode::SUCCESS
 }
 
 /// Acquires and releases a lock that nobody else wants.
