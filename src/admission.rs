@@ -127,9 +127,13 @@ impl<T> Admission<T> {
         self.ended(false);
     }
 
-    /// One of the waiters has given up; how many they were with it.
-    pub(crate) fn gave_up(&mut self, waiters: usize) {
+    /// One of the waiters has given up, so long after it was admitted; how many they were with it.
+    pub(crate) fn gave_up(&mut self, waiters: usize, waited: Duration) {
         self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);
+        // It would have taken longer still. From grants alone nothing is learnt when there are none.
+        if waited > self.service.at_most() {
+            self.service.record(waited);
+        }
         self.ended(true);
     }
 

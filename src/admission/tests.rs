@@ -45,10 +45,10 @@ fn all_are_admitted_as_long_as_nobody_gives_up() {
 #[test]
 fn after_one_has_given_up_there_are_a_quarter_fewer_and_one_at_least() {
     let mut admission = Admission::<()>::default();
-    admission.gave_up(100);
+    admission.gave_up(100, ms(1));
     assert!(admission.is_open(74) && !admission.is_open(75));
     for _ in 0..100 {
-        admission.gave_up(75);
+        admission.gave_up(75, ms(1));
     }
     assert!(admission.is_open(0) && !admission.is_open(1));
 }
@@ -148,7 +148,7 @@ fn who_came_later_is_expected_to_give_up_no_sooner() {
 fn who_gives_up_counts_wherever_it_was() {
     let (mut admission, _) = admission(1, &[]);
     for _ in 0..100 {
-        admission.gave_up(1);
+        admission.gave_up(1, ms(1));
     }
     assert!(admission.is_overloaded);
     let (mut admission, waits) = super::tests::admission(1, &[Unknown; 100]);
@@ -164,4 +164,25 @@ fn while_most_give_up_no_more_are_admitted_than_keep_the_lock_busy() {
     assert!(admission.is_open(9));
     admission.all_give_up(100);
     assert!(admission.is_open(2) && !admission.is_open(3));
+}
+
+#[test]
+fn how_long_a_grant_takes_is_learnt_from_those_who_give_up_too() {
+    // It has become slower: nobody who is admitted is served, unless it has more than 50 ms left.
+    let (mut admission, _) = admission(1, &[]);
+    admission.granted(ms(1));
+    admission.all_give_up(100);
+    let has_left = (0..30).map(|_| {
+        let patience = [5, 10, 20, 40, 80].map(ms);
+        let places = patience.map(|left| admission.wait(At(Tick::ZERO.after(left)), 0));
+        let service = admission.service.at_most();
+        let admitted = patience.into_iter().position(|left| left > service).unwrap_or(4);
+        assert!(admission.next(Tick::ZERO, 0).is_some());
+        admission.gave_up(1, patience[admitted]);
+        for place in places {
+            admission.remove(place);
+        }
+        patience[admitted]
+    });
+    assert!(has_left.take_while(|left| *left < ms(50)).count() < 20);
 }

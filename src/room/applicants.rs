@@ -184,9 +184,9 @@ impl Room {
         let _running = self.keeper.keep_running();
         let mut state = locked(&self.state);
         let waiters = state.waiters.len();
-        let standing = state.waiters.remove(&waiter.request.number())?.standing;
+        let Waiter { standing, joined, .. } = *state.waiters.remove(&waiter.request.number())?;
         let admission = state.admission.get_or_insert_default();
-        admission.gave_up(waiters);
+        admission.gave_up(waiters, self.client.now().since(joined));
         self.learn_patience(admission, standing);
         let free_at = state.free_at;
         self.left(state);
