@@ -9,6 +9,8 @@ mod client;
 mod held;
 #[path = "many/hot.rs"]
 mod hot;
+#[path = "shared/memory.rs"]
+mod memory;
 #[path = "many/own.rs"]
 mod own;
 #[path = "shared/quantile.rs"]
@@ -91,16 +93,6 @@ fn own_cpu() -> Duration {
         time.tv_sec.try_into().unwrap_or(0),
         time.tv_nsec.try_into().unwrap_or(0),
     )
-}
-
-/// Memory that this process has in RAM, in bytes.
-fn own_memory() -> Outcome<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line
-        .and_then(|line| line.split_whitespace().next())
-        .ok_or("no VmRSS")?;
-    Ok(kilobytes.parse::<u64>()? * 1024)
 }
 
 /// A number that the server's INFO tells.

@@ -1,5 +1,8 @@
-//! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how to read it.
+//! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how to
+//! read it.
 
+#[path = "shared/memory.rs"]
+mod memory;
 #[path = "overload/part.rs"]
 mod part;
 #[path = "overload/patience.rs"]

@@ -52,7 +52,7 @@ pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<I
         arrived: began,
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
         ticket: None,
-        // Whoever asks for an owner may hold the lock already.
+        // The owner may hold the lock already, and then it must not wait.
         is_admitted: wanted.owner.is_some(),
     };
     loop {
@@ -213,7 +213,8 @@ impl Entry<'_> {
         loop {
             let call = started.take().or_else(|| self.room.call(waiter.request.number()));
             let Some(call) = call else { break };
-            // The verdict is left alone meanwhile: it would wake this task, which runs anyway, once more for each grant.
+            // The verdict is not polled meanwhile: it would wake this task, which runs anyway, once more for each
+            // grant.
             match call.answered().await {
                 Ok((Heard::Again, _)) => patience.restore(),
                 Ok((Heard::Settled, _)) => break,

@@ -5,13 +5,12 @@
 //! share of one to withdraw it, and may have the lock handed over for nothing. From then on no more are
 //! admitted than are granted the lock before they give up; who gives up in the client costs nothing. How many
 //! that is, is found as TCP finds how much a path carries: one more for as many grants as there are places, a
-//! quarter less for each that gave up (additive increase, multiplicative decrease: Chiu and Jain, 1989). One
-//! is enough to keep a lock busy: as it is granted the lock, the next one is admitted, whose call is sent
-//! before the release.
+//! quarter less for each that gave up (additive increase, multiplicative decrease: Chiu and Jain, 1989). When
+//! a waiter is granted the lock, the next one is admitted, and its call is sent before the release.
 //!
-//! They are admitted in the order in which they came, as long as most are served. When most give up, more is
-//! asked than can be served: then those are passed over who will have given up before they can be served, and
-//! no more are admitted than keep the lock busy, so that this takes as short as can be.
+//! They are admitted in the order in which they came, as long as most are served. When most give up, the load
+//! is more than can be served. Then a caller that will give up before it can be served is passed over, and no
+//! more are admitted than keep the lock busy, so that each of them is served soon.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +28,8 @@ const LEFT: f64 = 0.75;
 const OVERLOADED: f64 = 0.5;
 const SERVED: f64 = 0.25;
 const LAST: f64 = 32.0;
-/// So many of a client keep a lock busy: one that is handed the lock, the next, and one in case that gives up.
+/// So many of a client keep a lock busy: the one that is handed the lock, the next one, and another in case that
+/// one gives up.
 const ENOUGH: f64 = 3.0;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Admission<T> {
     /// How many of those whose wait ended lately have given up, of one.
     given_up: f64,
     is_overloaded: bool,
-    /// The latest time by which one is expected to give up: whoever came later is expected to no sooner.
+    /// The latest time by which any caller was expected to give up. A later one is expected to give up no sooner.
     latest: Tick,
 }
 
@@ -100,7 +100,7 @@ impl<T> Admission<T> {
         match (until, self.patience.range()) {
             (Some(until), _) => GivesUp::At(until),
             (None, Some((least, most))) if self.is_overloaded => {
-                // Whoever is just about to give up, as others did, is not taken for one that waits on.
+                // A caller that is about to give up, as others did, must not be taken for one that waits longer.
                 let latest = arrived.after(most.max(least + least / 2));
                 GivesUp::Between(arrived.after(least), latest)
             }

@@ -1,10 +1,10 @@
 //! Whom to admit next of those who wait for something scarce, and may give up before they have it.
 //!
 //! First in, first out, as long as all can be served in time. When more is asked than can be served, that
-//! serves only those who are about to give up: in the end nobody. So whoever gives up sooner than it takes to
-//! be served is passed over. Who waits on past the time at which it was expected to give up is next. When
-//! nobody can be served, as far as is known, whoever has the most time left is tried. (Maurer, "Fail at
-//! Scale", 2015, turns the queue round for the same reason.)
+//! serves only callers that are about to give up: in the end nobody. So a caller that gives up sooner than it
+//! takes to be served is passed over. One that still waits when it was expected to have given up is next. When
+//! nobody can be served, as far as is known, the caller with the most time left is tried. (Maurer, "Fail at
+//! Scale", 2015, reverses the queue for the same reason.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Takes out whoever is next, when it takes so long to be served.
+    /// Takes out the next one, when it takes so long to be served.
     pub(crate) fn next(&mut self, now: Tick, service: Duration) -> Option<T> {
         if let Some(first) = self.expected.first_entry() {
             if first.key().0 <= now {

@@ -66,6 +66,7 @@
 //   replication               whether replicas and disks have a grant, before it counts
 //   attendant                 the task of a waiting room
 //   rooms room agenda         how one client waits, lock by lock
+//   admission                 which of its waiters are in the server's queue; admission_queue: in which order
 //   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
 //   withdrawals               what is still to be taken back of requests that are over
 //   retry client              what all of them share: patience; store, clock, counters
@@ -77,6 +78,7 @@
 //   store/pipeline            the order in which calls go to one server
 //   script                    the scripts of lua/, their arguments and replies
 //   anchors                   what links a server's clock to the client's
+//   estimate                  how long something takes that varies
 //   lease key clock options tls error
 //   tests                     what tests the whole crate from within, and never ships
 

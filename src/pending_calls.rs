@@ -18,7 +18,7 @@ use crate::store::{ConnectionId, Failure, Stamp};
 pub(crate) struct PendingCalls {
     /// For how long one of them can make it hold.
     lease: Duration,
-    /// When its caller does.
+    /// When the caller of the request gives up.
     gives_up: GivesUp,
     state: Mutex<State>,
 }

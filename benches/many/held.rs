@@ -9,8 +9,9 @@ use clap::Args;
 use fairlock::{LockGuard, LockManager};
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
+use crate::memory::own_memory;
 use crate::support::Server;
-use crate::{Outcome, own_cpu, own_memory, percentile, told};
+use crate::{Outcome, own_cpu, percentile, told};
 
 /// How many are acquired at a time.
 const AT_ONCE: usize = 500;

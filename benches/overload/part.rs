@@ -1,5 +1,5 @@
-//! A client process: tasks that take locks again and again, hold them for no time, and give up when their patience is
-//! over; a bystander, who wants another lock now and then; and locks that are held all the time.
+//! A client process: tasks that take locks again and again, hold them for no time, and give up when their
+//! patience is over; a bystander, which wants another lock now and then; and locks that are held all the time.
 
 use std::io::BufRead;
 use std::process::Stdio;
@@ -16,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use crate::Outcome;
+use crate::memory::own_memory;
 use crate::quantile::quantile;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +38,8 @@ impl Strategy {
 
 /// Of the locks that are held all the time: it is renewed when a third is used up.
 const HELD_LEASE: Duration = Duration::from_secs(3);
+
+const MIB: f64 = 1_048_576.0;
 
 /// The load.
 #[derive(Clone, Debug, Args)]
@@ -81,14 +84,14 @@ pub(crate) struct Seen {
     /// Acquired in each second.
     pub(crate) acquired: Vec<u64>,
     pub(crate) gave_up: u64,
-    /// Memory at the end of the warm-up of nothing, and at most, in MiB.
-    pub(crate) memory: (f64, f64),
+    /// How much more memory a process had than before the load, at most, in MiB.
+    pub(crate) memory: f64,
     /// How long `close` took.
     pub(crate) close: Duration,
     /// How many releases it left unconfirmed.
     pub(crate) unconfirmed: u64,
-    /// The bystander's waits in ms: 99 of 100 were no longer, and the longest.
-    pub(crate) bystander: (f64, f64),
+    /// 99 of 100 of the bystander's waits were no longer, in ms.
+    pub(crate) bystander: f64,
     /// How late a renewal of a held lock was at most, as a share of their period.
     pub(crate) late: f64,
     /// What the neighbour acquired, per second.
@@ -184,16 +187,10 @@ impl Seen {
             *sum += acquired;
         }
         self.gave_up += other.gave_up;
-        self.memory = (
-            self.memory.0.max(other.memory.0),
-            self.memory.1.max(other.memory.1),
-        );
+        self.memory = self.memory.max(other.memory);
         self.close = self.close.max(other.close);
         self.unconfirmed += other.unconfirmed;
-        self.bystander = (
-            self.bystander.0.max(other.bystander.0),
-            self.bystander.1.max(other.bystander.1),
-        );
+        self.bystander = self.bystander.max(other.bystander);
         self.late = self.late.max(other.late);
     }
 
@@ -210,39 +207,24 @@ impl Seen {
         } = self;
         let acquired: Vec<String> = acquired.iter().map(u64::to_string).collect();
         format!(
-            "{} {gave_up} {} {} {} {unconfirmed} {} {} {late}",
+            "{} {gave_up} {memory} {} {unconfirmed} {bystander} {late}",
             acquired.join(","),
-            memory.0,
-            memory.1,
-            close.as_secs_f64(),
-            bystander.0,
-            bystander.1
+            close.as_secs_f64()
         )
     }
 
     fn read(line: &str) -> Outcome<Seen> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [
-            acquired,
-            gave_up,
-            before,
-            most,
-            close,
-            unconfirmed,
-            p99,
-            longest,
-            late,
-        ] = words[..]
-        else {
+        let [acquired, gave_up, memory, close, unconfirmed, bystander, late] = words[..] else {
             return Err(format!("a client process said {line:?}").into());
         };
         Ok(Seen {
             acquired: acquired.split(',').map(str::parse).collect::<Result<_, _>>()?,
             gave_up: gave_up.parse()?,
-            memory: (before.parse()?, most.parse()?),
+            memory: memory.parse()?,
             close: Duration::from_secs_f64(close.parse()?),
             unconfirmed: unconfirmed.parse()?,
-            bystander: (p99.parse()?, longest.parse()?),
+            bystander: bystander.parse()?,
             late: late.parse()?,
             neighbour: 0.0,
         })
@@ -277,7 +259,7 @@ impl Counts {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let locks = LockManager::connect(&arguments.url).await?;
     let held = hold(&locks, arguments.load.held).await?;
-    let before = memory()?;
+    let before = own_memory()?;
     println!("ready");
     std::io::stdin().lock().read_line(&mut String::new())?;
     let counts = Arc::new(Counts {
@@ -301,7 +283,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let mut most = before;
     while !counts.is_over() {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        most = most.max(memory()?);
+        most = most.max(own_memory()?);
     }
     let mut waits = bystander.await?;
     let late = watch.await?;
@@ -317,10 +299,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             .map(|count| count.load(Ordering::Relaxed))
             .collect(),
         gave_up: counts.gave_up.load(Ordering::Relaxed),
-        memory: (before, most),
+        memory: (most - before) as f64 / MIB,
         close: closing.elapsed(),
         unconfirmed,
-        bystander: (quantile(&mut waits, 0.99), quantile(&mut waits, 1.0)),
+        bystander: quantile(&mut waits, 0.99),
         late,
         neighbour: 0.0,
     };
@@ -398,14 +380,4 @@ async fn stand_by(lock: Lock, counts: Arc<Counts>) -> Vec<f64> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     waits
-}
-
-/// What this process has in RAM, in MiB.
-fn memory() -> Outcome<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line
-        .and_then(|line| line.split_whitespace().next())
-        .ok_or("no VmRSS")?;
-    Ok(kilobytes.parse::<f64>()? / 1024.0)
 }

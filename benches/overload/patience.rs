@@ -64,10 +64,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
                 strategy.name(),
                 rate / first,
                 seen.gave_up as f64 / arguments.seconds as f64,
-                seen.memory.1 - seen.memory.0,
+                seen.memory,
                 seen.close.as_secs_f64() * 1000.0,
                 seen.unconfirmed,
-                seen.bystander.0,
+                seen.bystander,
                 100.0 * seen.late,
                 seen.neighbour
             );

@@ -62,7 +62,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             .position(|&acquired| acquired as f64 >= 0.9 * before);
         println!(
             "patience {patience_ms} ms: {} MiB more at most, close {:.0} ms, {} unconfirmed; back at 0.9 of before {}",
-            (seen.memory.1 - seen.memory.0).round(),
+            seen.memory.round(),
             seen.close.as_secs_f64() * 1000.0,
             seen.unconfirmed,
             match back {

@@ -32,7 +32,7 @@ pub(crate) struct Standing {
     pub(crate) is_admitted: bool,
 }
 
-/// Whoever has come to a room.
+/// What became of a caller that came to a room.
 #[derive(Debug)]
 pub(crate) enum Entered {
     Waiter(Joined),
@@ -135,7 +135,6 @@ impl Room {
     pub(crate) fn enter(&self, terms: Terms, owner: Option<&Owner>, standing: Standing) -> Result<Entered> {
         let state = &mut *locked(&self.state);
         self.client.check_open()?;
-        let gives_up = state.gives_up(standing);
         let waiters = state.waiters.len();
         let closed =
             |admission: &&mut Box<Admission<Applicant>>| !standing.is_admitted && !admission.is_open(waiters);
@@ -146,6 +145,7 @@ impl Room {
                 standing,
                 admit,
             };
+            let gives_up = admission.gives_up(standing.arrived, standing.until);
             return Ok(Entered::Applicant(Box::new(Application {
                 place: admission.wait(gives_up, applicant),
                 standing,
@@ -209,7 +209,7 @@ impl Room {
             return free_at;
         }
         drop(state);
-        // Whoever admits it either has told it so by now, or finds that it is gone.
+        // Another thread admits it: the message is here by now, or cannot be sent any more.
         application.admitted.close();
         if let Ok(Ok(Admitted { waiter, .. })) = application.admitted.try_recv() {
             self.quit(&waiter);
