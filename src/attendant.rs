@@ -9,10 +9,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::agenda::{Sight, Todo};
+use crate::backoff::Backoff;
 use crate::client::as_error;
 use crate::clock::Tick;
 use crate::options::{MAX_ROOMS_KEPT, ROOM_KEPT};
-use crate::retry::{Backoff, Patience};
+use crate::retry::Patience;
 use crate::room::{Heard, Room};
 use crate::rooms::Rooms;
 use crate::store::Failure;

@@ -19,6 +19,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc};
 use tracing::{Instrument, Span};
 
+use crate::backoff::Backoff;
 use crate::client::{Client, Counters, as_error, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, LostReason};
@@ -27,7 +28,6 @@ use crate::key::{Keys, Request};
 use crate::lease::Exchange;
 use crate::outstanding::{Outstanding, Token};
 use crate::pending_calls::PendingCalls;
-use crate::retry::Backoff;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed, Withdrawn};
 use crate::withdrawals::{Batch, Withdrawal, Withdrawals};
 

@@ -77,6 +77,7 @@
 //   store/redis store/memory  who does it
 //   store/pipeline            the order in which calls go to one server
 //   script                    the scripts of lua/, their arguments and replies
+//   backoff                   how long to wait before the next attempt
 //   anchors                   what links a server's clock to the client's
 //   estimate                  how long something takes that varies
 //   lease key clock options tls error
@@ -89,6 +90,7 @@ mod agenda;
 mod anchors;
 mod answer;
 mod attendant;
+mod backoff;
 mod client;
 mod clock;
 mod error;

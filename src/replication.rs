@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::client::{Client, as_error};
 use crate::error::{Error, Result, ServerError};
 use crate::held::Held;
-use crate::retry::Backoff;
 use crate::store::Failure;
 
 /// Returns the hold once as many servers have it as the client's settings want. If they don't in time, or nobody

@@ -1,37 +1,12 @@
-//! How long to wait between two attempts at the same call, and when to give up.
+//! For how long a call is repeated that fails.
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::client::{Client, as_error};
 use crate::clock::Tick;
 use crate::error::Result;
 use crate::store::Failure;
-
-/// 10, 20, 40 … 1,000 ms, each with up to a quarter of jitter, so that clients that failed together do not
-/// come back together.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-}
-
-impl Backoff {
-    const FIRST: Duration = Duration::from_millis(10);
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    pub(crate) fn new() -> Backoff {
-        Backoff { next: Self::FIRST }
-    }
-
-    pub(crate) fn step(&mut self) -> Duration {
-        let step = self.next;
-        self.next = (step * 2).min(Self::LONGEST);
-        step + jitter(step / 4)
-    }
-
-    pub(crate) async fn pause(&mut self) {
-        tokio::time::sleep(self.step()).await;
-    }
-}
 
 /// How long failures are put up with: until no server has answered for the `server_timeout`.
 #[derive(Debug)]
@@ -85,9 +60,4 @@ where
             }
         }
     }
-}
-
-/// A random part of `span`.
-pub(crate) fn jitter(span: Duration) -> Duration {
-    span * fastrand::u32(..1024) / 1024
 }

@@ -21,6 +21,7 @@ pub(crate) use self::applicants::{Admitted, Entered, Standing};
 use self::applicants::{Applicant, refuse};
 use crate::admission::Admission;
 use crate::agenda::{Agenda, Sight, Todo};
+use crate::backoff::jitter;
 use crate::client::{Client, count, locked};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
@@ -31,7 +32,6 @@ use crate::key::{Keys, Request};
 use crate::lease::{Exchange, Terms, Ticket};
 use crate::options::JITTER;
 use crate::pending_calls::{PendingCall, PendingCalls};
-use crate::retry::jitter;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
 
 #[derive(Debug)]

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::clock::Tick;
 use crate::key::{Keys, Request};
 use crate::lease::{NOT_AFTER, ServerTime};
 use crate::outstanding::Token;
 use crate::pending_calls::PendingCalls;
-use crate::retry::Backoff;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 
 /// For how long the server keeps a lock's keys when they are of no use any more, at most: KEPT_MS of the

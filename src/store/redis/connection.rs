@@ -24,6 +24,7 @@ use tokio::sync::broadcast;
 
 use super::failure;
 use super::sentinel::Successor;
+use crate::backoff::Backoff;
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
 
@@ -279,11 +280,11 @@ pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
     unheard: impl Into<Arc<str>>,
     attempt: impl Fn() -> F,
 ) -> Result<T, Error> {
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::at_once();
     let mut last = ServerError::new(unheard);
     loop {
         let attempt = async {
-            tokio::time::sleep(backoff.next()).await;
+            backoff.pause().await;
             attempt().await
         };
         match tokio::time::timeout_at(deadline, attempt).await {
@@ -293,45 +294,5 @@ pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
             Ok(Err(Failure::Closed)) => return Err(Error::Closed),
             Err(_) => return Err(Error::Unavailable(last)),
         }
-    }
-}
-
-/// The pause before the next attempt to connect: none at first, then up to a second.
-#[derive(Default)]
-pub(super) struct Backoff {
-    pause: Duration,
-}
-
-impl Backoff {
-    const SHORTEST: Duration = Duration::from_millis(20);
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    pub(super) fn next(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).clamp(Self::SHORTEST, Self::LONGEST);
-        pause
-    }
-
-    /// Starts anew, unless the connection that ended had only just begun: then it goes on.
-    pub(super) fn ended_after(&mut self, age: Duration) {
-        if age >= Self::LONGEST {
-            *self = Backoff::default();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pause_grows_and_starts_anew_after_a_good_connection() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
-        assert_eq!(pauses, [0, 20, 40, 80, 160, 320, 640, 1000, 1000]);
-        backoff.ended_after(Duration::from_millis(999));
-        assert_eq!(backoff.next(), Backoff::LONGEST);
-        backoff.ended_after(Duration::from_secs(1));
-        assert_eq!(backoff.next(), Duration::ZERO);
     }
 }

@@ -8,10 +8,11 @@ use tokio::task::AbortHandle;
 
 use super::Lane;
 use super::commands::{Wire, load};
-use super::connection::{Backoff, Connection, Purpose};
+use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
 use super::subscriber::Request;
+use crate::backoff::Backoff;
 use crate::error::ServerError;
 use crate::script::Script;
 use crate::store::pipeline::{Condemned, Why};
@@ -49,7 +50,7 @@ impl Link {
     /// is open to, and its number; without one, it is opened here.
     async fn run(mut self, first: Option<(Connection, u64)>) {
         let _closing = Closing(Arc::clone(&self.lane));
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::at_once();
         let (mut connection, mut generation) = match first {
             Some(first) => first,
             None => {
@@ -101,7 +102,7 @@ impl Link {
     /// Tries until there is a connection, whose server knows the scripts.
     async fn connect(&self, backoff: &mut Backoff) -> Connection {
         loop {
-            tokio::time::sleep(backoff.next()).await;
+            backoff.pause().await;
             match self.connector.open(self.purpose).await {
                 Ok(connection) => {
                     // Here rather than when they are missed, since another client may load them between two of

@@ -19,8 +19,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Backoff, Connection, Purpose, dial};
+use super::connection::{Connection, Purpose, dial};
 use super::failure;
+use crate::backoff::Backoff;
 use crate::error::ServerError;
 use crate::store::Failure;
 
@@ -117,9 +118,9 @@ impl Sentinels {
     }
 
     async fn listen_to(&self, config: &Config, ping_every: Duration) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::at_once();
         loop {
-            tokio::time::sleep(backoff.next()).await;
+            backoff.pause().await;
             if let Ok(mut connection) = dial(config.clone(), Purpose::Commands, self.attempt_timeout).await {
                 // Whichever way it ended, the next connection begins by asking.
                 let _ = self.hear(config, &mut connection, ping_every).await;

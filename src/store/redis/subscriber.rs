@@ -24,9 +24,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::connection::{Backoff, Connection, Purpose, Subscribing};
+use super::connection::{Connection, Purpose, Subscribing};
 use super::connector::Connector;
 use super::{Lane, failure};
+use crate::backoff::Backoff;
 use crate::error::ServerError;
 use crate::store::{Failure, Listener, ServerId};
 
@@ -134,7 +135,7 @@ impl Subscriber {
 
     /// Runs until it is aborted, or nobody can ask for anything any more. Without a first connection it opens one.
     pub(super) async fn run(mut self, first: Option<Connection>) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::at_once();
         let mut connection = match first {
             Some(first) => first,
             None => self.reconnect(&mut backoff).await,
@@ -444,7 +445,7 @@ impl From<Failure> for Verdict {
 /// by now.
 async fn connect(connector: &Connector, lane: &Arc<Lane>, backoff: &mut Backoff) -> Connection {
     loop {
-        tokio::time::sleep(backoff.next()).await;
+        backoff.pause().await;
         Arc::clone(lane).ping(0).await;
         match connector.open(Purpose::Messages).await {
             Ok(connection) => return connection,

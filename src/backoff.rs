@@ -1,0 +1,94 @@
+//! How long to wait before the next attempt.
+
+use std::time::Duration;
+
+/// 10, 20, 40 … 1,000 ms, each with up to a quarter of jitter, so that clients that failed together do not
+/// come back together.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    first: Duration,
+}
+
+impl Backoff {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new() -> Backoff {
+        Backoff::beginning_with(Self::SHORTEST)
+    }
+
+    /// The same, but the first step is none: what failed may be gone by now.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_once() -> Backoff {
+        Backoff::beginning_with(Duration::ZERO)
+    }
+
+    fn beginning_with(first: Duration) -> Backoff {
+        Backoff { next: first, first }
+    }
+
+    pub(crate) fn step(&mut self) -> Duration {
+        let step = self.next;
+        self.next = (step * 2).clamp(Self::SHORTEST, Self::LONGEST);
+        step + jitter(step / 4)
+    }
+
+    pub(crate) async fn pause(&mut self) {
+        tokio::time::sleep(self.step()).await;
+    }
+
+    /// Begins anew, unless what had succeeded lasted for less than the longest step: then it goes on.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ended_after(&mut self, lasted: Duration) {
+        if lasted >= Self::LONGEST {
+            self.next = self.first;
+        }
+    }
+}
+
+/// A random part of `span`.
+pub(crate) fn jitter(span: Duration) -> Duration {
+    span * fastrand::u32(..1024) / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(backoff: &mut Backoff, expected: &[u64]) {
+        for expected in expected {
+            let (least, step) = (Duration::from_millis(*expected), backoff.step());
+            assert!(
+                step >= least && step <= least + least / 4,
+                "{step:?} for {least:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn steps_double_up_to_a_second() {
+        steps(&mut Backoff::new(), &[10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    }
+
+    #[test]
+    fn clients_that_fail_together_do_not_come_back_together() {
+        let step = || {
+            let mut backoff = Backoff::new();
+            (0..8).map(|_| backoff.step()).sum::<Duration>()
+        };
+        let first = step();
+        assert!((0..100).any(|_| step() != first));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn steps_begin_anew_after_a_good_connection() {
+        let mut backoff = Backoff::at_once();
+        steps(&mut backoff, &[0, 10, 20, 40, 80, 160, 320, 640, 1000]);
+        backoff.ended_after(Duration::from_millis(999));
+        steps(&mut backoff, &[1000]);
+        backoff.ended_after(Duration::from_secs(1));
+        steps(&mut backoff, &[0]);
+    }
+}
