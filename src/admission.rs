@@ -1,16 +1,16 @@
 //! Admission: which of a client's waiters for one lock are in the server's queue, and which wait in the
 //! client.
 //!
-//! All are in the server's queue, until one gives up there. That has cost the server a call to queue it and a
-//! share of one to withdraw it, and may have the lock handed over for nothing. From then on no more are
-//! admitted than are granted the lock before they give up; who gives up in the client costs nothing. How many
-//! that is, is found as TCP finds how much a path carries: one more for as many grants as there are places, a
-//! quarter less for each that gave up (additive increase, multiplicative decrease: Chiu and Jain, 1989). When
-//! a waiter is granted the lock, the next one is admitted, and its call is sent before the release.
+//! All are in the server's queue, in the order in which they came, as long as most are served. One that gives up
+//! there has cost the server a call to queue it and a share of one to withdraw it, and may have the lock handed
+//! over for nothing. When most give up, the load is more than can be served. Then no more are admitted than keep
+//! the lock busy, so that each of them is served soon; who gives up in the client costs nothing. A caller that
+//! will give up before it can be served is passed over. When a waiter is granted the lock, the next one is
+//! admitted, and its call is sent before the release.
 //!
-//! They are admitted in the order in which they came, as long as most are served. When most give up, the load
-//! is more than can be served. Then a caller that will give up before it can be served is passed over, and no
-//! more are admitted than keep the lock busy, so that each of them is served soon.
+//! Three keep a lock busy, or fewer if its holds are long beside the patience of the callers. How many are served
+//! in time is found as TCP finds how much a path carries: one more for as many grants as there are places, a
+//! quarter less for each that gave up (additive increase, multiplicative decrease: Chiu and Jain, 1989).
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,6 @@ use crate::admission_queue::{AdmissionQueue, GivesUp};
 use crate::clock::Tick;
 use crate::estimate::Estimate;
 
-/// What is left of the places after one has given up.
-const LEFT: f64 = 0.75;
 /// The share of those who gave up, of the last so many, from which on more is asked than can be served; and
 /// below which that is over.
 const OVERLOADED: f64 = 0.5;
@@ -31,10 +29,11 @@ const LAST: f64 = 32.0;
 /// So many of a client keep a lock busy: the one that is handed the lock, the next one, and another in case that
 /// one gives up.
 const ENOUGH: f64 = 3.0;
+/// What is left of the places after one has given up.
+const LEFT: f64 = 0.75;
 
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
-    places: f64,
     arrivals: u64,
     queue: AdmissionQueue<T>,
     /// How long it takes from the admission to the grant.
@@ -44,6 +43,8 @@ pub(crate) struct Admission<T> {
     /// How many of those whose wait ended lately have given up, of one.
     given_up: f64,
     is_overloaded: bool,
+    /// How many are admitted then.
+    places: f64,
     /// The latest time by which any caller was expected to give up. A later one is expected to give up no sooner.
     latest: Tick,
 }
@@ -58,13 +59,13 @@ pub(crate) struct Place {
 impl<T> Default for Admission<T> {
     fn default() -> Admission<T> {
         Admission {
-            places: f64::INFINITY,
             arrivals: 0,
             queue: AdmissionQueue::default(),
             service: Estimate::default(),
             patience: Estimate::default(),
             given_up: 0.0,
             is_overloaded: false,
+            places: ENOUGH,
             latest: Tick::ZERO,
         }
     }
@@ -123,13 +124,13 @@ impl<T> Admission<T> {
     /// One of the waiters was granted the lock, so long after it was admitted.
     pub(crate) fn granted(&mut self, service: Duration) {
         self.service.record(service);
-        self.places += 1.0 / self.places;
+        self.places = (self.places + 1.0 / self.places).min(ENOUGH);
         self.ended(false);
     }
 
-    /// One of the waiters has given up, so long after it was admitted; how many they were with it.
-    pub(crate) fn gave_up(&mut self, waiters: usize, waited: Duration) {
-        self.places = (LEFT * self.places.min(waiters as f64)).max(1.0);
+    /// One of the waiters has given up, so long after it was admitted.
+    pub(crate) fn gave_up(&mut self, waited: Duration) {
+        self.places = (LEFT * self.places).max(1.0);
         // It would have taken longer still. From grants alone nothing is learnt when there are none.
         if waited > self.service.at_most() {
             self.service.record(waited);
@@ -162,8 +163,6 @@ impl<T> Admission<T> {
     }
 
     fn has_place(&self, waiters: usize) -> bool {
-        let places = self.places.floor();
-        let most = if self.is_overloaded { ENOUGH } else { f64::INFINITY };
-        (waiters as f64) < places.min(most)
+        !self.is_overloaded || (waiters as f64) < self.places.floor()
     }
 }

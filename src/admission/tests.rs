@@ -11,17 +11,19 @@ fn at(time: u64) -> Tick {
     Tick::ZERO.after(ms(time))
 }
 
-/// One with so many places, for which these wait.
-fn admission(places: u32, waiting: &[GivesUp]) -> (Admission<usize>, Vec<Place>) {
-    let mut admission = Admission {
-        places: places.into(),
-        ..Admission::default()
-    };
-    let waiting = waiting.iter().enumerate();
-    let waits = waiting
-        .map(|(number, gives_up)| admission.wait(*gives_up, number))
-        .collect();
+/// One for which these wait, while most give up.
+fn overloaded(waiting: &[GivesUp]) -> (Admission<usize>, Vec<Place>) {
+    let mut admission = Admission::default();
+    admission.all_give_up(100);
+    let waits = wait(&mut admission, waiting);
     (admission, waits)
+}
+
+fn wait(admission: &mut Admission<usize>, waiting: &[GivesUp]) -> Vec<Place> {
+    let waiting = waiting.iter().enumerate();
+    waiting
+        .map(|(number, gives_up)| admission.wait(*gives_up, number))
+        .collect()
 }
 
 impl<T> Admission<T> {
@@ -34,49 +36,54 @@ impl<T> Admission<T> {
 }
 
 #[test]
-fn all_are_admitted_as_long_as_nobody_gives_up() {
+fn all_are_admitted_as_long_as_most_are_served() {
     let mut admission = Admission::<()>::default();
     for waiters in 0..10_000 {
         assert!(admission.is_open(waiters));
-        admission.granted(ms(1));
+        match waiters % 3 {
+            0 => admission.gave_up(ms(1)),
+            _ => admission.granted(ms(1)),
+        }
     }
 }
 
 #[test]
-fn after_one_has_given_up_there_are_a_quarter_fewer_and_one_at_least() {
-    let mut admission = Admission::<()>::default();
-    admission.gave_up(100, ms(1));
-    assert!(admission.is_open(74) && !admission.is_open(75));
+fn while_most_give_up_no_more_are_admitted_than_keep_the_lock_busy() {
+    let (admission, _) = overloaded(&[]);
+    assert!(admission.is_open(2) && !admission.is_open(3));
+}
+
+#[test]
+fn fewer_are_admitted_when_those_give_up_too_and_one_at_least() {
+    let (mut admission, _) = overloaded(&[]);
+    admission.gave_up(ms(1));
+    assert!(admission.is_open(1) && !admission.is_open(2));
     for _ in 0..100 {
-        admission.gave_up(75, ms(1));
+        admission.gave_up(ms(1));
     }
     assert!(admission.is_open(0) && !admission.is_open(1));
-}
-
-#[test]
-fn there_is_one_place_more_after_as_many_grants_as_there_are_places() {
-    let (mut admission, _) = admission(10, &[]);
-    for _ in 0..11 {
-        assert!(!admission.is_open(10));
+    admission.granted(ms(1));
+    for _ in 0..3 {
+        assert!(admission.is_open(1) && !admission.is_open(2));
         admission.granted(ms(1));
     }
-    assert!(admission.is_open(10) && !admission.is_open(11));
+    assert!(admission.is_open(2) && !admission.is_open(3));
 }
 
 #[test]
 fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
-    let (mut admission, _) = admission(2, &[Unknown, Unknown]);
-    assert_eq!(admission.next(Tick::ZERO, 2), None);
+    let (mut admission, _) = overloaded(&[Unknown, Unknown]);
+    assert_eq!(admission.next(Tick::ZERO, 3), None);
     assert!(!admission.is_open(0));
-    assert_eq!(admission.next(Tick::ZERO, 1), Some(0));
-    assert_eq!(admission.next(Tick::ZERO, 1), Some(1));
-    assert_eq!(admission.next(Tick::ZERO, 1), None);
-    assert!(admission.is_empty() && admission.is_open(1));
+    assert_eq!(admission.next(Tick::ZERO, 2), Some(0));
+    assert_eq!(admission.next(Tick::ZERO, 2), Some(1));
+    assert_eq!(admission.next(Tick::ZERO, 2), None);
+    assert!(admission.is_empty() && admission.is_open(2));
 }
 
 #[test]
 fn who_gives_up_before_it_is_admitted_is_gone() {
-    let (mut admission, waits) = admission(1, &[Unknown, At(at(5)), At(at(5))]);
+    let (mut admission, waits) = overloaded(&[Unknown, At(at(5)), At(at(5))]);
     assert_eq!(admission.remove(waits[1]), Some(1));
     assert_eq!(admission.next(Tick::ZERO, 0), Some(0));
     assert_eq!(admission.remove(waits[0]), None, "it was admitted");
@@ -86,10 +93,9 @@ fn who_gives_up_before_it_is_admitted_is_gone() {
 
 #[test]
 fn who_gives_up_sooner_than_a_grant_takes_is_passed_over() {
-    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500)), Unknown]);
+    let (mut admission, _) = overloaded(&[At(at(15)), At(at(500)), Unknown]);
     // A grant takes up to 60 ms, as far as is known.
     admission.granted(ms(20));
-    admission.all_give_up(100);
     let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
     assert_eq!(next.collect::<Vec<_>>(), [1, 2, 0]);
 }
@@ -112,8 +118,8 @@ fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
 
 #[test]
 fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
-    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500)), Unknown]);
-    admission.granted(ms(20));
+    let mut admission = Admission::default();
+    wait(&mut admission, &[At(at(15)), At(at(500)), Unknown]);
     for _ in 0..100 {
         admission.all_give_up(1);
         admission.granted(ms(20));
@@ -125,8 +131,7 @@ fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
 
 #[test]
 fn once_most_are_served_again_nobody_is_passed_over() {
-    let (mut admission, _) = admission(1, &[At(at(15)), At(at(500))]);
-    admission.all_give_up(100);
+    let (mut admission, _) = overloaded(&[At(at(15)), At(at(500))]);
     for _ in 0..100 {
         admission.granted(ms(20));
     }
@@ -135,9 +140,8 @@ fn once_most_are_served_again_nobody_is_passed_over() {
 
 #[test]
 fn who_came_later_is_expected_to_give_up_no_sooner() {
-    let (mut admission, _) = admission(1, &[Between(at(10), at(50)), Between(at(10), at(40))]);
+    let (mut admission, _) = overloaded(&[Between(at(10), at(50)), Between(at(10), at(40))]);
     admission.granted(ms(20));
-    admission.all_give_up(100);
     admission.wait(At(at(500)), 2);
     assert_eq!(admission.next(at(20), 0), Some(2), "the others are passed over");
     let next = std::iter::from_fn(|| admission.next(at(60), 0));
@@ -146,39 +150,31 @@ fn who_came_later_is_expected_to_give_up_no_sooner() {
 
 #[test]
 fn who_gives_up_counts_wherever_it_was() {
-    let (mut admission, _) = admission(1, &[]);
+    let mut admission = Admission::<()>::default();
     for _ in 0..100 {
-        admission.gave_up(1, ms(1));
+        admission.gave_up(ms(1));
     }
-    assert!(admission.is_overloaded);
-    let (mut admission, waits) = super::tests::admission(1, &[Unknown; 100]);
+    assert!(!admission.is_open(3));
+    let mut admission = Admission::default();
+    let waits = [Unknown; 100].map(|gives_up| admission.wait(gives_up, ()));
     for place in waits {
         admission.remove(place);
     }
-    assert!(admission.is_overloaded);
-}
-
-#[test]
-fn while_most_give_up_no_more_are_admitted_than_keep_the_lock_busy() {
-    let (mut admission, _) = admission(10, &[]);
-    assert!(admission.is_open(9));
-    admission.all_give_up(100);
-    assert!(admission.is_open(2) && !admission.is_open(3));
+    assert!(admission.is_empty() && !admission.is_open(3));
 }
 
 #[test]
 fn how_long_a_grant_takes_is_learnt_from_those_who_give_up_too() {
     // It has become slower: nobody who is admitted is served, unless it has more than 50 ms left.
-    let (mut admission, _) = admission(1, &[]);
+    let (mut admission, _) = overloaded(&[]);
     admission.granted(ms(1));
-    admission.all_give_up(100);
     let has_left = (0..30).map(|_| {
         let patience = [5, 10, 20, 40, 80].map(ms);
         let places = patience.map(|left| admission.wait(At(Tick::ZERO.after(left)), 0));
         let service = admission.service.at_most();
         let admitted = patience.into_iter().position(|left| left > service).unwrap_or(4);
         assert!(admission.next(Tick::ZERO, 0).is_some());
-        admission.gave_up(1, patience[admitted]);
+        admission.gave_up(patience[admitted]);
         for place in places {
             admission.remove(place);
         }

@@ -94,10 +94,13 @@ impl State {
         applicants.into_iter().flatten().collect()
     }
 
-    /// Takes the next one out that is admitted.
-    fn next_applicant(&mut self, now: Tick) -> Option<Applicant> {
+    /// Takes those out that are admitted now.
+    fn admitted(&mut self, now: Tick) -> Vec<Applicant> {
         let waiters = self.waiters.len();
-        self.admission.as_mut()?.next(now, waiters)
+        let admission = self.admission.as_mut();
+        let admitted =
+            admission.map(|admission| (waiters..).map_while(|waiters| admission.next(now, waiters)));
+        admitted.into_iter().flatten().collect()
     }
 
     fn gives_up(&self, standing: Standing) -> GivesUp {
@@ -161,20 +164,33 @@ impl Room {
         )))
     }
 
-    /// The place in the queue of one that has waited in the client since then: behind all of its client that
-    /// came before it, and otherwise by the server's time when it came, as far as that is known here. `None`
-    /// while it is not known where those are: it is queued behind them if it takes its place now.
-    pub(super) fn ticket_of(&self, state: &State, arrived: Tick) -> Option<Ticket> {
+    /// Gives those who have waited in the client, in the order in which they came, their places in the queue:
+    /// behind all of the client that came before, and otherwise by the server's time when they came, as far as
+    /// that is known here. None while it is not known where those before it are: it is queued behind them if it
+    /// takes its place now.
+    pub(super) fn give_places<'a>(
+        &self,
+        now: Tick,
+        state: &State,
+        admitted: impl IntoIterator<Item = &'a mut Standing>,
+    ) {
         let server = self.client.store.server_of(&self.keys);
-        let waited = self.client.now().since(arrived);
         let now_us = 1000 * self.client.clocks.server_time(server).ms();
-        let arrived_us = now_us.saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
-        let waiters = state.waiters.values().map(|waiter| waiter.standing);
-        let mut ticket = Ticket(arrived_us);
-        for before in waiters.filter(|standing| standing.arrived <= arrived) {
-            ticket = ticket.max(Ticket(before.ticket?.0 + 1));
+        let mut others: Vec<_> = (state.waiters.values())
+            .map(|waiter| (waiter.standing.arrived, waiter.standing.ticket))
+            .collect();
+        others.sort_unstable_by_key(|(arrived, _)| *arrived);
+        let mut others = others.into_iter().peekable();
+        let mut least = Some(0);
+        for standing in admitted {
+            while let Some((_, ticket)) = others.next_if(|(arrived, _)| *arrived <= standing.arrived) {
+                least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));
+            }
+            let waited = u64::try_from(now.since(standing.arrived).as_micros()).unwrap_or(u64::MAX);
+            let ticket = least.map(|least| least.max(now_us.saturating_sub(waited)));
+            standing.ticket = ticket.map(Ticket);
+            least = ticket.map(|ticket| ticket + 1);
         }
-        Some(ticket)
     }
 
     /// Takes a request out that is given up, and whatever the server has of it with it. Returns when the lock
@@ -183,10 +199,9 @@ impl Room {
         // A closed client keeps running until the keeper knows of the withdrawal.
         let _running = self.keeper.keep_running();
         let mut state = locked(&self.state);
-        let waiters = state.waiters.len();
         let Waiter { standing, joined, .. } = *state.waiters.remove(&waiter.request.number())?;
         let admission = state.admission.get_or_insert_default();
-        admission.gave_up(waiters, self.client.now().since(joined));
+        admission.gave_up(self.client.now().since(joined));
         self.learn_patience(admission, standing);
         let free_at = state.free_at;
         self.left(state);
@@ -237,20 +252,25 @@ impl Room {
         if state.waiters.is_empty() {
             state.empty_since = Some(now);
         }
-        if state.admission.is_none() {
+        let mut admitted = state.admitted(now);
+        if admitted.is_empty() {
             return;
         }
-        let mut admitted = Vec::new();
-        while let Some(Applicant {
-            terms,
-            mut standing,
-            admit,
-        }) = state.next_applicant(now)
-        {
-            standing.ticket = self.ticket_of(&state, standing.arrived);
-            let request = self.client.next_request(&terms, None);
-            admitted.push((admit, state.join(now, request, terms, standing)));
-        }
+        admitted.sort_by_key(|applicant| applicant.standing.arrived);
+        let standings = admitted.iter_mut().map(|applicant| &mut applicant.standing);
+        self.give_places(now, &state, standings);
+        let admitted: Vec<_> = (admitted.into_iter())
+            .map(
+                |Applicant {
+                     terms,
+                     standing,
+                     admit,
+                 }| {
+                    let request = self.client.next_request(&terms, None);
+                    (admit, state.join(now, request, terms, standing))
+                },
+            )
+            .collect();
         drop(state);
         for (admit, waiter) in admitted {
             let call = self.start(waiter.request.number());

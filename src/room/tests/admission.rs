@@ -1,41 +1,31 @@
-//! Once callers give up, some of a client's waiters wait in the client: nobody is the worse for it.
+//! While most callers give up, most of a client's waiters wait in the client: nobody is the worse for it.
 
 use super::super::applicants::Application;
 use super::*;
 use crate::Owner;
 
 impl Scene {
-    /// The lock is held by the other client, and two wait; a third one has given up, and there is a place for no more.
+    /// The lock is held by the other client, and one waits. Many have given up: there is a place for no more.
     async fn full() -> (Scene, LockGuard, Vec<JoinHandle<LockGuard>>) {
         let scene = Scene::new();
         let guard = scene.other.acquire().await.unwrap();
-        let waiters = vec![scene.waiter().await, scene.waiter().await];
-        scene
-            .lock
-            .acquire_timeout(Duration::from_millis(10))
-            .await
-            .unwrap_err();
-        settle().await;
+        for _ in 0..32 {
+            scene
+                .lock
+                .acquire_timeout(Duration::from_millis(10))
+                .await
+                .unwrap_err();
+        }
+        let waiters = vec![scene.waiter().await];
         (scene, guard, waiters)
     }
 
-    /// One that comes to the room, and of which nothing has been sent.
-    fn enter(&self, patience: Option<Duration>) -> Entered {
+    /// One that comes to the room, in which there is no place.
+    fn applied(&self, patience: Option<Duration>) -> Application {
         let (room, options) = (self.room(), &self.rooms().client().options);
         let terms = LockOptions::default().terms(options).unwrap();
-        room.enter(terms, None, room.newcomer(patience)).unwrap()
-    }
-
-    fn joined(&self, patience: Option<Duration>) -> Joined {
-        match self.enter(patience) {
-            Entered::Waiter(waiter) => waiter,
-            Entered::Applicant(_) => panic!("there is a place"),
-        }
-    }
-
-    fn applied(&self, patience: Option<Duration>) -> Application {
-        match self.enter(patience) {
-            Entered::Waiter(_) => panic!("there is no place"),
+        match room.enter(terms, None, room.newcomer(patience)).unwrap() {
+            Entered::Waiter(_) => panic!("there is a place"),
             Entered::Applicant(application) => *application,
         }
     }
@@ -50,7 +40,7 @@ impl Scene {
 async fn who_waits_in_the_client_is_not_in_the_queue_and_leaves_nothing() {
     let (scene, _guard, _waiters) = Scene::full().await;
     let waits = scene.waiter().await;
-    assert_eq!(scene.queued().await, 2);
+    assert_eq!(scene.queued().await, 1);
     waits.abort();
     let left = scene
         .lock
@@ -59,7 +49,7 @@ async fn who_waits_in_the_client_is_not_in_the_queue_and_leaves_nothing() {
         .unwrap_err();
     assert!(matches!(left, Error::Timeout { retry_after, .. } if retry_after > Duration::from_secs(1)));
     settle().await;
-    assert_eq!(scene.queued().await, 2);
+    assert_eq!(scene.queued().await, 1);
     assert!(locked(&scene.room().state).applicants().is_empty());
     assert_eq!(scene.locks.service().keeper().pending(), 0);
 }
@@ -79,7 +69,7 @@ async fn those_who_wait_in_the_client_have_their_turns_by_their_arrival_among_al
             }
         });
     }
-    assert_eq!(scene.queued().await, 5, "three wait in the client");
+    assert_eq!(scene.queued().await, 4, "three wait in the client");
     let mut guard = guard;
     for waiter in waiters {
         released(guard).await;
@@ -159,15 +149,15 @@ async fn who_is_admitted_as_it_gives_up_holds_up_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_they_leave() {
-    let scene = Scene::new();
-    let _guard = scene.other.acquire().await.unwrap();
+    let (scene, _guard, waiters) = Scene::full().await;
     let room = scene.room();
-    let patience = Some(Duration::from_millis(10));
-    room.quit(&scene.joined(patience));
-    let gives_up = scene.joined(patience);
-    let leaves = scene.applied(patience);
+    let leaves = scene.applied(Some(Duration::from_millis(10)));
     sleep(Duration::from_millis(10)).await;
-    room.quit(&gives_up);
+    for waiter in waiters {
+        waiter.abort();
+    }
+    settle().await;
+    assert_eq!(scene.queued().await, 0, "its time is over");
     // It waits behind one whose time is over.
     let mut waits = scene.applied(None);
     assert!((&mut waits.admitted).now_or_never().is_none());
@@ -226,18 +216,22 @@ async fn who_is_admitted_in_the_place_of_its_arrival_has_not_been_in_the_queue_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_are_in_the_queue_again_after_some_were_granted_the_lock() {
+async fn once_most_are_served_again_all_are_in_the_queue() {
     let (scene, guard, mut waiters) = Scene::full().await;
-    for _ in 0..4 {
+    for _ in 0..100 {
         waiters.push(scene.waiter().await);
     }
-    assert_eq!(scene.queued().await, 2);
+    assert_eq!(scene.queued().await, 1);
     let mut guard = guard;
-    for waiter in waiters.drain(..2) {
+    for waiter in waiters.drain(..60) {
         released(guard).await;
         guard = granted(waiter).await;
     }
-    assert_eq!(scene.queued().await, 3);
+    assert_eq!(scene.queued().await, 41);
+    for waiter in waiters {
+        released(guard).await;
+        guard = granted(waiter).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,17 +240,29 @@ async fn a_place_by_arrival_is_behind_those_that_came_before() {
     let room = scene.room();
     let client = scene.rooms().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
-    let arrived = client.now();
     let state = &mut *locked(&room.state);
+    let [before, mut first, mut second, after] = [(); 4].map(|()| room.newcomer(None));
+    let joins = |state: &mut State, standing, ticket| {
+        let request = client.next_request(&terms, None);
+        state.join(client.now(), request, terms, Standing { ticket, ..standing });
+    };
     // As if the server's clock were ahead of what is known here.
     let far = Ticket(u64::MAX / 2);
-    for (ticket, next) in [(Some(far), Some(Ticket(far.0 + 1))), (None, None)] {
-        let standing = Standing {
-            ticket,
-            ..room.newcomer(None)
-        };
-        let request = client.next_request(&terms, None);
-        state.join(arrived, request, terms, standing);
-        assert_eq!(room.ticket_of(state, arrived), next);
-    }
+    joins(state, before, Some(far));
+    room.give_places(client.now(), state, [&mut first, &mut second]);
+    assert_eq!(first.ticket, Some(Ticket(far.0 + 1)));
+    assert_eq!(second.ticket, Some(Ticket(far.0 + 2)));
+    joins(state, after, Some(Ticket(far.0 + 7)));
+    let mut last = Standing {
+        arrived: client.now().after(Duration::from_millis(1)),
+        ..first
+    };
+    room.give_places(client.now(), state, [&mut first, &mut last]);
+    assert_eq!(
+        (first.ticket, last.ticket),
+        (Some(Ticket(far.0 + 8)), Some(Ticket(far.0 + 9)))
+    );
+    joins(state, before, None);
+    room.give_places(client.now(), state, [&mut first, &mut last]);
+    assert_eq!((first.ticket, last.ticket), (None, None));
 }
