@@ -178,6 +178,19 @@ impl Connection {
         }
     }
 
+    /// What becomes of `attempt`, unless the connection is lost first: what is sent after that has no answer but the
+    /// end of its time.
+    pub(super) async fn unless_lost<T>(
+        &mut self,
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            done = attempt => done,
+            error = self.lost() => Err(Failure::Unknown(error)),
+        }
+    }
+
     /// Sends `PING <nonce>` and checks the echo: a barrier behind everything that was sent before.
     pub(super) fn ping(&self, nonce: u64) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let client = self.client.clone();
@@ -200,50 +213,60 @@ impl Connection {
     /// waits for one reply more. It gets the error of a command without channels, which fred itself waits
     /// for no reply to.
     pub(super) async fn change(
-        &self,
+        &mut self,
         what: Subscribing,
         channels: &[Arc<str>],
         nonce: u64,
     ) -> Result<(), Failure> {
-        let name = match what {
-            Subscribing::Begins => "SUBSCRIBE",
-            Subscribing::Ends => "UNSUBSCRIBE",
-        };
-        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
-        let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
-        let changed = pin!(self.client.custom::<Value, _>(command, channels));
-        let nonce = nonce.to_string();
-        let pong = pin!(self.client.ping::<Value>(Some(nonce.clone())));
-        // Both are sent, one behind the other, and the first is given the first reply.
-        let (reply, pong) = match select(changed, pong).await {
-            Either::Left((reply, pong)) => (reply, pong),
-            Either::Right((pong, _)) => {
-                let pong = pong.map_err(|error| failure::of(&error))?;
-                return Err(out_of_step(&pong, &nonce));
-            }
-        };
-        match reply {
-            Ok(reply) if echoes(&reply, &nonce) => {
-                let _ = self.client.subscribe(Vec::<String>::new()).await;
-                let _ = pong.await;
-                Ok(())
-            }
-            Ok(reply) => Err(out_of_step(&reply, &nonce)),
-            Err(error) => {
-                let failure = failure::of(&error);
-                match pong.await {
-                    Ok(reply) if echoes(&reply, &nonce) => Err(failure),
-                    Ok(reply) => Err(out_of_step(&reply, &nonce)),
-                    Err(error) => Err(failure::of(&error)),
-                }
-            }
-        }
+        let client = self.client.clone();
+        self.unless_lost(change(&client, what, channels, nonce)).await
     }
 
     /// Asks for any sign of life: sentinels before 7.0 refuse a PING with a nonce.
     pub(super) async fn answers(&self) -> Result<(), Failure> {
         let pong = self.client.ping::<Value>(None).await;
         pong.map(drop).map_err(|error| failure::of(&error))
+    }
+}
+
+async fn change(
+    client: &Client,
+    what: Subscribing,
+    channels: &[Arc<str>],
+    nonce: u64,
+) -> Result<(), Failure> {
+    let name = match what {
+        Subscribing::Begins => "SUBSCRIBE",
+        Subscribing::Ends => "UNSUBSCRIBE",
+    };
+    let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+    let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
+    let changed = pin!(client.custom::<Value, _>(command, channels));
+    let nonce = nonce.to_string();
+    let pong = pin!(client.ping::<Value>(Some(nonce.clone())));
+    // Both are sent, one behind the other, and the first is given the first reply.
+    let (reply, pong) = match select(changed, pong).await {
+        Either::Left((reply, pong)) => (reply, pong),
+        Either::Right((pong, _)) => {
+            let pong = pong.map_err(|error| failure::of(&error))?;
+            return Err(out_of_step(&pong, &nonce));
+        }
+    };
+    match reply {
+        Ok(reply) if echoes(&reply, &nonce) => {
+            let _ = client.subscribe(Vec::<String>::new()).await;
+            let _ = pong.await;
+            Ok(())
+        }
+        Ok(reply) => Err(out_of_step(&reply, &nonce)),
+        Err(error) => {
+            let failure = failure::of(&error);
+            match pong.await {
+                Ok(reply) if echoes(&reply, &nonce) => Err(failure),
+                Ok(reply) => Err(out_of_step(&reply, &nonce)),
+                Err(error) => Err(failure::of(&error)),
+            }
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use fred::interfaces::PubsubInterface;
 use fred::types::Message;
-use futures_util::future::{join, join_all};
+use futures_util::future::{FutureExt, join, join_all};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
@@ -222,7 +222,8 @@ impl Subscriber {
                 }
                 // An idle connection shows by nothing else that it is dead.
                 () = tokio::time::sleep(self.ping_every) => {
-                    if let Err(Failure::Unknown(error)) = self.ping(connection).await {
+                    let pong = self.ping(connection);
+                    if let Err(Failure::Unknown(error)) = connection.unless_lost(pong).await {
                         return Verdict::Lost(error);
                     }
                 }
@@ -231,7 +232,7 @@ impl Subscriber {
     }
 
     /// Takes in this request and all others that have come.
-    async fn accept(&mut self, request: Request, connection: &Connection) -> Result<(), Verdict> {
+    async fn accept(&mut self, request: Request, connection: &mut Connection) -> Result<(), Verdict> {
         let mut unsubscribe = Vec::new();
         let mut next = Some(request);
         while let Some(request) = next {
@@ -242,12 +243,13 @@ impl Subscriber {
             return Ok(());
         }
         if self.sharded {
-            let client = connection.client();
+            let client = connection.client().clone();
             let pong = self.ping(connection);
             let each = unsubscribe
                 .iter()
                 .map(|name| client.sunsubscribe(name.to_string()));
-            return join(join_all(each), pong).await.1.map_err(Verdict::from);
+            let ended = async { join(join_all(each), pong).await.1 };
+            return connection.unless_lost(ended).await.map_err(Verdict::from);
         }
         self.pings += 1;
         match connection
@@ -322,7 +324,7 @@ impl Subscriber {
     }
 
     /// Subscribes to what is to be subscribed.
-    async fn subscribe(&mut self, connection: &Connection) -> Result<(), Verdict> {
+    async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Verdict> {
         self.todo.push_back(std::mem::take(&mut self.asked));
         while let Some(mut names) = self.todo.pop_front() {
             names.retain(|name| self.is_wanted(name));
@@ -356,12 +358,19 @@ impl Subscriber {
     /// so that one which is refused, or whose slot is elsewhere, disturbs no other.
     async fn subscribe_to_shard(
         &mut self,
-        connection: &Connection,
+        connection: &mut Connection,
         names: Vec<Arc<str>>,
     ) -> Result<(), Verdict> {
-        let client = connection.client();
+        let client = connection.client().clone();
         let each = names.iter().map(|name| client.ssubscribe(name.to_string()));
-        let (replies, pong) = join(join_all(each), self.ping(connection)).await;
+        let begun = join(join_all(each), self.ping(connection));
+        let (replies, pong) = match connection.unless_lost(begun.map(Ok)).await {
+            Ok(answers) => answers,
+            Err(failure) => {
+                self.todo.push_front(names);
+                return Err(Verdict::from(failure));
+            }
+        };
         let mut again = Vec::new();
         for (name, reply) in names.iter().zip(replies) {
             match reply.map_err(|error| failure::of(&error)) {

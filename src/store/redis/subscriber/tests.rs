@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Mutex;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::super::lane;
-use super::super::tests::server::{Server, free_port, out_of_step};
+use super::super::tests::server::{Flaw, Server, flawed, free_port};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 
@@ -139,11 +139,27 @@ async fn a_reconnect_is_told_once_all_is_subscribed_again() {
     running.abort();
 }
 
+async fn connection_to(flaw: Flaw) -> Connection {
+    let url = format!("redis://127.0.0.1:{}", flawed(flaw));
+    let connector = Connector::new(&url, None, 12 * OPTIONS.attempt_timeout).unwrap();
+    connector.open(Purpose::Messages).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_before_all_was_sent_is_noticed_at_once() {
+    let mut connection = connection_to(Flaw::HangsUp).await;
+    let channels = [CHANNEL.into()];
+    let mut confirmed = pin!(connection.change(Subscribing::Begins, &channels, 7));
+    assert!((&mut confirmed).now_or_never().is_none());
+    // The echo is here, and so is the end of the connection, before the last command is sent.
+    sleep(Duration::from_millis(50)).await;
+    let noticed = timeout(OPTIONS.attempt_timeout, confirmed).await;
+    assert!(noticed.is_ok(), "it waits for an answer");
+}
+
 #[tokio::test]
 async fn an_echo_of_another_ping_confirms_nothing() {
-    let url = format!("redis://127.0.0.1:{}", out_of_step());
-    let connector = Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap();
-    let connection = connector.open(Purpose::Messages).await.unwrap();
+    let mut connection = connection_to(Flaw::OutOfStep).await;
     let channels = [CHANNEL.into()];
     let confirmed = connection.change(Subscribing::Begins, &channels, 7);
     let Err(Failure::Unknown(error)) = confirmed.await else {

@@ -201,28 +201,40 @@ async fn copy(
     }
 }
 
-/// A server that takes any command, and gives to each PING with a nonce the echo of the one before.
-pub(crate) fn out_of_step() -> u16 {
+/// What is wrong with a server that takes any command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// It gives to each PING with a nonce the echo of the one before.
+    OutOfStep,
+    /// It closes the connection behind the echo of a PING with a nonce.
+    HangsUp,
+}
+
+/// The port of such a server.
+pub(crate) fn flawed(flaw: Flaw) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let stream = stream.unwrap();
-            std::thread::spawn(move || answer_out_of_step(stream));
+            std::thread::spawn(move || answer(stream, flaw));
         }
     });
     port
 }
 
-fn answer_out_of_step(stream: TcpStream) {
+fn answer(stream: TcpStream, flaw: Flaw) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let (mut writer, mut last) = (stream, "0".to_owned());
     while let Ok(command) = read_reply(&mut reader) {
         let words: Vec<_> = command.split(' ').collect();
+        let mut is_over = false;
         let reply = match words[0].to_ascii_uppercase().as_str() {
             "" => return,
             "PING" if words.len() == 2 => {
-                let echo = std::mem::replace(&mut last, words[1].to_owned());
+                let before = std::mem::replace(&mut last, words[1].to_owned());
+                is_over = flaw == Flaw::HangsUp;
+                let echo = if is_over { words[1] } else { &before };
                 format!("${}\r\n{echo}\r\n", echo.len())
             }
             "PING" => "+PONG\r\n".to_owned(),
@@ -237,7 +249,7 @@ fn answer_out_of_step(stream: TcpStream) {
                 .collect(),
             _ => "+OK\r\n".to_owned(),
         };
-        if writer.write_all(reply.as_bytes()).is_err() {
+        if writer.write_all(reply.as_bytes()).is_err() || is_over {
             return;
         }
     }
