@@ -15,7 +15,7 @@ mod quantile;
 mod script;
 #[path = "../tests/support/mod.rs"]
 mod support;
-#[path = "../src/script/texts.rs"]
+#[path = "../src/store/redis/script/texts.rs"]
 #[expect(dead_code, reason = "this bench only acquires and releases")]
 mod texts;
 #[path = "handoff/waiter.rs"]

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use crate::client::{as_error, runtime};
+use crate::engine::client::runtime;
+use crate::engine::hold::owned::Held;
 use crate::error::{Error, Lost, LostReason, Result};
-use crate::held::Held;
-use crate::key::Owner;
-use crate::lease::{Fence, Lease};
+use crate::fence::Fence;
+use crate::lease::Lease;
+use crate::owner::Owner;
 
 /// A lock that is held, until it is released or dropped, or its lease is lost.
 ///
@@ -113,11 +114,7 @@ impl LockGuard {
     pub async fn renew(&self) -> Result<Lease> {
         runtime()?;
         self.check()?;
-        self.held
-            .keeper()
-            .renew(self.held.hold())
-            .await
-            .map_err(as_error)?;
+        self.held.keeper().renew(self.held.hold()).await?;
         self.check()?;
         Ok(self.lease())
     }

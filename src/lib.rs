@@ -58,79 +58,44 @@
 // The seam to a server is wider than the in-memory store alone needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
-// The house, top to bottom; nothing imports upward.
+// What lies here, a user can name. What lies in a folder is ours. What lies under `tests` never ships.
 //
-//   manager lock spin guard   what a user sees; answer: what calls answer
-//   service                   one client at work, from its first call to its end
-//   acquire                   one acquire call, from its first poll to a hold
-//   replication               whether replicas and disks have a grant, before it counts
-//   attendant                 the task of a waiting room
-//   rooms room agenda         how one client waits, lock by lock
-//   admission                 which of its waiters are in the server's queue; admission_queue: in which order
-//   held keeper hold          one hold: who owns it, who renews it, what it knows of its lease
-//   withdrawals               what is still to be taken back of requests that are over
-//   retry client              what all of them share: patience; store, clock, counters
-//   outstanding               counts what is under way, and waits until nothing is
-//   pending_calls             what may still come of calls that nobody has answered
-//   server_clocks             what is known of the servers' clocks
+//   manager lock spin guard   what a user sees; status: what calls answer
+//   engine                    how a lock is acquired, held and released
 //   store                     the seam: what a lock needs of a server, as requests and replies
-//   store/redis store/memory  who does it
-//   store/pipeline            the order in which calls go to one server
-//   script                    the scripts of lua/, their arguments and replies
-//   backoff                   how long to wait before the next attempt
-//   anchors                   what links a server's clock to the client's
-//   estimate                  how long something takes that varies
-//   lease key clock options tls error
-//   tests                     what tests the whole crate from within, and never ships
+//   store/redis store/memory  who does it; store/pipeline: the order in which calls go to one server
+//   options lease key         what is set, and what things are called
+//   time sync error tls
 
-mod acquire;
-mod admission;
-mod admission_queue;
-mod agenda;
-mod anchors;
-mod answer;
-mod attendant;
-mod backoff;
-mod client;
-mod clock;
+mod engine;
 mod error;
-mod estimate;
+mod fence;
 mod guard;
-mod held;
-mod hold;
-mod keeper;
-mod key;
 mod lease;
 mod lock;
 mod manager;
 mod options;
-mod outstanding;
-mod pending_calls;
-mod replication;
-mod retry;
-mod room;
-mod rooms;
-#[cfg(feature = "redis")]
-mod script;
-mod server_clocks;
-mod service;
+mod owner;
 pub mod spin;
+mod status;
 mod store;
+mod sync;
 #[cfg(any(fuzzing, test))]
 mod tests;
+mod time;
 #[cfg(feature = "redis")]
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
-mod withdrawals;
 
-pub use answer::{Busy, Holder, Status, TryAcquire};
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
+pub use fence::Fence;
 pub use guard::LockGuard;
-pub use key::Owner;
-pub use lease::{Fence, Lease, LeaseState};
+pub use lease::{Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
+pub use owner::Owner;
+pub use status::{Busy, Holder, Status, TryAcquire};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]

@@ -12,19 +12,23 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use crate::acquire::{self, Attempt, Wanted};
-use crate::answer::{Busy, Holder, Status, TryAcquire};
-use crate::client::{Client, count};
-use crate::clock::Tick;
+use crate::engine::acquire;
+use crate::engine::acquire::{Attempt, Wanted};
+use crate::engine::client::Client;
+use crate::engine::counters::count;
+use crate::engine::hold::owned::Held;
+use crate::engine::retry::until_answered;
+use crate::engine::shared::Service;
 use crate::error::{Error, Invalid, Result};
+use crate::fence::Fence;
 use crate::guard::{LockGuard, after_work};
-use crate::held::Held;
-use crate::key::{Keys, Owner};
-use crate::lease::{Fence, Terms};
 use crate::options::LockOptions;
-use crate::retry::until_answered;
-use crate::service::Service;
+use crate::owner::Owner;
+use crate::status::{Busy, Holder, Status, TryAcquire};
+use crate::store::keys::Keys;
 use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
+use crate::time::clock::Tick;
+use crate::time::deadline::Terms;
 
 /// A lock by its name, with the options for acquiring it. Cheap to make and to clone, and free of I/O.
 ///

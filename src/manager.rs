@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use self::builder::LockManagerBuilder;
-use crate::client::as_error;
+use crate::engine::shared::Service;
 use crate::error::Result;
-use crate::lease::Fence;
+use crate::fence::Fence;
 use crate::lock::Lock;
-use crate::service::Service;
 use crate::store::memory::MemoryStore;
 
 /// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
@@ -108,13 +107,8 @@ impl LockManager {
     pub async fn ping(&self) -> Result<()> {
         self.service.client().check_open()?;
         self.service.start()?;
-        self.service
-            .client()
-            .store
-            .time()
-            .await
-            .map(drop)
-            .map_err(as_error)
+        self.service.client().store.time().await?;
+        Ok(())
     }
 
     /// What this client has and has done.

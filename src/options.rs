@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::error::Invalid;
-use crate::key::check_prefix;
-use crate::lease::{NOT_AFTER, Terms};
+use crate::store::Durability;
+use crate::store::keys::check_prefix;
+use crate::time::deadline::{NOT_AFTER, Terms};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -23,21 +24,6 @@ pub(crate) const ROOM_KEPT: Duration = Duration::from_secs(60);
 pub(crate) const MAX_ROOMS_KEPT: usize = 1000;
 /// Waiters that are told the same time of expiry ask within this span rather than at once.
 pub(crate) const JITTER: Duration = Duration::from_millis(20);
-
-/// Who must have a grant before it counts; nobody: it counts at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Durability {
-    pub(crate) replicas: u32,
-    /// On their disks, and on the primary's.
-    pub(crate) fsynced: bool,
-}
-
-impl Durability {
-    /// How many servers must confirm.
-    pub(crate) fn wanted(self) -> u32 {
-        self.replicas.saturating_add(u32::from(self.fsynced))
-    }
-}
 
 /// The settings of a manager.
 #[derive(Clone, Debug)]

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::engine::retry::Patience;
+use crate::engine::shared::Service;
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
-use crate::key::{Keys, Owner};
 use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
-use crate::retry::Patience;
-use crate::service::Service;
+use crate::owner::Owner;
+use crate::store::keys::Keys;
 use crate::store::{SpinAcquire, SpinAcquired, SpinRelease, SpinReleased};
 
 /// The longest pause between two tries.
@@ -117,13 +118,7 @@ impl SpinLock {
             keys,
             owner: self.owner.clone(),
         };
-        let answer = self
-            .service
-            .client()
-            .store
-            .spin_release(call)
-            .await
-            .map_err(crate::client::as_error)?;
+        let answer = self.service.client().store.spin_release(call).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
             SpinReleased::NotHeld => Err(Error::Lost(Lost::new(

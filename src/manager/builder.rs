@@ -7,13 +7,14 @@ use futures_util::FutureExt;
 
 use super::LockManager;
 #[cfg(feature = "redis")]
-use crate::client::{as_error, runtime};
+use crate::engine::client::runtime;
+use crate::engine::shared::Service;
+use crate::engine::waitlist::registry::Relay;
 use crate::error::{Invalid, Result};
-use crate::key::ClientId;
-use crate::options::{Durability, ManagerOptions};
-use crate::rooms::Relay;
-use crate::service::Service;
+use crate::options::ManagerOptions;
+use crate::store::Durability;
 use crate::store::Store;
+use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
@@ -155,7 +156,8 @@ impl LockManagerBuilder {
     /// Dropping it ends the connections.
     #[cfg(feature = "redis")]
     pub async fn connect(self, url: &str) -> Result<LockManager> {
-        use crate::store::redis::{self, Options};
+        use crate::store::redis;
+        use crate::store::redis::Options;
 
         self.options.check()?;
         runtime()?;
@@ -169,7 +171,7 @@ impl LockManagerBuilder {
             durability: self.options.durability,
         };
         let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
-        let first = store.time().await.map_err(as_error)?;
+        let first = store.time().await?;
         let service = Service::new(relay, ClientId::random(), store, self.options, &first);
         service.start()?;
         Ok(LockManager::of(service))

@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
-use crate::lease::{Exchange, ServerTime, millis};
 use crate::store::{
     Acquire, Acquired, Answer, Call, ConnectionId, Failure, Inspect, Inspected, Listener, Release, Released,
     Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
     Withdrawn,
 };
+use crate::time::clock::{Clock, Tick};
+use crate::time::clock_offset::Exchange;
+use crate::time::server_time::{ServerTime, millis};
 use lock::{Channels, Now};
 use rules::Rules;
 

@@ -24,6 +24,7 @@ mod reload;
 #[cfg(test)]
 mod tests;
 mod window;
+mod wire;
 
 use std::fmt;
 use std::pin::Pin;
@@ -37,78 +38,15 @@ use tokio::sync::mpsc;
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::ROOM;
+use self::wire::Reply;
+pub(crate) use self::wire::{Command, Priority, Wire, WireError, WireErrorKind};
 use super::{ConnectionId, Failure, ServerId};
-use crate::admission_queue::GivesUp;
-use crate::clock::{Clock, Tick};
 use crate::error::ServerError;
-use crate::outstanding::Token;
+use crate::sync::outstanding::Token;
+use crate::time::clock::{Clock, Tick};
 
 /// How often one call is sent at most, when each time the server has forgotten the scripts again.
 const SENDINGS: usize = 8;
-
-/// One open connection. Clones are the same one.
-pub(crate) trait Wire: Clone + Send + Sync + 'static {
-    type Command: Command;
-    type Reply: Send + fmt::Debug + 'static;
-
-    /// Has a command written at the first poll, and waits for its reply, which come in the order of the
-    /// commands.
-    fn send(&self, command: Self::Command) -> Reply<Self>;
-
-    /// Has the server learn the scripts. A failure means that no call was executed.
-    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
-
-    /// Asks for a sign of life, with the nonce in it.
-    fn ping(nonce: &str) -> Self::Command;
-
-    /// Whether this is the reply to that.
-    fn echoes(reply: &Self::Reply, nonce: &str) -> bool;
-}
-
-type Reply<W> = Pin<Box<dyn Future<Output = Result<<W as Wire>::Reply, WireError>> + Send>>;
-
-/// What is sent to a server.
-pub(crate) trait Command: fmt::Debug + Send + 'static {
-    fn priority(&self) -> Priority;
-
-    /// When its caller gives up.
-    fn gives_up(&self) -> GivesUp;
-
-    /// Makes it ready to be written now, on this connection. `None`: its sender has given it up, so it is not to
-    /// be written.
-    fn prepare(self, on: ConnectionId) -> Option<Self>
-    where
-        Self: Sized;
-}
-
-/// Which of those that wait are sent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Priority {
-    /// What keeps a hold, or is about the connection: it never waits for others to be answered.
-    Keep,
-    /// What ends a hold or a wait: others can have the lock then.
-    End,
-    /// What asks for a lock.
-    Ask,
-}
-
-/// Why there is no reply.
-#[derive(Debug)]
-pub(crate) struct WireError {
-    pub(crate) failure: Failure,
-    pub(crate) kind: WireErrorKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WireErrorKind {
-    /// The server does not know the script.
-    NoScript,
-    /// The server is a replica.
-    ReadOnly,
-    /// No reply in time.
-    Timeout,
-    Other,
-}
 
 /// Starts a task in the background.
 pub(crate) type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;

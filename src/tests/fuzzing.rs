@@ -12,16 +12,20 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::anchors::Anchors;
-use crate::clock::Tick;
-use crate::key::{Keys, Owner, Request};
-use crate::lease::{Exchange, Fence, ServerTime, Ticket};
-use crate::script::Operation;
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::Request;
+use crate::store::keys::Keys;
+use crate::store::redis::script::Operation;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
     ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
     Withdrawn,
 };
+use crate::time::clock::Tick;
+use crate::time::clock_offset::Anchors;
+use crate::time::clock_offset::Exchange;
+use crate::time::server_time::{ServerTime, Ticket};
 
 /// The request that all replies here answer, if they answer any.
 const OWN: &str = "0123456789abcdef0123456789abcdef:00005000:7:";

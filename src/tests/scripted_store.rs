@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::client::locked;
-use crate::clock::Clock;
+use crate::engine::shared::Service;
+use crate::engine::waitlist::registry::Relay;
 use crate::error::ServerError;
-use crate::key::ClientId;
 use crate::options::ManagerOptions;
-use crate::rooms::Relay;
-use crate::service::Service;
+use crate::store::ids::ClientId;
 use crate::store::{
     Acquire, Acquired, Call, Failure, Inspect, Inspected, Release, Released, Renew, Renewed, SpinAcquire,
     SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
+use crate::sync::locked;
+use crate::time::clock::Clock;
 use crate::{LockManager, MemoryStore};
 
 /// What becomes of a release, or of a withdrawal.

@@ -2,47 +2,47 @@
 
 use super::{Edit, edit};
 
-const ACQUIRE: &str = "src/acquire.rs";
-const ANCHORS: &str = "src/anchors.rs";
-const ADMISSION: &str = "src/admission.rs";
-const ADMISSION_QUEUE: &str = "src/admission_queue.rs";
-const AGENDA: &str = "src/agenda.rs";
-const ANSWER: &str = "src/answer.rs";
-const CLIENT: &str = "src/client.rs";
-const CLOCK: &str = "src/clock.rs";
-const CLOCKS: &str = "src/server_clocks.rs";
-const ESTIMATE: &str = "src/estimate.rs";
+const ACQUIRE: &str = "src/engine/acquire.rs";
+const ANCHORS: &str = "src/time/clock_offset.rs";
+const ADMISSION: &str = "src/engine/waitlist/admission.rs";
+const ADMISSION_QUEUE: &str = "src/time/deadline_queue.rs";
+const AGENDA: &str = "src/engine/waitlist/schedule.rs";
+const ANSWER: &str = "src/status.rs";
+const CLIENT: &str = "src/engine/client.rs";
+const CLOCK: &str = "src/time/clock.rs";
+const CLOCKS: &str = "src/engine/server_clocks.rs";
+const ESTIMATE: &str = "src/time/estimate.rs";
 const GUARD: &str = "src/guard.rs";
-const HELD: &str = "src/held.rs";
-const HOLD: &str = "src/hold.rs";
-const ATTENDANT: &str = "src/attendant.rs";
-const KEEPER: &str = "src/keeper.rs";
+const HELD: &str = "src/engine/hold/owned.rs";
+const HOLD: &str = "src/engine/hold.rs";
+const ATTENDANT: &str = "src/engine/waitlist/driver.rs";
+const KEEPER: &str = "src/engine/background.rs";
 const LEASE: &str = "src/lease.rs";
 const LOCK: &str = "src/lock.rs";
-const PENDING: &str = "src/pending_calls.rs";
-const REPLICATION: &str = "src/replication.rs";
-const ROOM: &str = "src/room.rs";
-const APPLICANTS: &str = "src/room/applicants.rs";
-const ROOMS: &str = "src/rooms.rs";
+const PENDING: &str = "src/engine/pending_calls.rs";
+const REPLICATION: &str = "src/engine/hold/durability.rs";
+const ROOM: &str = "src/engine/waitlist.rs";
+const APPLICANTS: &str = "src/engine/waitlist/applicants.rs";
+const ROOMS: &str = "src/engine/waitlist/registry.rs";
 const MEMORY: &str = "src/store/memory.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
 const RULES: &str = "src/store/memory/rules.rs";
-const SCRIPT: &str = "src/script.rs";
-const OUTSTANDING: &str = "src/outstanding.rs";
-const WITHDRAWALS: &str = "src/withdrawals.rs";
+const SCRIPT: &str = "src/store/redis/script.rs";
+const OUTSTANDING: &str = "src/sync/outstanding.rs";
+const WITHDRAWALS: &str = "src/engine/background/withdrawals.rs";
 
 /// The promises, in memory and with time paused.
 const PROMISES: &str = "--test waiting --test fairness --test lease --test cancellation --test exclusion --test reentrance in_memory";
-const ROOM_TESTS: &str = "--lib room::";
-const ANCHOR_TESTS: &[&str] = &["--lib anchors"];
+const ROOM_TESTS: &str = "--lib waitlist::";
+const ANCHOR_TESTS: &[&str] = &["--lib clock_offset"];
 const HOLD_TESTS: &[&str] = &["--lib hold::"];
 const CLOCK_TESTS: &[&str] = &["--lib clocks"];
-const KEEPER_LIB: &str = "--lib keeper::";
+const KEEPER_LIB: &str = "--lib background::";
 const KEEPER_TESTS: &[&str] = &[KEEPER_LIB];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
-const ADMISSION_TESTS: &[&str] = &["--lib admission"];
-const AGENDA_TESTS: &[&str] = &["--lib agenda"];
+const ADMISSION_TESTS: &[&str] = &["--lib admission", "--lib deadline_queue"];
+const AGENDA_TESTS: &[&str] = &["--lib schedule"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib lease", PROMISES];
 const REPLIES: &[&str] = &["--test faults replies::"];
@@ -132,10 +132,10 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a busy lock never tells to try again at once", ANSWER,
         "retry_after: ttl.max(Duration::from_millis(1)),",
-        "retry_after: ttl,", &["--lib answer::"]),
+        "retry_after: ttl,", &["--lib status::"]),
     edit("whole seconds to wait are rounded up", ANSWER,
         "self.retry_after.as_millis().div_ceil(1000)",
-        "self.retry_after.as_millis() / 1000", &["--lib answer::"]),
+        "self.retry_after.as_millis() / 1000", &["--lib status::"]),
 
     edit("a room asks while its subscription is not confirmed", ATTENDANT,
         "                    () = client.clock.sleep_until(until) => {}", "                    () = client.clock.sleep_until(until), if !matches!(subscription, Subscription::Asked(_)) => {}", NETWORK),

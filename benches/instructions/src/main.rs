@@ -3,7 +3,7 @@
 //! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too. And
 //! `fairlock-instructions script <name>` prints a script as it is sent to a server.
 
-#[path = "../../../src/script/texts.rs"]
+#[path = "../../../src/store/redis/script/texts.rs"]
 #[expect(dead_code, reason = "what is counted only acquires, releases and renews")]
 mod texts;
 

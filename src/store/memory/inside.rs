@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::lock::Lock;
 use super::rules::Rules;
 use super::{Connection, MemoryStore, Shared, millis};
-use crate::clock::Tick;
 use crate::error::ServerError;
-use crate::key::Request;
-use crate::lease::Fence;
+use crate::fence::Fence;
 use crate::store::Failure;
+use crate::store::ids::Request;
+use crate::time::clock::Tick;
 
 /// A lock that is held, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::key::{Owner, Request};
-use crate::lease::{Fence, ServerTime, millis};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::Request;
 use crate::store::{Grant, Push};
+use crate::time::server_time::{ServerTime, millis};
 
 /// How many holds one owner may have.
 pub(crate) const MAX_HOLDS: usize = 256;

@@ -7,12 +7,15 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::lock::{Channels, HandOver, Hold, Holder, KEPT_MS, Lock, MAX_HOLDS, Now, Queue, next_fence};
-use crate::key::{Keys, Owner, Request};
-use crate::lease::{Fence, ServerTime, Ticket, millis};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::Request;
+use crate::store::keys::Keys;
 use crate::store::{
     Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
     Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
+use crate::time::server_time::{ServerTime, Ticket, millis};
 
 /// How many a call removes from the queue at most before it answers `more`.
 pub(crate) const BOUND: usize = 500;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::key::{ClientId, Keys, Request};
 use crate::store::Mode;
+use crate::store::ids::{ClientId, Request};
+use crate::store::keys::Keys;
 
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Vec<String>>);

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 
 use super::in_flight::InFlight;
 use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
-use crate::admission_queue::{AdmissionQueue, GivesUp};
-use crate::clock::Tick;
 use crate::store::Failure;
+use crate::time::clock::Tick;
+use crate::time::deadline_queue::{AdmissionQueue, GivesUp};
 
 /// A call's place among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::window::Window;
-use crate::client::locked;
-use crate::clock::Tick;
-use crate::outstanding::{Outstanding, Token};
+use crate::sync::locked;
+use crate::sync::outstanding::{Outstanding, Token};
+use crate::time::clock::Tick;
 
 /// How many calls that can wait may be in flight before the next one waits, at most: what a server does in some 50 ms,
 /// so that one on the other side of the world has always enough to do, and what does not wait comes soon.

@@ -7,6 +7,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
+use crate::time::deadline_queue::GivesUp;
 
 const ROOM: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Tick;
+use crate::time::clock::Tick;
 
 /// How many calls are to wait at the server at least: enough for it to do until others come.
 const QUEUED: u64 = 64;

@@ -9,6 +9,7 @@
 //!   times in a heartbeat. Channels follow their slots, and who waits there asks again, since messages may have been lost.
 
 mod discovery;
+mod servers;
 mod slots;
 mod table;
 #[cfg(test)]
@@ -18,7 +19,7 @@ mod watch;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -28,20 +29,22 @@ use tokio::time::{Instant, sleep};
 
 use self::discovery::discover;
 use self::slots::Redirection;
-pub(super) use self::slots::slot_of;
 use self::table::Table;
-use super::address::Node;
+use super::call::Manner;
 use super::connector::Connector;
-use super::{Manner, Options, RedisStore};
-use crate::clock::Clock;
+use super::options::Options;
+use super::server::RedisStore;
+use super::slot::slot_of;
 use crate::error::{Error, ServerError};
-use crate::key::Keys;
-use crate::script::{Declared, Operation, Publishing};
+use crate::store::keys::Keys;
 use crate::store::pipeline::Priority;
+use crate::store::redis::cluster::servers::Cluster;
+use crate::store::redis::script::{Declared, Operation};
 use crate::store::{
     Acquire, Acquired, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
     Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
+use crate::time::clock::Clock;
 
 /// How often one call is told to go elsewhere at most.
 const REDIRECTIONS: usize = 8;
@@ -54,19 +57,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct ClusterStore {
     cluster: Arc<Cluster>,
     watch: AbortHandle,
-}
-
-/// What the store shares with its task, and with the clients of its servers.
-struct Cluster {
-    connector: Connector,
-    options: Options,
-    publishing: Publishing,
-    listener: Weak<dyn Listener>,
-    table: Mutex<Table>,
-    /// Who has which slot may have changed.
-    stale: Notify,
-    runtime: Handle,
-    closed: AtomicBool,
 }
 
 impl ClusterStore {
@@ -190,143 +180,6 @@ impl Alone {
     }
 }
 
-impl Cluster {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    fn address(&self, id: ServerId) -> Node {
-        self.table().address(id).clone()
-    }
-
-    /// The client of the server that has the slot, and how calls about its locks are made of it now.
-    fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, Manner), Failure> {
-        let mut table = self.table();
-        let Some(owner) = table.owner(slot) else {
-            self.stale.notify_one();
-            return Err(Failure::NotExecuted(ServerError::new(format!(
-                "no server of the cluster has slot {slot}"
-            ))));
-        };
-        let publishing = match self.publishing {
-            Publishing::Sharded if table.has_moved_lately(slot) => Publishing::Moved,
-            publishing => publishing,
-        };
-        let manner = Manner {
-            publishing,
-            importing: false,
-            declared: Declared::All,
-        };
-        Ok((self.open(&mut table, owner)?, manner))
-    }
-
-    fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
-        let mut table = self.table();
-        let id = table.id_of(address);
-        self.open(&mut table, id)
-    }
-
-    /// Closing looks at the table after it has said so: no client is made that it would miss.
-    fn open(self: &Arc<Self>, table: &mut Table, id: ServerId) -> Result<Arc<RedisStore>, Failure> {
-        if self.is_closed() {
-            return Err(Failure::Closed);
-        }
-        Ok(table.store(id, |address| {
-            let _on = self.runtime.enter();
-            let this: Weak<Cluster> = Arc::downgrade(self);
-            let listener: Weak<dyn Listener> = this;
-            let place = (id, self.publishing);
-            RedisStore::opening(self.connector.at(address), self.options, &listener, place)
-        }))
-    }
-
-    /// A server says that another one has the slot. That is believed at once, and asked about.
-    fn moved(&self, slot: usize, to: &Node) {
-        self.table().set_owner(slot, to);
-        self.stale.notify_one();
-    }
-
-    /// What a failed call means to the caller. A server that has left the cluster is not the end of it.
-    fn failed(&self, failure: Failure) -> Failure {
-        if !matches!(failure, Failure::Refused(_)) {
-            self.stale.notify_one();
-        }
-        match failure {
-            Failure::Closed if !self.is_closed() => {
-                Failure::Unknown(ServerError::new("the server has left the cluster"))
-            }
-            failure => failure,
-        }
-    }
-
-    /// Subscribes where the slot is, wherever that turns out to be.
-    async fn subscribe(self: Arc<Self>, channel: Arc<str>) -> Result<(), Failure> {
-        for _ in 0..REDIRECTIONS {
-            let (server, _) = self.owner(slot_of(&channel))?;
-            match server.subscribe(Arc::clone(&channel)).await {
-                Ok(()) => {
-                    let mut table = self.table();
-                    if table.subscribed(&channel, server.id) {
-                        return Ok(());
-                    }
-                    if !table.is_wanted(&channel) {
-                        server.unsubscribe(&channel);
-                        return Ok(());
-                    }
-                    // Its slot has moved meanwhile.
-                    self.leave(&server, &channel);
-                }
-                Err(failure) => match Redirection::told_by(&failure, &self.address(server.id)) {
-                    Some(Redirection::Moved { slot, to }) => self.moved(slot, &to),
-                    _ => return Err(self.failed(failure)),
-                },
-            }
-        }
-        Err(elsewhere())
-    }
-
-    /// Ends the subscription to a channel whose slot this server no longer has. One that ends it by itself would refuse to do
-    /// it again.
-    fn leave(&self, server: &RedisStore, channel: &str) {
-        if self.publishing.ends_with_the_slot() {
-            server.forget(channel);
-        } else {
-            server.unsubscribe(channel);
-        }
-    }
-}
-
-/// What the servers' clients tell.
-impl Listener for Cluster {
-    fn pushed(&self, from: ServerId, channel: &str, message: &str) {
-        if let Some(listener) = self.listener.upgrade() {
-            listener.pushed(from, channel, message);
-        }
-    }
-
-    fn lost(&self, _: ServerId) {
-        self.stale.notify_one();
-    }
-
-    fn replaced(&self, server: ServerId) {
-        self.stale.notify_one();
-        if let Some(listener) = self.listener.upgrade() {
-            listener.replaced(server);
-        }
-    }
-
-    fn reconnected(&self, server: ServerId) {
-        self.stale.notify_one();
-        if let Some(listener) = self.listener.upgrade() {
-            listener.reconnected(server);
-        }
-    }
-}
-
 impl Store for ClusterStore {
     fn server_of(&self, keys: &Keys) -> ServerId {
         let owner = self.cluster.table().owner(slot_of(&keys.lock));
@@ -427,15 +280,6 @@ impl fmt::Debug for ClusterStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterStore")
             .field("cluster", &self.cluster)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster")
-            .field("publishing", &self.publishing)
-            .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }
 }

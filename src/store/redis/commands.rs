@@ -15,12 +15,11 @@ use futures_util::future::try_join_all;
 
 use super::connection::echoes;
 use super::failure;
-use crate::admission_queue::GivesUp;
-use crate::lease::millis;
-use crate::options::Durability;
-use crate::script::{Invocation, Script};
-use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
-use crate::store::{ConnectionId, Failure};
+use crate::store::pipeline::{Priority, WireError, WireErrorKind};
+use crate::store::redis::script::{Invocation, Script};
+use crate::store::{ConnectionId, Durability, Failure, pipeline};
+use crate::time::deadline_queue::GivesUp;
+use crate::time::server_time::millis;
 
 #[derive(Debug)]
 pub(super) struct Command {

@@ -23,10 +23,10 @@ use futures_util::future::{Either, select};
 use tokio::sync::broadcast;
 
 use super::failure;
-use super::sentinel::Successor;
-use crate::backoff::Backoff;
+use super::primary::Successor;
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
+use crate::time::backoff::Backoff;
 
 /// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 600 bytes,
 /// since fred makes all its channels that long.

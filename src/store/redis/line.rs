@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use super::call::Lane;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::link::Link;
+use super::options::Options;
 use super::subscriber::{Request, Subscriber};
-use super::{Lane, Options};
 use crate::error::ServerError;
-use crate::script::{Publishing, Script};
+use crate::store::redis::script::{Publishing, Script};
 use crate::store::{Failure, Listener, ServerId};
 
 pub(super) struct Line {
@@ -39,7 +40,7 @@ impl Line {
         scripts: &Arc<[&'static Script]>,
         first: Opened,
     ) -> Line {
-        let (lane, condemned) = super::lane(server, options.attempt_timeout);
+        let (lane, condemned) = super::call::lane(server, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
         let sharded = publishing == Publishing::Sharded;
         let (subscriber, requests) = Subscriber::new(

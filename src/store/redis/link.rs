@@ -6,17 +6,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::Lane;
+use super::call::Lane;
 use super::commands::{Wire, load};
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
 use super::subscriber::Request;
-use crate::backoff::Backoff;
 use crate::error::ServerError;
-use crate::script::Script;
 use crate::store::pipeline::{Condemned, Why};
+use crate::store::redis::script::Script;
 use crate::store::{Failure, Listener, ServerId};
+use crate::time::backoff::Backoff;
 
 /// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(1);

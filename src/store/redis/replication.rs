@@ -19,16 +19,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::call::{Heard, Lane, Manner, execute, lane};
 use super::commands::Command;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
 use super::link::Link;
-use super::{Heard, Lane, Manner, Options, execute, lane};
+use super::options::Options;
 use crate::error::{Error, ServerError};
-use crate::options::Durability;
-use crate::script;
-use crate::store::{Call, Confirmed, Failure, Renew, Renewed, ServerId};
+use crate::store::redis::script;
+use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerId};
 
 /// The shortest round. (A server that has nothing else to do may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -214,8 +214,10 @@ mod tests {
     use super::super::tests::OPTIONS;
     use super::super::tests::server::Server;
     use super::*;
-    use crate::key::{ClientId, Keys, Request};
-    use crate::lease::{Fence, ServerTime};
+    use crate::fence::Fence;
+    use crate::store::ids::{ClientId, Request};
+    use crate::store::keys::Keys;
+    use crate::time::server_time::ServerTime;
 
     async fn replication(server: &Server) -> Replication {
         let options = Options {

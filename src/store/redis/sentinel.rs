@@ -21,9 +21,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connection::{Connection, Purpose, dial};
 use super::failure;
-use crate::backoff::Backoff;
+use super::primary::{Primary, Successor};
 use crate::error::ServerError;
 use crate::store::Failure;
+use crate::time::backoff::Backoff;
 
 /// What a sentinel publishes when another server became the primary.
 const SWITCHED: &str = "+switch-master";
@@ -37,19 +38,6 @@ pub(super) struct Sentinels {
     attempt_timeout: Duration,
     /// The latest that any of them told of.
     latest: watch::Sender<Option<Primary>>,
-}
-
-/// A primary, and the number of the failover that made it one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Primary {
-    epoch: u64,
-    pub(super) server: Server,
-}
-
-/// Tells a connection that its server is no longer the primary.
-pub(super) struct Successor {
-    former: Primary,
-    latest: watch::Receiver<Option<Primary>>,
 }
 
 impl Sentinels {
@@ -102,10 +90,7 @@ impl Sentinels {
     }
 
     pub(super) fn successor_of(&self, former: Primary) -> Successor {
-        Successor {
-            former,
-            latest: self.latest.subscribe(),
-        }
+        Successor::new(former, self.latest.subscribe())
     }
 
     /// Listens to all sentinels for as long as it is polled.
@@ -185,27 +170,6 @@ impl Sentinels {
         let command = CustomCommand::new_static("SENTINEL", ClusterHash::Random, false);
         let answer = client.custom(command, vec![question, &self.service]).await;
         answer.map_err(|error| failure::of(&error))
-    }
-}
-
-impl Successor {
-    /// Returns the new primary, once there is one. May be cancelled and called again.
-    pub(super) async fn appears(&mut self) -> Server {
-        let former = &self.former;
-        let replaces = |latest: &Option<Primary>| {
-            latest
-                .as_ref()
-                .is_some_and(|latest| latest.epoch > former.epoch && latest.server != former.server)
-        };
-        let server = match self.latest.wait_for(replaces).await {
-            Ok(latest) => latest.as_ref().map(|latest| latest.server.clone()),
-            Err(_) => None,
-        };
-        match server {
-            Some(server) => server,
-            // Nobody can tell any more.
-            None => std::future::pending().await,
-        }
     }
 }
 

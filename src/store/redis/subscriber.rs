@@ -9,6 +9,7 @@
 //! known to be up, it is replaced whenever that one was, and it is replaced when the server of the calls does not
 //! see a subscription that was confirmed here.
 
+mod channels;
 #[cfg(test)]
 mod tests;
 
@@ -24,12 +25,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::call::Lane;
 use super::connection::{Connection, Purpose, Subscribing};
 use super::connector::Connector;
-use super::{Lane, failure};
-use crate::backoff::Backoff;
+use super::failure;
 use crate::error::ServerError;
+use crate::store::redis::subscriber::channels::Channel;
 use crate::store::{Failure, Listener, ServerId};
+use crate::time::backoff::Backoff;
 
 /// For how long a refusal is remembered: who asks again meanwhile is told the same, and the server is not asked.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
@@ -77,23 +80,6 @@ pub(super) struct Subscriber {
     unseen: bool,
     /// How long this connection is kept all the same.
     unseen_for: Duration,
-}
-
-/// A channel that is asked for.
-#[derive(Default)]
-struct Channel {
-    status: Status,
-    waiters: Vec<Waiter>,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Status {
-    /// Never confirmed so far.
-    #[default]
-    Asked,
-    Confirmed,
-    /// Confirmed on a connection that is lost.
-    Former,
 }
 
 /// Why a connection is given up.
@@ -159,18 +145,6 @@ impl Subscriber {
             self.todo.push_front(former);
             connection = self.reconnect(&mut backoff).await;
         }
-    }
-
-    /// What was confirmed no longer is; returns all of it.
-    fn disown(&mut self) -> Vec<Arc<str>> {
-        let mut former = Vec::new();
-        for (name, channel) in &mut self.channels {
-            if channel.status == Status::Confirmed {
-                channel.status = Status::Former;
-                former.push(Arc::clone(name));
-            }
-        }
-        former
     }
 
     /// Opens a connection, and takes in requests meanwhile, so that they don't pile up.
@@ -266,63 +240,6 @@ impl Subscriber {
         }
     }
 
-    /// Takes a request in. Returns the channel that it ends the subscription to.
-    fn take_in(&mut self, request: Request) -> Option<Arc<str>> {
-        match request {
-            Request::Subscribe(name, waiter) => {
-                if let Some(failure) = self.refusal(&name) {
-                    let _ = waiter.send(Err(failure));
-                    return None;
-                }
-                let channel = self.channels.entry(name).or_insert_with_key(|name| {
-                    self.asked.push(Arc::clone(name));
-                    Channel::default()
-                });
-                if channel.status == Status::Confirmed {
-                    let _ = waiter.send(Ok(()));
-                } else {
-                    channel.waiters.retain(|waiter| !waiter.is_closed());
-                    channel.waiters.push(waiter);
-                }
-                None
-            }
-            Request::Unsubscribe(name) => self.give_up(&name).then_some(name),
-            Request::Forget(name) => {
-                self.give_up(&name);
-                None
-            }
-            Request::Follow => {
-                self.follows = true;
-                None
-            }
-            Request::Unseen => {
-                self.unseen = true;
-                None
-            }
-        }
-    }
-
-    /// Whether the server has refused the channel lately.
-    fn refusal(&self, name: &Arc<str>) -> Option<Failure> {
-        let (at, failure) = self.refused.get(name)?;
-        (at.elapsed() < REFUSED_FOR).then(|| failure.clone())
-    }
-
-    /// Nobody wants the channel any more. Returns whether it was confirmed.
-    fn give_up(&mut self, name: &Arc<str>) -> bool {
-        let Some(channel) = self.channels.get_mut(name) else {
-            return false;
-        };
-        let confirmed = channel.status == Status::Confirmed;
-        if confirmed {
-            self.channels.remove(name);
-        } else {
-            // It is forgotten when its turn comes.
-            *channel = Channel::default();
-        }
-        confirmed
-    }
-
     /// Subscribes to what is to be subscribed.
     async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Verdict> {
         self.todo.push_back(std::mem::take(&mut self.asked));
@@ -384,54 +301,6 @@ impl Subscriber {
         pong.map_err(Verdict::from)
     }
 
-    /// Whether a channel must still be subscribed. One that was never confirmed is forgotten if nobody waits for it.
-    fn is_wanted(&mut self, name: &Arc<str>) -> bool {
-        let Some(channel) = self.channels.get(name) else {
-            return false;
-        };
-        let abandoned =
-            channel.status == Status::Asked && channel.waiters.iter().all(oneshot::Sender::is_closed);
-        if abandoned {
-            self.channels.remove(name);
-        }
-        !abandoned && self.channels[name].status != Status::Confirmed
-    }
-
-    fn confirm(&mut self, name: &Arc<str>) {
-        if let Some(channel) = self.channels.get_mut(name) {
-            channel.status = Status::Confirmed;
-            for waiter in channel.waiters.drain(..) {
-                let _ = waiter.send(Ok(()));
-            }
-        }
-    }
-
-    fn refuse(&mut self, name: &Arc<str>, error: &ServerError) {
-        let pattern = pattern_of(name);
-        tracing::warn!(
-            server = self.connector.server(),
-            channel = &**name,
-            %error,
-            "the server refuses the subscription: its ACL must allow the channels {pattern} to this user"
-        );
-        let error = ServerError::new(format!(
-            "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
-        ));
-        let failure = Failure::Refused(error);
-        self.refused.retain(|_, (at, _)| at.elapsed() < REFUSED_FOR);
-        self.refused
-            .insert(Arc::clone(name), (Instant::now(), failure.clone()));
-        self.end(name, &failure);
-    }
-
-    /// Gives a channel up.
-    fn end(&mut self, name: &Arc<str>, failure: &Failure) {
-        let channel = self.channels.remove(name);
-        for waiter in channel.map(|channel| channel.waiters).unwrap_or_default() {
-            let _ = waiter.send(Err(failure.clone()));
-        }
-    }
-
     /// Queues the PING at the first poll, like every command.
     fn ping(&mut self, connection: &Connection) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         self.pings += 1;
@@ -462,14 +331,6 @@ async fn connect(connector: &Connector, lane: &Arc<Lane>, backoff: &mut Backoff)
                 tracing::debug!(server = connector.server(), ?failure, "no subscriber connection");
             }
         }
-    }
-}
-
-/// The pattern that an ACL must allow for this channel, and for all of the same prefix.
-fn pattern_of(channel: &str) -> String {
-    match channel.split_once(":unlock:{") {
-        Some((prefix, _)) => format!("&{prefix}:*"),
-        None => format!("&{channel}"),
     }
 }
 

@@ -8,15 +8,19 @@ mod subscriptions;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use self::server::{Server, Wire, free_port};
 use super::*;
-use crate::key::{ClientId, Keys, Request};
-use crate::script::{Declared, Invocation, Publishing};
+use crate::store::ids::{ClientId, Request};
+use crate::store::keys::Keys;
 use crate::store::pipeline::Priority;
-use crate::store::{Mode, ReleaseOutcome, ReleaseWhat};
+use crate::store::redis::script::{Declared, Invocation, Operation, Publishing, ReplyError, Script};
+use crate::store::{Call, Durability, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
+use crate::time::server_time::ServerTime;
 
 /// Of a client that gives a busy machine its time.
 pub(super) const OPTIONS: Options = Options {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
-use crate::key::{ClientId, Request};
-use crate::lease::{ServerTime, Ticket};
-use crate::script::{Publishing, ReplyError};
+use crate::store::ids::{ClientId, Request};
 use crate::store::memory::lock::MAX_HOLDS;
+use crate::store::redis::script::{Publishing, ReplyError};
 use crate::store::{
     Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,
 };
+use crate::time::server_time::{ServerTime, Ticket};
 
 /// A call that opens the client's record.
 pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::dump::Data;
 use super::server::{Reply, Seen};
 use super::step::{SHORTEST_HEARTBEAT_MS, SPIN_LEASES_MS};
-use crate::lease::millis;
 use crate::store::memory::lock::KEPT_MS;
+use crate::time::server_time::millis;
 
 /// No key of a run is kept longer.
 const LONGEST_LIFE_MS: u64 = SPIN_LEASES_MS[1];

@@ -124,7 +124,7 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
 #[test]
 fn the_clock_is_the_servers_in_whichever_microsecond_it_is_read() {
     let mut setting = Setting::start();
-    let read = format!("{} return {{now_us, now}}", crate::script::CLOCK);
+    let read = format!("{} return {{now_us, now}}", crate::store::redis::script::CLOCK);
     let (mut before, mut short) = (String::new(), 0);
     while short < 3 {
         let reply = setting.scripts.evaluate(&read);

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::script::Operation;
 use crate::store::memory::lock::{Channels, Now};
 use crate::store::memory::rules::Rules;
+use crate::store::redis::script::Operation;
 use crate::store::{
     Acquire, Acquired, ConnectionId, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed,
     SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,

@@ -3,8 +3,8 @@
 use super::edges::acquisition;
 use super::step::Trouble;
 use super::world::{Setting, World};
-use crate::key::ClientId;
-use crate::script::Publishing;
+use crate::store::ids::ClientId;
+use crate::store::redis::script::Publishing;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
 };

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
-use crate::key::{ClientId, Keys};
-use crate::script::{self, Invocation};
 use crate::store::ConnectionId;
+use crate::store::ids::ClientId;
+use crate::store::keys::Keys;
+use crate::store::redis::script;
+use crate::store::redis::script::Invocation;
 use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.

@@ -11,12 +11,15 @@ use super::expected::{Check, Expected};
 use super::model::{Modelled, Wires};
 use super::server::{Scripts, Seen};
 use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
-use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Fence, ServerTime, Ticket};
-use crate::script::{Declared, Operation, Publishing, ReplyError};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::{ClientId, Request};
+use crate::store::keys::Keys;
 use crate::store::memory::lock::{Holder, KEPT_MS, Now, Queue};
 use crate::store::memory::rules::Rules;
+use crate::store::redis::script::{Declared, Operation, Publishing, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
+use crate::time::server_time::{ServerTime, Ticket};
 
 /// Has the line of a lock begin with a mark, or with none.
 const FORMAT: &str = "

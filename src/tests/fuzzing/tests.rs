@@ -99,13 +99,13 @@ fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
 
         fn invocation(
             &self,
-            _: crate::script::Publishing,
-            _: crate::script::Declared,
-        ) -> crate::script::Invocation {
+            _: crate::store::redis::script::Publishing,
+            _: crate::store::redis::script::Declared,
+        ) -> crate::store::redis::script::Invocation {
             unreachable!("nothing is sent")
         }
 
-        fn read(&self, _: &str) -> Result<(ServerTime, ()), crate::script::ReplyError> {
+        fn read(&self, _: &str) -> Result<(ServerTime, ()), crate::store::redis::script::ReplyError> {
             Ok((ServerTime::default(), ()))
         }
     }

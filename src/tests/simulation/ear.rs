@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use super::history::{Event, Fault};
 use super::line::Ends;
 use super::network::Stream;
-use crate::client::locked;
 use crate::error::ServerError;
 use crate::store::memory::Connection;
 use crate::store::{Failure, Listener, Push, ServerId, Store};
+use crate::sync::locked;
 
 /// What a client listens to, over all its connections.
 pub(super) struct Ears {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::pace::Pace;
-use crate::client::locked;
-use crate::key::Request;
+use crate::store::ids::Request;
 use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
+use crate::sync::locked;
 use crate::{Error, Fence, LockGuard, Owner};
 
 /// One call of a task, from asking to its end.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
 use super::pace::{Pace, ROUNDING};
 use super::plan::Plan;
-use crate::key::{ClientId, Request};
+use crate::store::ids::{ClientId, Request};
 use crate::store::{Acquired, Mode, Renewed};
 
 /// All delays that the design does not explain, in words; of each lock the first of each kind.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::history::{Belief, Deed, Event, Fault, Op, Way};
 use super::idleness;
 use super::plan::Plan;
-use crate::key::Request;
+use crate::store::ids::Request;
 use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 

@@ -18,16 +18,17 @@ use super::pace::LONGEST_MOMENT;
 use super::process::Process;
 use super::server::{Operation, Server, Time};
 use super::wire::{Command, Fate, Wire};
-use crate::client::locked;
-use crate::clock::Clock;
 use crate::error::ServerError;
-use crate::lease::{Exchange, millis};
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Condemned, Pipeline};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
     Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
+use crate::sync::locked;
+use crate::time::clock::Clock;
+use crate::time::clock_offset::Exchange;
+use crate::time::server_time::millis;
 
 /// How the line is set up.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::history::{Fault, History};
 use super::pace::{LONGEST_DELAY, LONGEST_MOMENT};
-use crate::client::locked;
+use crate::sync::locked;
 
 type Event = Box<dyn FnOnce() + Send>;
 

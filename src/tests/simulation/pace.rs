@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::history::Fault;
-use crate::lease::NOT_AFTER;
 use crate::options::{JITTER, ManagerOptions};
+use crate::time::deadline::NOT_AFTER;
 
 /// The longest pause between two attempts at a call.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1250);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use fastrand::Rng;
 use tokio::task::JoinHandle;
 
-use crate::client::locked;
+use crate::sync::locked;
 
 pub(crate) struct Process {
     state: Mutex<State>,

@@ -17,11 +17,11 @@ use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use super::user::User;
-use crate::key::ClientId;
+use crate::engine::shared::Service;
+use crate::engine::waitlist::registry::Relay;
 use crate::options::ROOM_KEPT;
-use crate::rooms::Relay;
-use crate::service::Service;
 use crate::store::Store;
+use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 use crate::{LockManager, Owner};
 

@@ -10,16 +10,16 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::history::{Deed, Event, History};
-use crate::admission_queue::GivesUp;
-use crate::client::locked;
-use crate::key::Request;
-use crate::lease::Fence;
+use crate::fence::Fence;
+use crate::store::ids::Request;
 use crate::store::memory::{Connection, MemoryStore};
 use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Release, ReleaseWhat, Released, Renew,
     Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
+use crate::sync::locked;
+use crate::time::deadline_queue::GivesUp;
 
 #[derive(Debug)]
 pub(super) struct Server {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::history::Fault;
 use super::run::Outcome;
 use super::tally::Tally;
-use crate::client::locked;
+use crate::sync::locked;
 
 /// Runs one seed, and tells how to run it again if it breaks a promise.
 fn examine(seed: u64, tally: &mut Tally) {

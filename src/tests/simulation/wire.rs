@@ -16,13 +16,14 @@ use super::history::Fault;
 use super::line::Ends;
 use super::network::Stream;
 use super::server::{Operation, Server};
-use crate::admission_queue::GivesUp;
-use crate::client::locked;
 use crate::error::ServerError;
-use crate::lease::ServerTime;
 use crate::store::memory::Connection;
-use crate::store::pipeline::{self, Priority, WireError, WireErrorKind};
+use crate::store::pipeline;
+use crate::store::pipeline::{Priority, WireError, WireErrorKind};
 use crate::store::{ConnectionId, Failure};
+use crate::sync::locked;
+use crate::time::deadline_queue::GivesUp;
+use crate::time::server_time::ServerTime;
 
 /// The server's time, and what it answered.
 #[derive(Debug)]

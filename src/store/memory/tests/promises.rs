@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::key::{ClientId, Keys, Owner, Request};
-use crate::lease::{Fence, ServerTime, Ticket};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::{ClientId, Request};
+use crate::store::keys::Keys;
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::{
@@ -13,6 +15,7 @@ use crate::store::{
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw,
 };
+use crate::time::server_time::{ServerTime, Ticket};
 
 const LEASE_MS: u64 = 30_000;
 const GRANT_MS: u64 = 5_000;

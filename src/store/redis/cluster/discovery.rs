@@ -10,8 +10,8 @@ use super::super::connector::Connector;
 use super::super::failure;
 use super::slots::{Range, ranges};
 use crate::error::{Error, ServerError};
-use crate::script::Publishing;
 use crate::store::Failure;
+use crate::store::redis::script::Publishing;
 
 /// Asks the seeds until one of them knows the cluster: how scripts publish in it, and who has which slot.
 pub(super) async fn discover(

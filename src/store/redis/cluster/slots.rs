@@ -1,17 +1,10 @@
-//! Hash slots, and what a cluster says of who has them.
+//! What a cluster says of who has its slots.
 
 use fred::types::Value as Wire;
-use fred::util::redis_keyslot;
 
 use super::super::address::Node;
+use super::super::slot::SLOTS;
 use crate::store::Failure;
-
-pub(super) const SLOTS: usize = 16_384;
-
-/// The slot of a key or a shard channel: all those of one lock have the same.
-pub(in super::super) fn slot_of(key: &str) -> usize {
-    usize::from(redis_keyslot(key.as_bytes()))
-}
 
 /// Slots that follow each other, and who has them: the master first, then its replicas.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,7 +85,6 @@ impl Redirection {
 mod tests {
     use super::*;
     use crate::error::ServerError;
-    use crate::key::{ClientId, Keys};
 
     fn at(host: &str, port: u16) -> Node {
         Node {
@@ -103,28 +95,6 @@ mod tests {
 
     fn told(text: &str) -> Option<Redirection> {
         Redirection::told_by(&Failure::NotExecuted(ServerError::new(text)), &at("asked", 1))
-    }
-
-    #[test]
-    fn all_keys_and_channels_of_a_lock_are_in_the_slot_of_its_hash_tag() {
-        for (name, tag) in [
-            ("orders:42", "orders:42"),
-            ("{user:7}:cart", "user:7"),
-            ("a}b", "a"),
-        ] {
-            let Ok(keys) = Keys::new("shop:eu", name) else {
-                continue;
-            };
-            let channel = keys.channel_of(&ClientId::from_number(7));
-            for key in [&*keys.lock, &keys.queue, &keys.clients, &keys.spin, &channel] {
-                assert_eq!(slot_of(key), slot_of(tag), "{key}");
-            }
-        }
-        assert_eq!(
-            slot_of("123456789"),
-            12_739,
-            "the check value of the cluster specification"
-        );
     }
 
     #[test]

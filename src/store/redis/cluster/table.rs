@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::RedisStore;
 use super::super::address::Node;
-use super::slots::{Range, SLOTS, slot_of};
+use super::super::server::RedisStore;
+use super::super::slot::{SLOTS, slot_of};
+use super::slots::Range;
 use crate::store::ServerId;
 
 pub(super) struct Table {

@@ -5,6 +5,9 @@ use std::task::{Context, Poll, Waker};
 use super::super::tests::server::Server;
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
+use crate::store::redis::address::Node;
+use crate::store::redis::cluster::servers::Cluster;
+use crate::store::redis::script::Publishing;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 

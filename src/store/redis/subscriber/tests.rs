@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tokio::time::{sleep, timeout};
 
-use super::super::lane;
+use super::super::call::lane;
 use super::super::tests::server::{Flaw, Server, flawed, free_port};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;

@@ -1,6 +1,12 @@
 //! What happens to a call on its way.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::*;
+use crate::store::redis::commands::Command;
+use crate::store::{Acquire, Acquired, Durability, Failure, Release, pipeline};
 
 const ROOM: usize = pipeline::ROOM as usize;
 

@@ -1,9 +1,13 @@
 //! Connecting, staying connected, and the end.
 
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::*;
 use crate::store::pipeline::Why;
+use crate::store::{Failure, ServerId};
 
 #[tokio::test]
 async fn a_killed_command_connection_is_replaced() {

@@ -1,6 +1,11 @@
 //! Channels, and what comes in on them.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::*;
+use crate::store::Failure;
 
 #[tokio::test]
 async fn messages_flow_again_after_the_subscriber_connection_was_killed() {

@@ -1,0 +1,152 @@
+//! The background part of a client: renewals, and what must be told to the server though nobody waits for it.
+
+mod outbox;
+mod renewer;
+#[cfg(test)]
+mod tests;
+mod withdrawals;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, mpsc};
+
+use self::outbox::Errand;
+use self::renewer::{BATCH, BATCH_PAUSE, Schedule};
+use self::withdrawals::{Batch, Withdrawals};
+use crate::engine::client::Client;
+use crate::engine::counters::Counters;
+use crate::engine::hold::Hold;
+use crate::store::{Answer, Failure, Withdrawn};
+use crate::sync::locked;
+use crate::sync::outstanding::{Outstanding, Token};
+use crate::time::clock::Tick;
+
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    client: Arc<Client>,
+    schedule: Mutex<Schedule>,
+    errands: mpsc::UnboundedSender<Errand>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
+    /// Errands given and not done, and those who [keep the client running](Keeper::keep_running).
+    pending: Arc<Outstanding>,
+    wake: Notify,
+}
+
+type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+enum Done {
+    Look(Arc<Hold>),
+    Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
+    Errand,
+}
+
+impl Keeper {
+    pub(crate) fn new(client: Arc<Client>) -> Keeper {
+        let (errands, inbox) = mpsc::unbounded_channel();
+        Keeper {
+            client,
+            schedule: Mutex::default(),
+            errands,
+            inbox: Mutex::new(Some(inbox)),
+            pending: Arc::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.client.counters
+    }
+
+    /// Until when a caller is kept waiting for a server that does not answer.
+    pub(crate) fn patience_until(&self) -> Tick {
+        self.client.now().after(self.client.options.server_timeout)
+    }
+
+    pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
+        locked(&self.schedule).looks.values().cloned().collect()
+    }
+
+    pub(crate) fn held_count(&self) -> usize {
+        locked(&self.schedule).looks.len()
+    }
+
+    /// Keeps a closed client running until this is dropped, for something that the keeper does not know yet.
+    pub(crate) fn keep_running(&self) -> Token {
+        Outstanding::begin(&self.pending)
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.count()
+    }
+
+    /// Waits until every errand is done.
+    pub(crate) async fn drained(&self) {
+        self.pending.none().await;
+    }
+
+    /// Looks whether all is done, once the client is closed.
+    pub(crate) fn wake_if_closing(&self) {
+        if self.client.is_closed() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The keeper's task: until the client is closed, no hold lives and no errand is left.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let Some(mut inbox) = locked(&self.inbox).take() else {
+            return;
+        };
+        let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
+        let mut withdrawals = Withdrawals::new(Arc::clone(&self.client));
+        let (mut looks, mut batch_over) = (0, Tick::ZERO);
+        loop {
+            while let Some(batch) = withdrawals.next() {
+                jobs.push(Box::pin(Arc::clone(&self).withdraw_batch(batch)));
+            }
+            let mut next_look = self.sleep_until_next();
+            if looks >= BATCH {
+                next_look = next_look.map(|next| next.max(batch_over));
+            }
+            let next = [next_look, withdrawals.due()].into_iter().flatten().min();
+            let is_closed = self.client.is_closed();
+            if next.is_none() && is_closed && self.pending() == 0 {
+                return;
+            }
+            // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the
+            // next ones only so much work, so none starves.
+            tokio::select! {
+                biased;
+                () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
+                    let now = self.client.now();
+                    if next_look.is_some_and(|at| at <= now) {
+                        batch_over = now.after(BATCH_PAUSE);
+                        for hold in self.due() {
+                            if let Some(job) = self.look(hold) {
+                                looks += 1;
+                                jobs.push(job);
+                            }
+                        }
+                    }
+                }
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    Done::Look(hold) => {
+                        looks -= 1;
+                        self.watch(&hold);
+                    }
+                    Done::Withdrawn(batch, answer) => withdrawals.answered(batch, &answer),
+                    Done::Errand => {}
+                },
+                Some(errand) = inbox.recv() => match errand {
+                    Errand::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
+                    Errand::Release(hold, token) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, token))),
+                    Errand::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
+                },
+                () = self.wake.notified() => {}
+                () = self.drained(), if is_closed && self.pending() > 0 => {}
+            }
+        }
+    }
+}

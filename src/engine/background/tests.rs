@@ -1,0 +1,372 @@
+//! What the keeper finds out when it renews.
+
+use std::task::{Context, Wake};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::engine::hold::owned::Held;
+use crate::engine::pending_calls::{PendingCall, PendingCalls};
+use crate::engine::shared::Service;
+use crate::engine::waitlist::Verdict;
+use crate::engine::waitlist::registry::Relay;
+use crate::error::{Error, LostReason};
+use crate::options::{LockOptions, ManagerOptions};
+use crate::store::ids::{ClientId, Request};
+use crate::store::keys::Keys;
+use crate::store::{
+    Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
+};
+use crate::tests::scripted_store::{Fate, client};
+use crate::time::deadline::Terms;
+use crate::time::deadline_queue::GivesUp;
+use crate::{LeaseState, LockManager, MemoryStore, Owner};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn locks(store: &MemoryStore) -> LockManager {
+    LockManager::builder().lease(LEASE).in_memory(store).unwrap()
+}
+
+/// The process stands still: nobody looks at anything meanwhile.
+fn stand_still(time: Duration) {
+    assert!(advance(time).now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
+    let store = MemoryStore::new();
+    let locks = locks(&store);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    store.flush();
+    sleep(LEASE / 3 - Duration::from_secs(1)).await;
+    assert!(guard.check().is_ok());
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(guard.check().unwrap_err().reason(), LostReason::Taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_goes_unanswered_leaves_doubt() {
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    seen.swallow_renewals();
+    sleep(LEASE / 3).await;
+    assert_eq!(guard.lease().state(), LeaseState::Held);
+    sleep(LEASE / 4).await;
+    assert_eq!(guard.lease().state(), LeaseState::InDoubt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
+    let locks = locks(&MemoryStore::new());
+    let mut guards = Vec::new();
+    for n in 0..10 * BATCH {
+        guards.push(locks.lock(format!("{n}")).acquire().await.unwrap());
+    }
+    sleep(2 * LEASE).await;
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
+    let locks = locks(&MemoryStore::new());
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let keeper = locks.service().keeper();
+    let hold = Arc::clone(&keeper.held()[0]);
+    guard.release().await.unwrap();
+    assert!(keeper.look(hold).is_none());
+    assert!(locked(&keeper.schedule).places.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
+    let store = MemoryStore::new();
+    let client = || locks(&store);
+    let (locks, others) = (client(), client());
+    let guard = locks.lock("a").acquire().await.unwrap();
+
+    // The process stands still until its lease is over, but for a renewal that it had sent: nobody hears its answer.
+    let service = locks.service();
+    let hold = &service.keeper().held()[0];
+    stand_still(LEASE - Duration::from_millis(1));
+    let renewed = service.client().store.renew(hold.renewal()).now_or_never();
+    assert!(matches!(
+        renewed,
+        Some(Ok(Answer {
+            reply: Renewed::Until(_),
+            ..
+        }))
+    ));
+    stand_still(Duration::from_millis(2));
+
+    assert_eq!(guard.lost().await.reason(), LostReason::Expired);
+    let next = others.lock("a").acquire_timeout(LEASE / 10).await;
+    assert!(next.is_ok(), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_only_its_release_finds_over_is_one_lost() {
+    let locks = locks(&MemoryStore::new());
+    let guard = locks.lock("a").acquire().await.unwrap();
+    stand_still(LEASE);
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    assert_eq!(locks.stats().lost, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    // The release takes a while.
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::Unheard]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(locks.close().await.is_err(), "it holds a lock");
+    assert!(tasks() > 0);
+    guard.release().await.unwrap();
+    sleep(LEASE).await;
+    assert_eq!(tasks(), 0);
+}
+
+/// What the waiter that this hold was granted to had asked before.
+fn question(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
+    Acquire {
+        keys: Arc::clone(&hold.keys),
+        request: hold.request.clone(),
+        mode: Mode::Open,
+        lease: LEASE,
+        not_after: Arc::<PendingCall>::clone(pending),
+        ticket: None,
+        heartbeat: LEASE,
+    }
+}
+
+/// It made its request the holder anew, and was answered before the process, which stood still, looks at its hold.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_answered_before_the_release() {
+    let locks = locks(&MemoryStore::new());
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    stand_still(LEASE);
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let asked = service.client().acquire(question(&hold, &pending), &pending);
+    let answer = asked.now_or_never();
+    assert!(
+        matches!(
+            answer,
+            Some(Ok(Answer {
+                reply: Acquired::Granted(_),
+                ..
+            }))
+        ),
+        "{answer:?}"
+    );
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    service.keeper().drained().await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+}
+
+/// It is written before the release, runs after it, and is answered before it is.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let not_after = pending.written(ConnectionId::default()).unwrap();
+    let call = Acquire {
+        not_after: Arc::new(not_after),
+        ..question(&hold, &pending)
+    };
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(500)).await;
+    let answer = service.client().acquire(call, &pending).await;
+    assert!(
+        matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
+        "{answer:?}"
+    );
+    release.await.unwrap().unwrap();
+    service.keeper().drained().await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+}
+
+/// It waits for its turn to be written as the release is.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_has_not_been_written_as_the_release_begins_is_not() {
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let release = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(500)).await;
+    let asked = service.client().acquire(question(&hold, &pending), &pending);
+    assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
+    release.await.unwrap().unwrap();
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let service = locks.service();
+    let hold = service.keeper().held().remove(0);
+    guard.release().await.unwrap();
+    service.keeper().renew(&hold).await.unwrap();
+    assert_eq!(locks.stats().lost, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
+    let store = MemoryStore::new();
+    let locks = locks(&store);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    // The process stands still until nearly the end: the server has the hold still.
+    stand_still(LEASE - Duration::from_millis(1));
+    assert!(guard.is_lost());
+    store.lose_calls(1);
+    let renewed = guard.renew().now_or_never().unwrap();
+    assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_renews_what_it_holds() {
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert!(locks.close().await.is_err(), "it holds a lock");
+    sleep(3 * guard.lease().length()).await;
+    assert!(guard.check().is_ok());
+}
+
+/// A future that goes on whenever it is woken: at once, and within whatever woke it.
+struct AtOnce<F>(Mutex<Option<Pin<Box<F>>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> AtOnce<F> {
+    fn begin(future: F) -> Arc<AtOnce<F>> {
+        let begun = Arc::new(AtOnce(Mutex::new(Some(Box::pin(future)))));
+        Arc::clone(&begun).wake();
+        begun
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.try_lock().is_ok_and(|future| future.is_none())
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
+    fn wake(self: Arc<Self>) {
+        // It is locked while it goes on: then it goes on anyway, in these tests.
+        let Ok(mut future) = self.0.try_lock() else { return };
+        let waker = Arc::clone(&self).into();
+        if let Some(going) = future.as_mut() {
+            if going.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                *future = None;
+            }
+        }
+    }
+}
+
+/// A client whose keeper is not started yet, and a grant of the lock to it.
+async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Grant) {
+    let relay = Arc::new(Relay::default());
+    let listener = Arc::downgrade(&relay);
+    let store = MemoryStore::new().connect(listener);
+    let first = store.time().await.unwrap();
+    let service = Service::new(
+        relay,
+        ClientId::random(),
+        store,
+        ManagerOptions::default(),
+        &first,
+    );
+    let (client, keys) = (service.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let request = client.next_request(&terms, owner);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let pending = PendingCalls::begin(&calls, &client.clocks);
+    let call = Acquire {
+        keys: Arc::clone(&keys),
+        request,
+        mode: Mode::Open,
+        lease: LEASE,
+        not_after: Arc::<PendingCall>::clone(&pending),
+        ticket: None,
+        heartbeat: LEASE,
+    };
+    let Acquired::Granted(grant) = client.acquire(call, &pending).await.unwrap().reply else {
+        panic!("it is free");
+    };
+    (service, keys, terms, grant)
+}
+
+/// Whether the server keeps the lock for somebody.
+async fn is_held(service: &Service, keys: &Arc<Keys>, terms: &Terms) -> bool {
+    let client = service.client();
+    let call = Inspect {
+        keys: Arc::clone(keys),
+        request: client.next_request(terms, None),
+    };
+    client.store.inspect(call).await.unwrap().reply.holder.is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_release() {
+    let (service, keys, terms, grant) = granted_once(None).await;
+    let (client, keeper) = (service.client(), service.keeper());
+    let deadline = client.now().after(LEASE);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
+    let held = Held::new(hold, keeper);
+    let task = AtOnce::begin(Arc::clone(keeper).run());
+    service.rooms().close();
+    assert!(!task.has_ended());
+    // The keeper looks whether all is done as soon as the hold has left its schedule.
+    drop(held);
+    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold() {
+    let owner = Owner::new();
+    let (service, keys, terms, grant) = granted_once(Some(&owner)).await;
+    let (client, keeper) = (service.client(), service.keeper());
+    let channel = keys.channel_of(&client.id);
+    let join = |request: &Request| {
+        service
+            .rooms()
+            .enter(&keys, &channel, |room| room.take_in(request, terms, None))
+    };
+    let (room, mut waiter) = join(&grant.request);
+    let _other = join(&client.next_request(&terms, Some(&owner)));
+    let task = AtOnce::begin(Arc::clone(keeper).run());
+    // As soon as the waiter has left its room, and the owner's other one is to be asked for.
+    let (rooms, called) = (Arc::clone(service.rooms()), Arc::clone(&room));
+    let _closing = AtOnce::begin(async move {
+        called.call.notified().await;
+        // As the last of a manager's clones does when it goes.
+        rooms.close();
+        rooms.keeper().wake_if_closing();
+    });
+    assert!(!client.is_closed());
+    let now = client.clocks.server_time(ServerId::default());
+    let push = Push::write(&Grant {
+        deadline: now.after(grant.request.grant()),
+        pushed: true,
+        ..grant
+    });
+    room.pushed(ServerId::default(), &push);
+    assert!(client.is_closed());
+
+    let Ok(Verdict::Done(Ok(held))) = waiter.verdict.try_recv() else {
+        panic!("it is granted the lock");
+    };
+    assert!(!task.has_ended());
+    drop(held);
+    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
+}

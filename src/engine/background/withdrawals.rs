@@ -1,0 +1,253 @@
+//! Withdrawals: what is still to be taken back of requests that are never used again.
+//!
+//! While a lock has a call under way, further requests wait until it is answered, or until they fill a call
+//! themselves. So a server that is slow, or away, is asked little, what waits for it is a few words per
+//! request, and a flood of them does not take a round trip for each thousand. A request of which nothing was
+//! ever written needs none; nor does one of which nothing can live any more.
+//!
+//! This only keeps the list: whoever owns it makes the calls.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::client::Client;
+use crate::engine::pending_calls::PendingCalls;
+use crate::store::ids::Request;
+use crate::store::keys::Keys;
+use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
+use crate::sync::outstanding::Token;
+use crate::time::backoff::Backoff;
+use crate::time::clock::Tick;
+use crate::time::deadline::NOT_AFTER;
+use crate::time::server_time::ServerTime;
+
+/// For how long the server keeps a lock's keys when they are of no use any more, at most: KEPT_MS of the
+/// scripts, and 10 s.
+const KEPT: Duration = Duration::from_secs(70);
+/// Server times are cut to whole ms, and ours is an estimate.
+const PRECISION: Duration = Duration::from_millis(10);
+
+/// A request that is never used again.
+#[derive(Debug)]
+pub(crate) struct Withdrawal {
+    pub(crate) request: Request,
+    pub(crate) calls: Arc<PendingCalls>,
+    /// It may have something on the server. If not, then only what an unanswered call brings there.
+    pub(crate) at_once: bool,
+    /// Until it is done with.
+    pub(crate) _token: Token,
+}
+
+#[derive(Debug)]
+pub(crate) struct Withdrawals {
+    client: Arc<Client>,
+    /// By name.
+    locks: HashMap<Arc<str>, Lock>,
+    /// When the next call of each lock is due.
+    schedule: BTreeSet<(Tick, Arc<str>)>,
+}
+
+#[derive(Debug)]
+struct Lock {
+    keys: Arc<Keys>,
+    /// By the time at which each is due, and by number.
+    waiting: BTreeMap<(Tick, u64), Waiting>,
+    /// Its time in the schedule.
+    due: Option<Tick>,
+    under_way: usize,
+    /// After a failure.
+    not_before: Tick,
+    backoff: Backoff,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    withdrawal: Withdrawal,
+    give_up: Tick,
+}
+
+/// What one call withdraws.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    keys: Arc<Keys>,
+    withdrawals: Vec<Waiting>,
+}
+
+impl Batch {
+    pub(crate) fn call(&self) -> Withdraw {
+        let requests = self.withdrawals.iter();
+        Withdraw {
+            keys: Arc::clone(&self.keys),
+            requests: requests
+                .map(|waiting| waiting.withdrawal.request.clone())
+                .collect(),
+        }
+    }
+}
+
+impl Withdrawals {
+    pub(crate) fn new(client: Arc<Client>) -> Withdrawals {
+        Withdrawals {
+            client,
+            locks: HashMap::new(),
+            schedule: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
+        let now = self.client.now();
+        // For as long as a call of it can run, what that leaves is of use, and the server keeps it after
+        // that.
+        let lease = withdrawal.calls.lease();
+        let used = NOT_AFTER + lease.max(self.client.options.heartbeat);
+        let give_up = now.after(used + KEPT);
+        let due = match withdrawal.calls.unanswered() {
+            _ if withdrawal.at_once => now,
+            Some(not_after) => self.local_after(keys, not_after),
+            None => return,
+        };
+        let lock = self.locks.entry(Arc::clone(&keys.name)).or_insert_with(|| Lock {
+            keys: Arc::clone(keys),
+            waiting: BTreeMap::new(),
+            due: None,
+            under_way: 0,
+            not_before: Tick::ZERO,
+            backoff: Backoff::new(),
+        });
+        lock.wait(due, Waiting { withdrawal, give_up });
+        lock.schedule(&mut self.schedule);
+    }
+
+    /// When the next call is due.
+    pub(crate) fn due(&self) -> Option<Tick> {
+        self.schedule.first().map(|(due, _)| *due)
+    }
+
+    /// The next call that is due, if one is.
+    pub(crate) fn next(&mut self) -> Option<Batch> {
+        let now = self.client.now();
+        while self.due()? <= now {
+            let (_, name) = self.schedule.pop_first()?;
+            let lock = self.locks.get_mut(&name)?;
+            lock.due = None;
+            let withdrawals = lock.take(now);
+            if !withdrawals.is_empty() {
+                lock.under_way += 1;
+                lock.schedule(&mut self.schedule);
+                return Some(Batch {
+                    keys: Arc::clone(&lock.keys),
+                    withdrawals,
+                });
+            }
+            self.settle(&name);
+        }
+        None
+    }
+
+    /// Takes note of what came of a call.
+    pub(crate) fn answered(&mut self, batch: Batch, answer: &Result<Answer<Withdrawn>, Failure>) {
+        let Batch { keys, withdrawals } = batch;
+        let now = self.client.now();
+        let again = withdrawals.into_iter().filter_map(|mut waiting| {
+            let withdrawal = &mut waiting.withdrawal;
+            let due = match answer {
+                Ok(answer) if answer.reply.more => now,
+                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,
+                // A call of it that is unanswered still can run until then.
+                Ok(answer) => {
+                    let not_after = withdrawal.calls.unanswered()?;
+                    withdrawal.at_once = false;
+                    let is_over = answer.at.now > not_after;
+                    (!is_over).then(|| self.local_after(&keys, not_after))?
+                }
+                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => now,
+                Err(Failure::Refused(_) | Failure::Closed) => return None,
+            };
+            Some((due, waiting))
+        });
+        let again = Vec::from_iter(again);
+        let Some(lock) = self.locks.get_mut(&keys.name) else {
+            return;
+        };
+        for (due, waiting) in again {
+            lock.wait(due, waiting);
+        }
+        lock.under_way -= 1;
+        match answer {
+            // Several calls that fail together are one failure.
+            Err(Failure::Unknown(_) | Failure::NotExecuted(_)) if now < lock.not_before => {}
+            Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => {
+                lock.not_before = now.after(lock.backoff.step())
+            }
+            _ => lock.backoff = Backoff::new(),
+        }
+        self.settle(&keys.name);
+    }
+
+    /// Plans the next call of a lock, or forgets the lock.
+    fn settle(&mut self, name: &Arc<str>) {
+        let Some(lock) = self.locks.get_mut(name) else {
+            return;
+        };
+        if lock.waiting.is_empty() && lock.under_way == 0 {
+            self.locks.remove(name);
+        } else {
+            lock.schedule(&mut self.schedule);
+        }
+    }
+
+    /// When the server has passed that time, for all that is known.
+    fn local_after(&self, keys: &Keys, time: ServerTime) -> Tick {
+        let server = self.client.store.server_of(keys);
+        let left = time.since(self.client.clocks.server_time(server));
+        self.client.now().after(left + PRECISION)
+    }
+}
+
+impl Lock {
+    fn wait(&mut self, due: Tick, waiting: Waiting) {
+        let place = (due, waiting.withdrawal.request.number());
+        let at_once = waiting.withdrawal.at_once;
+        // Told of twice it is withdrawn once.
+        let same = self.waiting.entry(place).or_insert(waiting);
+        same.withdrawal.at_once |= at_once;
+    }
+
+    /// Takes out what is due and still of use, as much as one call takes.
+    fn take(&mut self, now: Tick) -> Vec<Waiting> {
+        let mut taken = Vec::new();
+        while taken.len() < MAX_WITHDRAWN {
+            match self.waiting.first_entry() {
+                Some(first) if first.key().0 <= now => {
+                    let waiting = first.remove();
+                    let Withdrawal { calls, at_once, .. } = &waiting.withdrawal;
+                    // What was under way is answered by now, as a rule.
+                    if now < waiting.give_up && (*at_once || calls.unanswered().is_some()) {
+                        taken.push(waiting);
+                    }
+                }
+                _ => break,
+            }
+        }
+        taken
+    }
+
+    fn schedule(&mut self, schedule: &mut BTreeSet<(Tick, Arc<str>)>) {
+        let needed = if self.under_way == 0 { 1 } else { MAX_WITHDRAWN };
+        let last = self.waiting.keys().nth(needed - 1);
+        let due = last.map(|(due, _)| self.not_before.max(*due));
+        if self.due == due {
+            return;
+        }
+        let entry = |due| (due, Arc::clone(&self.keys.name));
+        if let Some(planned) = self.due {
+            schedule.remove(&entry(planned));
+        }
+        schedule.extend(due.map(entry));
+        self.due = due;
+    }
+}

@@ -1,0 +1,206 @@
+//! What all parts of one client share: its id, its store, its runtime, its counters.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::{EnterGuard, Handle};
+
+use crate::engine::counters::{Counters, count};
+use crate::engine::pending_calls::PendingCall;
+use crate::engine::presence::Presence;
+use crate::engine::server_clocks::ServerClocks;
+use crate::error::{Error, Invalid, ServerError};
+use crate::options::ManagerOptions;
+use crate::owner::Owner;
+use crate::store::ids::{ClientId, Request};
+use crate::store::{
+    Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store, Withdraw, Withdrawn,
+};
+use crate::time::clock::{Clock, Tick};
+use crate::time::deadline::{NOT_AFTER, Terms};
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) options: ManagerOptions,
+    pub(crate) counters: Counters,
+    pub(crate) clocks: Arc<ServerClocks>,
+    pub(crate) presence: Presence,
+    requests: AtomicU64,
+    runtime: OnceLock<Handle>,
+    closed: AtomicBool,
+}
+
+impl Client {
+    pub(crate) fn new(
+        id: ClientId,
+        store: Arc<dyn Store>,
+        options: ManagerOptions,
+        first: &Answer<()>,
+    ) -> Client {
+        Client {
+            id,
+            clock: store.clock(),
+            clocks: Arc::new(ServerClocks::new(store.clock(), first)),
+            store,
+            presence: Presence::new(options.question_interval()),
+            options,
+            counters: Counters::default(),
+            requests: AtomicU64::new(0),
+            runtime: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn next_request(&self, terms: &Terms, owner: Option<&Owner>) -> Request {
+        let n = self.requests.fetch_add(1, Ordering::Relaxed);
+        Request::new(&self.id, terms.grant(), n, owner)
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// Makes an acquire call, of which this is the stamp too. One that came late has failed.
+    pub(crate) async fn acquire(
+        &self,
+        call: Acquire,
+        pending: &PendingCall,
+    ) -> Result<Answer<Acquired>, Failure> {
+        let answer = self.noted(self.store.acquire(call).await);
+        pending.answered(&answer);
+        match answer {
+            Ok(Answer {
+                reply: Acquired::Late,
+                ..
+            }) => {
+                count(&self.counters.late);
+                Err(Failure::NotExecuted(ServerError::new(format!(
+                    "the call came to the server after its caller gave up, or more than {NOT_AFTER:?} after it was sent"
+                ))))
+            }
+            answer => answer,
+        }
+    }
+
+    pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
+        self.noted(self.store.release(call).await)
+    }
+
+    pub(crate) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
+        self.noted(self.store.withdraw(call).await)
+    }
+
+    pub(crate) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
+        self.noted(self.store.renew(call).await)
+    }
+
+    fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
+        if let Ok(answer) = &answer {
+            self.clocks.record(answer.on.server, answer.at);
+        }
+        answer
+    }
+
+    /// Sets the runtime that everything in the background lives on, unless it is set. Returns whether this did.
+    pub(crate) fn settle_on(&self, runtime: Handle) -> bool {
+        self.runtime.set(runtime).is_ok()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.runtime.get().is_some()
+    }
+
+    /// Has what is polled now run in the client's runtime, wherever that is.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.runtime.get().map(Handle::enter)
+    }
+
+    /// Starts a task on the client's runtime, whichever its caller lives on.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.runtime.get() {
+            #[cfg(test)]
+            let task = crate::tests::simulation::process::inherit(task);
+            runtime.spawn(task);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// From now on there are no new requests.
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The runtime that this is polled in. Timers and connections need one.
+pub(crate) fn runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        Invalid::new("this was polled outside of a Tokio runtime: it needs one with timers and I/O").into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::MemoryStore;
+    use crate::engine::pending_calls::PendingCalls;
+    use crate::options::LockOptions;
+    use crate::store::keys::Keys;
+    use crate::store::{Listener, Mode, ServerId};
+    use crate::time::deadline_queue::GivesUp;
+    use crate::time::server_time::ServerTime;
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl Listener for Deaf {
+        fn pushed(&self, _: ServerId, _: &str, _: &str) {}
+        fn replaced(&self, _: ServerId) {}
+        fn reconnected(&self, _: ServerId) {}
+    }
+
+    fn client() -> Client {
+        let listener: Arc<dyn Listener> = Arc::new(Deaf);
+        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
+        let first = store.time().now_or_never().unwrap().unwrap();
+        Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)
+    }
+
+    /// So it is repeated with pauses, and not for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_came_too_late_has_failed() {
+        let client = client();
+        let lease = Duration::from_secs(1);
+        let terms = LockOptions::default().terms(&client.options).unwrap();
+        let pending = PendingCalls::begin(&PendingCalls::new(lease, GivesUp::Unknown), &client.clocks);
+        let call = Acquire {
+            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
+            request: client.next_request(&terms, None),
+            mode: Mode::Try,
+            lease,
+            not_after: Arc::new(ServerTime::from_ms(1)),
+            ticket: None,
+            heartbeat: lease,
+        };
+        let answer = client.acquire(call, &pending).await;
+        assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
+        assert_eq!(client.counters.late.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,244 @@
+//! One hold, from its grant to its end: what its guard and the keeper share.
+//!
+//! A hold is over when anything says so first: its release, the server, or the local clock at its deadline. It
+//! never comes back.
+
+pub(crate) mod durability;
+pub(crate) mod owned;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::engine::pending_calls::PendingCalls;
+use crate::error::{Lost, LostReason};
+use crate::fence::Fence;
+use crate::lease::{Lease, LeaseState};
+use crate::owner::Owner;
+use crate::store::ids::Request;
+use crate::store::keys::Keys;
+use crate::store::{Grant, Renew};
+use crate::sync::locked;
+use crate::time::clock::{Clock, Tick};
+use crate::time::deadline::{Terms, renewal_due, renewal_retry};
+use crate::time::server_time::ServerTime;
+
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: Request,
+    pub(crate) owner: Owner,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    /// The server time beyond which it is never renewed.
+    pub(crate) cap: ServerTime,
+    /// The same here. The server's clock may be set back, and then the one above comes later.
+    local_cap: Tick,
+    pub(crate) calls: Arc<PendingCalls>,
+    clock: Clock,
+    state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Local: the server's deadline has not passed before it.
+    deadline: Tick,
+    server_deadline: ServerTime,
+    /// The server knows that this client has heard of its grant.
+    claimed: bool,
+    in_doubt: bool,
+    over: Option<LostReason>,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        keys: Arc<Keys>,
+        grant: &Grant,
+        terms: Terms,
+        calls: Arc<PendingCalls>,
+        clock: Clock,
+        deadline: Tick,
+    ) -> Hold {
+        let granted_for = if grant.pushed {
+            grant.request.grant()
+        } else {
+            terms.lease()
+        };
+        // The local deadline comes sooner than the lease's end, by a margin; so does this.
+        let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
+        Hold {
+            keys,
+            owner: Owner::from_wire(grant.request.owner()),
+            request: grant.request.clone(),
+            fence: grant.fence,
+            terms,
+            cap: grant.deadline.before(granted_for).after(terms.longest()),
+            local_cap,
+            calls,
+            clock,
+            state: Mutex::new(State {
+                deadline,
+                server_deadline: grant.deadline,
+                claimed: !grant.pushed,
+                in_doubt: false,
+                over: None,
+            }),
+            ended: Notify::new(),
+        }
+    }
+
+    /// The call that prolongs it. The first one of a pushed grant is also its claim.
+    pub(crate) fn renewal(&self) -> Renew {
+        Renew {
+            keys: Arc::clone(&self.keys),
+            request: self.request.clone(),
+            fence: self.fence,
+            lease: self.terms.lease(),
+            cap: self.cap,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Tick {
+        locked(&self.state).deadline
+    }
+
+    /// How it stands. Looks at the clock: a process that was stopped past the lease sees at its first look that it is over.
+    pub(crate) fn lease(&self) -> Lease {
+        let state = locked(&self.state);
+        let remaining = state.deadline.since(self.clock.now());
+        let lease = if state.over.is_some() || remaining.is_zero() {
+            (Duration::ZERO, LeaseState::Lost)
+        } else {
+            (
+                remaining,
+                if state.in_doubt {
+                    LeaseState::InDoubt
+                } else {
+                    LeaseState::Held
+                },
+            )
+        };
+        Lease::new(self.terms.length, lease.0, lease.1)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        let state = locked(&self.state);
+        match state.over {
+            Some(reason) => Err(self.lost_by(reason)),
+            None if self.clock.now() >= state.deadline => Err(self.lost_by(self.reason_at_deadline(&state))),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until it is over, whatever the network does.
+    pub(crate) async fn lost(&self) -> Lost {
+        loop {
+            let ended = self.ended.notified();
+            match self.check() {
+                Err(lost) => return lost,
+                Ok(()) => tokio::select! {
+                    biased;
+                    () = ended => {}
+                    () = self.clock.sleep_until(self.deadline()) => {}
+                },
+            }
+        }
+    }
+
+    /// Ends it, unless it has ended. Returns how it had ended before, if it had.
+    pub(crate) fn end(&self, reason: LostReason) -> Option<LostReason> {
+        let before = {
+            let mut state = locked(&self.state);
+            let before = state.over;
+            state.over = before.or(Some(reason));
+            before
+        };
+        self.ended.notify_waiters();
+        before
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        locked(&self.state).over.is_some()
+    }
+
+    /// Why it ends now that the server has nothing of it any more, and nobody has had the lock since: its time was
+    /// over, or somebody took the key away before that.
+    pub(crate) fn reason_gone(&self) -> LostReason {
+        let state = locked(&self.state);
+        if self.clock.now() < state.deadline {
+            LostReason::Taken
+        } else {
+            self.reason_at_deadline(&state)
+        }
+    }
+
+    fn reason_at_deadline(&self, state: &State) -> LostReason {
+        let is_at_cap = !self.is_short_of_cap(state) || state.deadline >= self.local_cap;
+        if is_at_cap && self.terms.ends_by_max_hold() {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        }
+    }
+
+    /// The server has prolonged it. Both local deadlines are safe, so the later one counts. What is heard after the
+    /// former deadline changes nothing: somebody may have been told that it is lost.
+    pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: Tick) {
+        let mut state = locked(&self.state);
+        if self.clock.now() >= state.deadline {
+            return;
+        }
+        state.server_deadline = server_deadline;
+        state.deadline = state.deadline.max(deadline).min(self.local_cap);
+        state.claimed = true;
+        state.in_doubt = false;
+    }
+
+    /// Whether the server knows that this client has heard of its grant: if not, and the lease runs out, it takes the client
+    /// for dead.
+    pub(crate) fn is_claimed(&self) -> bool {
+        locked(&self.state).claimed
+    }
+
+    pub(crate) fn set_in_doubt(&self) {
+        locked(&self.state).in_doubt = true;
+    }
+
+    /// How long a renewal may go unanswered before the next one is sent.
+    pub(crate) fn renewal_patience(&self) -> Duration {
+        let (now, deadline) = (self.clock.now(), self.deadline());
+        renewal_retry(now, deadline).since(now)
+    }
+
+    /// Whether a renewal can make it last longer than is known.
+    pub(crate) fn may_be_prolonged(&self) -> bool {
+        self.is_short_of_cap(&locked(&self.state))
+    }
+
+    fn is_short_of_cap(&self, state: &State) -> bool {
+        state.server_deadline < self.cap
+    }
+
+    /// When the keeper must look at it next: to renew it, or at its end.
+    pub(crate) fn next_look(&self) -> Tick {
+        let state = locked(&self.state);
+        let now = self.clock.now();
+        if state.claimed && (!self.is_short_of_cap(&state) || state.deadline >= self.local_cap) {
+            return state.deadline;
+        }
+        let due = if state.in_doubt {
+            renewal_retry
+        } else {
+            renewal_due
+        };
+        due(now, state.deadline).min(state.deadline)
+    }
+
+    pub(crate) fn lost_by(&self, reason: LostReason) -> Lost {
+        Lost::new(Arc::clone(&self.keys.name), reason)
+    }
+}

@@ -1,0 +1,166 @@
+//! A hold by itself: nobody renews it, and nobody looks.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Wake};
+use std::thread;
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::store::ids::ClientId;
+use crate::time::deadline_queue::GivesUp;
+
+const LEASE: Duration = Duration::from_secs(6);
+
+/// Granted just now.
+fn hold(max_hold: Option<Duration>) -> Hold {
+    let terms = Terms {
+        length: LEASE,
+        fixed: false,
+        max_hold,
+        claim_window: LEASE,
+    };
+    let client = ClientId::from_number(1);
+    let grant = Grant {
+        request: Request::new(&client, terms.grant(), 1, None),
+        deadline: server(LEASE),
+        fence: Fence::new(1).unwrap(),
+        pushed: false,
+    };
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let clock = Clock::tokio();
+    Hold::new(
+        keys,
+        &grant,
+        terms,
+        PendingCalls::new(LEASE, GivesUp::Unknown),
+        clock,
+        Tick::ZERO.after(LEASE),
+    )
+}
+
+/// The server's time so long after the grant.
+fn server(span: Duration) -> ServerTime {
+    ServerTime::from_ms(1_000_000).after(span)
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_lost_at_its_deadline_though_nobody_looks() {
+    let hold = hold(None);
+    sleep(LEASE / 2).await;
+    assert!(hold.check().is_ok());
+    let lost = tokio::time::timeout(LEASE, hold.lost()).await.unwrap();
+    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(hold.clock.now(), hold.deadline());
+}
+
+/// Wakes nobody, and tells that it did.
+#[derive(Default)]
+struct Told(AtomicBool);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// On two threads, again and again.
+#[tokio::test(start_paused = true)]
+async fn who_begins_to_watch_as_it_ends_is_told() {
+    for _ in 0..5_000 {
+        let hold = hold(None);
+        let at_once = AtomicUsize::new(0);
+        let meet = || {
+            at_once.fetch_add(1, Ordering::SeqCst);
+            // They should meet, so they spin; but there may be one processor for both.
+            for spins in 0.. {
+                if at_once.load(Ordering::SeqCst) == 2 {
+                    break;
+                }
+                if spins > 10_000 {
+                    thread::yield_now();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                meet();
+                hold.end(LostReason::Released);
+            });
+            let told = Arc::new(Told::default());
+            let mut lost = Box::pin(hold.lost());
+            meet();
+            let waker = Arc::clone(&told).into();
+            let watching = lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+            while !hold.is_over() {
+                thread::yield_now();
+            }
+            // It is ended, and then who watches is told.
+            let patience = std::time::Instant::now();
+            while watching && !told.0.load(Ordering::SeqCst) {
+                assert!(patience.elapsed() < Duration::from_secs(5), "nobody was told");
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_moves_its_deadline_on_and_never_back() {
+    let hold = hold(None);
+    let later = Tick::ZERO.after(2 * LEASE);
+    hold.renewed(server(2 * LEASE), later);
+    assert_eq!(hold.deadline(), later);
+    // The same deadline, by an exchange that took longer.
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(LEASE));
+    assert_eq!(hold.deadline(), later);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
+    let hold = hold(None);
+    assert_eq!(hold.lost().await.reason(), LostReason::Expired);
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    assert!(hold.check().is_err());
+    assert!(hold.may_be_prolonged(), "the server still has it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_looked_at_when_a_third_is_used_up_and_at_its_cap_not_before_its_end() {
+    let hold = hold(Some(2 * LEASE));
+    assert_eq!(hold.next_look(), Tick::ZERO.after(LEASE / 3));
+    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    assert_eq!(hold.next_look(), hold.deadline());
+    assert_eq!(hold.lost().await.reason(), LostReason::MaxHold);
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_it_ended_first_counts() {
+    let hold = hold(None);
+    assert_eq!(hold.end(LostReason::Released), None);
+    assert_eq!(hold.end(LostReason::Taken), Some(LostReason::Released));
+    assert_eq!(hold.lost().await.reason(), LostReason::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_its_maximum_hold_that_ends_it_only_if_it_lasted_until_then() {
+    // Nobody renews it.
+    assert_eq!(hold(Some(2 * LEASE)).lost().await.reason(), LostReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_maximum_counts_here_whatever_the_servers_clock_says() {
+    let max_hold = LEASE * 5 / 3;
+    let hold = hold(Some(max_hold));
+    sleep(LEASE * 5 / 6).await;
+    // The clock was set back by an hour: the server goes on renewing.
+    let now = hold.clock.now();
+    hold.renewed(server(Duration::ZERO), now.after(LEASE));
+    let end = Tick::ZERO.after(max_hold);
+    assert_eq!(hold.deadline(), end);
+    assert!(hold.may_be_prolonged(), "by the server's clock");
+    assert_eq!(hold.next_look(), end, "it is not renewed any more");
+    let lost = tokio::time::timeout(max_hold, hold.lost()).await.unwrap();
+    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(hold.clock.now(), end);
+}

@@ -1,0 +1,299 @@
+//! The acquire calls of one request that nobody has answered.
+//!
+//! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must
+//! follow. If that is answered on the connection that they were written on, they have run before it. If not,
+//! another one must follow when none can run any more, or after the answer of the last.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::engine::server_clocks::ServerClocks;
+use crate::store::{ConnectionId, Failure, Stamp};
+use crate::sync::locked;
+use crate::time::deadline_queue::GivesUp;
+use crate::time::server_time::ServerTime;
+
+#[derive(Debug)]
+pub(crate) struct PendingCalls {
+    /// For how long one of them can make it hold.
+    lease: Duration,
+    /// When the caller of the request gives up.
+    gives_up: GivesUp,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many are written and not answered.
+    open: u32,
+    latest_not_after: ServerTime,
+    written_on: WrittenOn,
+    has_ended: bool,
+    was_withdrawn: bool,
+}
+
+/// Which connections they were written on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrittenOn {
+    None,
+    One(ConnectionId),
+    Several,
+}
+
+/// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped
+/// once it was written, and before it is answered, it stays unanswered.
+#[derive(Debug)]
+pub(crate) struct PendingCall {
+    of: Arc<PendingCalls>,
+    clocks: Arc<ServerClocks>,
+    /// It is one of the open ones.
+    is_open: AtomicBool,
+}
+
+impl PendingCalls {
+    pub(crate) fn new(lease: Duration, gives_up: GivesUp) -> Arc<PendingCalls> {
+        Arc::new(PendingCalls {
+            lease,
+            gives_up,
+            state: Mutex::new(State {
+                open: 0,
+                latest_not_after: ServerTime::default(),
+                written_on: WrittenOn::None,
+                has_ended: false,
+                was_withdrawn: false,
+            }),
+        })
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// A further call, of which nothing is written yet.
+    pub(crate) fn begin(of: &Arc<PendingCalls>, clocks: &Arc<ServerClocks>) -> Arc<PendingCall> {
+        Arc::new(PendingCall {
+            of: Arc::clone(of),
+            clocks: Arc::clone(clocks),
+            is_open: AtomicBool::new(false),
+        })
+    }
+
+    /// The use of the request is over: no further call of it is written.
+    pub(crate) fn end(&self) {
+        locked(&self.state).has_ended = true;
+    }
+
+    /// The same, and it is being withdrawn: so must it be once more after each answer that comes now. Returns
+    /// whether there is anything to withdraw: what calls that were answered `may_have_left`, or what an
+    /// unanswered one brings.
+    pub(crate) fn withdraw(&self, may_have_left: bool) -> bool {
+        let mut state = locked(&self.state);
+        state.has_ended = true;
+        state.was_withdrawn = true;
+        (may_have_left && state.written_on != WrittenOn::None) || state.open > 0
+    }
+
+    pub(crate) fn was_withdrawn(&self) -> bool {
+        locked(&self.state).was_withdrawn
+    }
+
+    /// Whether what is answered on this connection and was written after the [end](Self::end) tells that all of
+    /// them have run that ever will.
+    pub(crate) fn have_run_before(&self, on: ConnectionId) -> bool {
+        locked(&self.state).written_on == WrittenOn::One(on)
+    }
+
+    /// The server time past which none of the unanswered calls can run; `None` when all were answered.
+    pub(crate) fn unanswered(&self) -> Option<ServerTime> {
+        let state = locked(&self.state);
+        (state.open > 0).then_some(state.latest_not_after)
+    }
+}
+
+impl PendingCall {
+    /// A reply came, or one that says that the call was not executed and will not be.
+    pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
+        let is_known = !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed));
+        if is_known {
+            self.close(&mut locked(&self.of.state));
+        }
+    }
+
+    fn close(&self, state: &mut State) {
+        if self.is_open.swap(false, Ordering::Relaxed) {
+            state.open -= 1;
+        }
+    }
+}
+
+impl Stamp for PendingCall {
+    fn written(&self, on: ConnectionId) -> Option<ServerTime> {
+        let not_after = self.clocks.not_after(on.server, self.of.gives_up.bound())?;
+        let mut state = locked(&self.of.state);
+        if state.has_ended {
+            // An earlier writing of it was answered, or it would not be written again.
+            self.close(&mut state);
+            return None;
+        }
+        state.written_on = match state.written_on {
+            WrittenOn::None => WrittenOn::One(on),
+            before if before == WrittenOn::One(on) => before,
+            _ => WrittenOn::Several,
+        };
+        state.latest_not_after = state.latest_not_after.max(not_after);
+        if !self.is_open.swap(true, Ordering::Relaxed) {
+            state.open += 1;
+        }
+        Some(not_after)
+    }
+
+    fn gives_up(&self) -> GivesUp {
+        self.of.gives_up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ServerError;
+    use crate::store::{Answer, ServerId};
+    use crate::time::clock::{Clock, Tick};
+    use crate::time::clock_offset::Exchange;
+    use crate::time::deadline::NOT_AFTER;
+
+    const NOW: ServerTime = ServerTime::from_ms(1_000_000);
+
+    fn pending() -> (Arc<PendingCalls>, Arc<ServerClocks>) {
+        let at = Exchange {
+            sent: Tick::ZERO,
+            received: Tick::ZERO,
+            now: NOW,
+        };
+        let first = Answer {
+            on: ConnectionId::default(),
+            at,
+            reply: (),
+        };
+        let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
+        (
+            PendingCalls::new(Duration::from_secs(30), GivesUp::Unknown),
+            clocks,
+        )
+    }
+
+    fn write(call: &PendingCall) -> Option<ServerTime> {
+        call.written(ConnectionId::default())
+    }
+
+    fn unknown() -> Result<(), Failure> {
+        Err(Failure::Unknown(ServerError::new("lost")))
+    }
+
+    fn not_executed() -> Result<(), Failure> {
+        Err(Failure::NotExecuted(ServerError::new("MOVED")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_never_written_leaves_nothing() {
+        let (calls, clocks) = pending();
+        for answer in [not_executed(), unknown()] {
+            PendingCalls::begin(&calls, &clocks).answered(&answer);
+        }
+        drop(PendingCalls::begin(&calls, &clocks));
+        assert!(!calls.withdraw(true));
+        assert_eq!(calls.unanswered(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_must_run_within_two_seconds_of_its_writing_however_long_it_waited_before() {
+        let (calls, clocks) = pending();
+        let call = PendingCalls::begin(&calls, &clocks);
+        let waited = Duration::from_secs(100);
+        tokio::time::sleep(waited).await;
+        assert_eq!(write(&call), Some(NOW.after(waited + NOT_AFTER)));
+        assert_eq!(calls.unanswered(), Some(NOW.after(waited + NOT_AFTER)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_written_again_counts_once() {
+        let (calls, clocks) = pending();
+        let call = PendingCalls::begin(&calls, &clocks);
+        write(&call);
+        write(&call);
+        let other = PendingCalls::begin(&calls, &clocks);
+        write(&other);
+        call.answered(&Ok(()));
+        call.answered(&Ok(()));
+        assert!(calls.unanswered().is_some(), "the other is");
+        other.answered(&Ok(()));
+        assert_eq!(calls.unanswered(), None);
+        assert!(calls.withdraw(true) && !calls.withdraw(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_unanswered_until_the_last_of_them_cannot_run_any_more() {
+        let (calls, clocks) = pending();
+        let set_back = Exchange {
+            sent: Tick::ZERO,
+            received: Tick::ZERO,
+            now: ServerTime::from_ms(500_000),
+        };
+        let first = write(&PendingCalls::begin(&calls, &clocks));
+        clocks.record(ServerId(1), set_back);
+        let second = PendingCalls::begin(&calls, &clocks).written(ConnectionId {
+            server: ServerId(1),
+            number: 1,
+        });
+        assert!(second < first);
+        assert_eq!(calls.unanswered(), first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_have_run_before_an_answer_on_their_connection_if_all_were_written_there() {
+        let [one, other] = [1, 2].map(|number| ConnectionId {
+            number,
+            ..ConnectionId::default()
+        });
+        let (calls, clocks) = pending();
+        assert!(!calls.have_run_before(one));
+        for _ in 0..2 {
+            PendingCalls::begin(&calls, &clocks).written(one);
+            assert!(calls.have_run_before(one) && !calls.have_run_before(other));
+        }
+        PendingCalls::begin(&calls, &clocks).written(other);
+        assert!(!calls.have_run_before(one) && !calls.have_run_before(other));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_an_answer_or_a_word_that_it_was_not_executed_ends_a_call() {
+        for (answer, is_over) in [(Ok(()), true), (not_executed(), true), (unknown(), false)] {
+            let (calls, clocks) = pending();
+            let call = PendingCalls::begin(&calls, &clocks);
+            write(&call);
+            call.answered(&answer);
+            assert_eq!(calls.unanswered().is_none(), is_over, "{answer:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn once_the_use_of_the_request_is_over_nothing_is_written() {
+        let (calls, clocks) = pending();
+        let (before, after) = (
+            PendingCalls::begin(&calls, &clocks),
+            PendingCalls::begin(&calls, &clocks),
+        );
+        write(&before);
+        calls.end();
+        assert_eq!(write(&after), None);
+        assert!(calls.unanswered().is_some(), "the one before is");
+        // What was answered by a server that had forgotten the scripts would be written again.
+        assert_eq!(write(&before), None);
+        // Whoever waited for these may be gone, and tells nothing.
+        assert_eq!(calls.unanswered(), None);
+        for call in [before, after] {
+            call.answered(&not_executed());
+        }
+        assert_eq!(calls.unanswered(), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Presence: whether the server takes this client for one that it can push grants to, lock by lock.
+//!
+//! The server keeps a presence record for each client that waits for a lock. A call that registers writes it, and
+//! polls prolong it. A waiter whose client has no record is passed over. So a call that only waits, and takes the
+//! record for granted, is sent only while it is certain that there is one.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::store::Mode;
+use crate::store::keys::Keys;
+use crate::sync::locked;
+use crate::time::clock::Tick;
+use crate::time::deadline::over_everywhere;
+
+/// What a client knows of its presence on its servers.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    epoch: AtomicU64,
+    /// By the names of their locks: when the leases of this client that expire without a release are over on the
+    /// server.
+    expired_leases: Mutex<HashMap<Arc<str>, Tick>>,
+    poll_interval: Duration,
+}
+
+/// When a waitlist's presence record was written or prolonged. The server keeps it for three polling intervals. It
+/// is trusted for one, so that whoever joins meanwhile is covered by the next poll.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registration {
+    pub(crate) since: Tick,
+    /// [`Presence::epoch`] when it was asked for.
+    pub(crate) epoch: u64,
+}
+
+impl Presence {
+    pub(crate) fn new(poll_interval: Duration) -> Presence {
+        Presence {
+            epoch: AtomicU64::new(0),
+            expired_leases: Mutex::default(),
+            poll_interval,
+        }
+    }
+
+    /// How often this client may have lost its records, with a connection, or was told that one is gone. The
+    /// next request of a waitlist registers again when the number has changed.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The records may be gone.
+    pub(crate) fn lost(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A lease of that length, which is over here at its `deadline`, expires on the server without a release. The
+    /// next script to notice takes this client for dead, and deletes its record of that lock.
+    pub(crate) fn lease_expires(&self, keys: &Keys, now: Tick, deadline: Tick, lease: Duration) {
+        let end = over_everywhere(deadline, lease);
+        let mut expired = locked(&self.expired_leases);
+        if expired.len() == expired.capacity() {
+            // No record is trusted for longer than that.
+            expired.retain(|_, end| end.after(self.poll_interval) > now);
+            // All leases of a client can expire at once: as many more as are left come before the next look.
+            let left = expired.len();
+            expired.reserve(left + 1);
+        }
+        let latest = expired.entry(Arc::clone(&keys.name)).or_insert(end);
+        *latest = end.max(*latest);
+    }
+
+    /// When the last lease of this lock that expired lately is over on the server, or was.
+    pub(crate) fn last_expiry(&self, keys: &Keys) -> Option<Tick> {
+        locked(&self.expired_leases).get(&keys.name).copied()
+    }
+
+    /// How a request of this lock is to be sent, by what is known of the record.
+    pub(crate) fn mode(&self, keys: &Keys, now: Tick, known: Option<Registration>, is_poll: bool) -> Mode {
+        let (epoch, expiry) = (self.epoch(), self.last_expiry(keys));
+        match known.filter(|known| known.epoch == epoch) {
+            // Whose answer tells whether it is still there.
+            Some(_) if is_poll => Mode::Question,
+            Some(known)
+                if expiry.is_none_or(|end| end <= known.since)
+                    && now.since(known.since) < self.poll_interval =>
+            {
+                Mode::Wait
+            }
+            _ => Mode::Open,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+    fn at(seconds: u64) -> Tick {
+        Tick::ZERO.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn last_of_the_expired_leases_of_a_lock_counts() {
+        let presence = Presence::new(POLL_INTERVAL);
+        let keys = Keys::new("fairlock", "a").unwrap();
+        for deadline in [at(5), at(30), at(5)] {
+            presence.lease_expires(&keys, at(0), deadline, Duration::ZERO);
+        }
+        let last = over_everywhere(at(30), Duration::ZERO);
+        assert_eq!(presence.last_expiry(&keys), Some(last));
+    }
+
+    #[test]
+    fn leases_that_expired_long_ago_are_dropped() {
+        let presence = Presence::new(POLL_INTERVAL);
+        let now = at(0).after(2 * POLL_INTERVAL);
+        for n in 0..1_000 {
+            let keys = Keys::new("fairlock", &format!("{n}")).unwrap();
+            presence.lease_expires(&keys, now, at(0), Duration::ZERO);
+        }
+        let lately = Keys::new("fairlock", "lately").unwrap();
+        presence.lease_expires(&lately, now, now, Duration::ZERO);
+        let last = over_everywhere(now, Duration::ZERO);
+        assert_eq!(presence.last_expiry(&lately), Some(last));
+        assert!(locked(&presence.expired_leases).len() < 10);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a client knows of the clocks of its servers.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::store::{Answer, ServerId};
+use crate::sync::locked;
+use crate::time::clock::{Clock, Tick};
+use crate::time::clock_offset::Anchors;
+use crate::time::clock_offset::Exchange;
+use crate::time::deadline::NOT_AFTER;
+use crate::time::server_time::ServerTime;
+
+/// No deadline of one server is ever taken for a local one by the clock of another.
+#[derive(Debug)]
+pub(crate) struct ServerClocks {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    known: HashMap<ServerId, Known>,
+    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock
+    /// too far ahead it does nothing, and its answer tells the time.
+    newest: Exchange,
+}
+
+#[derive(Debug)]
+struct Known {
+    anchors: Anchors,
+    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to
+    /// anybody.
+    newest: Exchange,
+}
+
+impl ServerClocks {
+    pub(crate) fn new(clock: Clock, first: &Answer<()>) -> ServerClocks {
+        let state = State {
+            known: HashMap::new(),
+            newest: first.at,
+        };
+        let clocks = ServerClocks {
+            clock,
+            state: Mutex::new(state),
+        };
+        clocks.record(first.on.server, first.at);
+        clocks
+    }
+
+    pub(crate) fn record(&self, from: ServerId, exchange: Exchange) {
+        let mut state = locked(&self.state);
+        let known = state.known.entry(from).or_insert_with(|| Known {
+            anchors: Anchors::default(),
+            newest: exchange,
+        });
+        known.anchors.record(exchange);
+        known.newest = exchange;
+        state.newest = exchange;
+    }
+
+    /// The time of this server now, or a little later.
+    pub(crate) fn server_time(&self, server: ServerId) -> ServerTime {
+        let now = self.clock.now();
+        let state = locked(&self.state);
+        let known = state.known.get(&server);
+        known
+            .and_then(|known| known.anchors.server_time(now))
+            .unwrap_or_else(|| {
+                let newest = known.map_or(state.newest, |known| known.newest);
+                newest.now.after(now.since(newest.sent))
+            })
+    }
+
+    /// Until when a call that is written now to this server may run: `None` if its caller has given up.
+    pub(crate) fn not_after(&self, server: ServerId, until: Option<Tick>) -> Option<ServerTime> {
+        let left = match until {
+            Some(until) => until.since(self.clock.now()).min(NOT_AFTER),
+            None => NOT_AFTER,
+        };
+        (!left.is_zero()).then(|| self.server_time(server).after(left))
+    }
+
+    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet;
+    /// `None` while nothing links the clocks.
+    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
+        let now = self.clock.now();
+        let state = locked(&self.state);
+        state.known.get(&server)?.anchors.local(deadline, now, span)
+    }
+
+    /// A connection to this server was replaced: the next one under its address may have another clock.
+    pub(crate) fn forget(&self, server: ServerId) {
+        if let Some(known) = locked(&self.state).known.get_mut(&server) {
+            known.anchors.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ConnectionId;
+
+    const SPAN: Duration = Duration::from_secs(5);
+    const FIRST: ServerId = ServerId(0);
+    const OTHER: ServerId = ServerId(1);
+
+    fn answer(now_ms: u64) -> Answer<()> {
+        let at = Exchange {
+            sent: Tick::ZERO,
+            received: Tick::ZERO,
+            now: ServerTime::from_ms(now_ms),
+        };
+        Answer {
+            on: ConnectionId::default(),
+            at,
+            reply: (),
+        }
+    }
+
+    fn deadline() -> ServerTime {
+        ServerTime::from_ms(1_000_000).after(SPAN)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_reconnect_no_deadline_is_taken_by_the_clock_of_before() {
+        let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
+        assert!(clocks.local(FIRST, deadline(), SPAN).is_some());
+        clocks.forget(FIRST);
+        assert_eq!(clocks.local(FIRST, deadline(), SPAN), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_deadline_is_taken_by_the_clock_of_another_server() {
+        let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
+        assert_eq!(clocks.local(OTHER, deadline(), SPAN), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_server_is_never_told_too_early() {
+        let mut first = answer(1_000_000);
+        first.at.received = Tick::ZERO.after(Duration::from_millis(500));
+        let clocks = ServerClocks::new(Clock::tokio(), &first);
+        tokio::time::sleep(SPAN).await;
+        for _ in 0..2 {
+            // It may have read its clock as soon as the call was sent.
+            assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
+            clocks.forget(FIRST);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_each_server_is_its_own_and_at_first_that_of_the_last_one_heard() {
+        let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
+        assert_eq!(clocks.server_time(OTHER).ms(), 1_000_000);
+        tokio::time::sleep(SPAN).await;
+        let other = Exchange {
+            sent: clocks.clock.now(),
+            received: clocks.clock.now(),
+            now: ServerTime::from_ms(7_000_000),
+        };
+        clocks.record(OTHER, other);
+        assert_eq!(clocks.server_time(OTHER).ms(), 7_000_000);
+        assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
+        assert_eq!(clocks.server_time(ServerId(2)).ms(), 7_000_000);
+        // A reconnect leaves what is good enough for that.
+        clocks.forget(FIRST);
+        assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_may_run_until_its_caller_gives_up_and_for_two_seconds_at_most() {
+        let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
+        let after = |wait: u64| Some(clocks.clock.now().after(Duration::from_millis(wait)));
+        for (until, ms) in [(None, 2_000), (after(9_000), 2_000), (after(30), 30)] {
+            let not_after = clocks.not_after(FIRST, until);
+            assert_eq!(not_after, Some(ServerTime::from_ms(1_000_000 + ms)));
+        }
+        assert_eq!(clocks.not_after(FIRST, after(0)), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! Who comes to a room, and who leaves it: some wait in the client until they are admitted to the server's
+//! queue ([`admission`](crate::engine::waitlist::admission)). Of those nothing is kept but when they came and how to tell them.
+
+use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::oneshot;
+
+use super::{Answered, Room, State, Verdict, Waiter};
+use crate::engine::pending_calls::PendingCalls;
+use crate::engine::waitlist::admission::{Admission, Place};
+use crate::error::{Error, Result};
+use crate::owner::Owner;
+use crate::store::ids::Request;
+use crate::sync::locked;
+use crate::time::clock::Tick;
+use crate::time::deadline::Terms;
+use crate::time::deadline_queue::GivesUp;
+use crate::time::server_time::Ticket;
+
+/// Where a request stands among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// When its caller began to wait.
+    pub(crate) arrived: Tick,
+    /// When its caller gives up; `None` if nobody knows.
+    pub(crate) until: Option<Tick>,
+    /// Its place in the queue, if that is known: of one before it, which it takes, or by its arrival.
+    pub(crate) ticket: Option<Ticket>,
+    /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
+    pub(crate) is_admitted: bool,
+}
+
+/// What became of a caller that came to a room.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    Waiter(Joined),
+    Applicant(Box<Application>),
+}
+
+/// The caller's side of a waiter.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) request: Request,
+    pub(super) calls: Arc<PendingCalls>,
+    pub(crate) verdict: oneshot::Receiver<Verdict>,
+}
+
+/// Waits in the client until it is admitted.
+#[derive(Debug)]
+pub(super) struct Applicant {
+    terms: Terms,
+    standing: Standing,
+    admit: oneshot::Sender<Result<Admitted>>,
+}
+
+/// The caller's side of an applicant.
+#[derive(Debug)]
+pub(crate) struct Application {
+    place: Place,
+    standing: Standing,
+    pub(crate) admitted: oneshot::Receiver<Result<Admitted>>,
+}
+
+/// An applicant that is a waiter now, and its first call, which is under way.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) waiter: Joined,
+    /// `None` if its wait is over already.
+    pub(crate) call: Option<Call>,
+}
+
+/// A call that asks for a waiter. On the heap, so that the hundred thousandth waiter does not carry it along while it
+/// sleeps.
+pub(crate) struct Call(Pin<Box<dyn Future<Output = Answered> + Send>>);
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Call").finish_non_exhaustive()
+    }
+}
+
+impl Call {
+    pub(crate) async fn answered(self) -> Answered {
+        self.0.await
+    }
+}
+
+impl State {
+    /// Takes all out that wait to be admitted.
+    pub(super) fn applicants(&mut self) -> Vec<Applicant> {
+        let applicants = self.admission.as_mut().map(|admission| admission.drain());
+        applicants.into_iter().flatten().collect()
+    }
+
+    /// Takes those out that are admitted now.
+    fn admitted(&mut self, now: Tick) -> Vec<Applicant> {
+        let waiters = self.waiters.len();
+        let admission = self.admission.as_mut();
+        let admitted =
+            admission.map(|admission| (waiters..).map_while(|waiters| admission.next(now, waiters)));
+        admitted.into_iter().flatten().collect()
+    }
+
+    fn gives_up(&self, standing: Standing) -> GivesUp {
+        let Standing { arrived, until, .. } = standing;
+        match &self.admission {
+            Some(admission) => admission.gives_up(arrived, until),
+            None => until.map_or(GivesUp::Unknown, GivesUp::At),
+        }
+    }
+
+    /// Takes a waiter in.
+    pub(super) fn join(&mut self, now: Tick, request: Request, terms: Terms, standing: Standing) -> Joined {
+        let calls = PendingCalls::new(terms.lease(), self.gives_up(standing));
+        let (verdict, receiver) = oneshot::channel();
+        let waiter = Box::new(Waiter {
+            request: request.clone(),
+            terms,
+            was_queued: standing.is_admitted && standing.ticket.is_some(),
+            standing,
+            joined: now,
+            calls: Arc::clone(&calls),
+            verdict,
+        });
+        self.waiters.insert(request.number(), waiter);
+        Joined {
+            request,
+            calls,
+            verdict: receiver,
+        }
+    }
+}
+
+impl Room {
+    /// Takes a waiter in, unless the client is closed; or has it wait for that.
+    pub(crate) fn enter(&self, terms: Terms, owner: Option<&Owner>, standing: Standing) -> Result<Entered> {
+        let state = &mut *locked(&self.state);
+        self.client.check_open()?;
+        let waiters = state.waiters.len();
+        let closed =
+            |admission: &&mut Box<Admission<Applicant>>| !standing.is_admitted && !admission.is_open(waiters);
+        if let Some(admission) = state.admission.as_mut().filter(closed) {
+            let (admit, admitted) = oneshot::channel();
+            let applicant = Applicant {
+                terms,
+                standing,
+                admit,
+            };
+            let gives_up = admission.gives_up(standing.arrived, standing.until);
+            return Ok(Entered::Applicant(Box::new(Application {
+                place: admission.wait(gives_up, applicant),
+                standing,
+                admitted,
+            })));
+        }
+        let request = self.client.next_request(&terms, owner);
+        Ok(Entered::Waiter(state.join(
+            standing.arrived,
+            request,
+            terms,
+            standing,
+        )))
+    }
+
+    /// Gives those who have waited in the client, in the order in which they came, their places in the queue:
+    /// behind all of the client that came before, and otherwise by the server's time when they came, as far as
+    /// that is known here. None while it is not known where those before it are: it is queued behind them if it
+    /// takes its place now.
+    pub(super) fn give_places<'a>(
+        &self,
+        now: Tick,
+        state: &State,
+        admitted: impl IntoIterator<Item = &'a mut Standing>,
+    ) {
+        let server = self.client.store.server_of(&self.keys);
+        let now_us = 1000 * self.client.clocks.server_time(server).ms();
+        let mut others: Vec<_> = (state.waiters.values())
+            .map(|waiter| (waiter.standing.arrived, waiter.standing.ticket))
+            .collect();
+        others.sort_unstable_by_key(|(arrived, _)| *arrived);
+        let mut others = others.into_iter().peekable();
+        let mut least = Some(0);
+        for standing in admitted {
+            while let Some((_, ticket)) = others.next_if(|(arrived, _)| *arrived <= standing.arrived) {
+                least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));
+            }
+            let waited = u64::try_from(now.since(standing.arrived).as_micros()).unwrap_or(u64::MAX);
+            let ticket = least.map(|least| least.max(now_us.saturating_sub(waited)));
+            standing.ticket = ticket.map(Ticket);
+            least = ticket.map(|ticket| ticket + 1);
+        }
+    }
+
+    /// Takes a request out that is given up, and whatever the server has of it with it. Returns when the lock
+    /// can next be free, if the request was still here.
+    pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<Tick>> {
+        // A closed client keeps running until the keeper knows of the withdrawal.
+        let _running = self.keeper.keep_running();
+        let mut state = locked(&self.state);
+        let Waiter { standing, joined, .. } = *state.waiters.remove(&waiter.request.number())?;
+        let admission = state.admission.get_or_insert_default();
+        admission.gave_up(self.client.now().since(joined));
+        self.learn_patience(admission, standing);
+        let free_at = state.free_at;
+        self.left(state);
+        self.keeper
+            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
+        Some(free_at)
+    }
+
+    /// Sends one away that waits to be admitted, or just was. Returns when the lock can next be free, as far
+    /// as is known.
+    pub(crate) fn cancel(&self, mut application: Application) -> Option<Tick> {
+        let mut state = locked(&self.state);
+        let free_at = state.free_at;
+        let remove =
+            |admission: &mut &mut Box<Admission<Applicant>>| admission.remove(application.place).is_some();
+        if let Some(admission) = state.admission.as_mut().take_if(remove) {
+            self.learn_patience(admission, application.standing);
+            // There may be a place, and none that could have it but this one.
+            self.left(state);
+            return free_at;
+        }
+        drop(state);
+        // Another thread admits it: the message is here by now, or cannot be sent any more.
+        application.admitted.close();
+        if let Ok(Ok(Admitted { waiter, .. })) = application.admitted.try_recv() {
+            self.quit(&waiter);
+        }
+        free_at
+    }
+
+    /// One has given up: others may have as much patience.
+    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
+        if standing.until.is_none() {
+            let waited = self.client.now().since(standing.arrived);
+            admission.lost_patience(waited);
+        }
+    }
+
+    /// Tells those that wait to be admitted that they do in vain.
+    pub(crate) fn refuse_applicants(&self, error: &Error) {
+        let applicants = locked(&self.state).applicants();
+        refuse(applicants, error);
+    }
+
+    /// Some have left the room: others are admitted.
+    pub(super) fn left(&self, mut state: MutexGuard<'_, State>) {
+        let now = self.client.now();
+        if state.waiters.is_empty() {
+            state.empty_since = Some(now);
+        }
+        let mut admitted = state.admitted(now);
+        if admitted.is_empty() {
+            return;
+        }
+        admitted.sort_by_key(|applicant| applicant.standing.arrived);
+        let standings = admitted.iter_mut().map(|applicant| &mut applicant.standing);
+        self.give_places(now, &state, standings);
+        let admitted: Vec<_> = (admitted.into_iter())
+            .map(
+                |Applicant {
+                     terms,
+                     standing,
+                     admit,
+                 }| {
+                    let request = self.client.next_request(&terms, None);
+                    (admit, state.join(now, request, terms, standing))
+                },
+            )
+            .collect();
+        drop(state);
+        for (admit, waiter) in admitted {
+            let call = self.start(waiter.request.number());
+            if let Err(Ok(gone)) = admit.send(Ok(Admitted { waiter, call })) {
+                self.quit(&gone.waiter);
+            }
+        }
+    }
+
+    /// The next call of a request, unless it is gone. It is sent at the first poll.
+    pub(crate) fn call(&self, number: u64) -> Option<Call> {
+        let room = self.this.upgrade()?;
+        let asked = self.ask(number, false)?;
+        Some(Call(Box::pin(async move { room.send(asked).await })))
+    }
+
+    /// The same, sent: as soon as there is a place, and so before the release of who left it, in whichever order
+    /// their tasks are run.
+    fn start(&self, number: u64) -> Option<Call> {
+        let mut call = self.call(number)?;
+        let _runtime = self.client.enter();
+        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            call = Call(Box::pin(ready(answered)));
+        }
+        Some(call)
+    }
+}
+
+/// Tells those that wait to be admitted that they do in vain.
+pub(super) fn refuse(applicants: Vec<Applicant>, error: &Error) {
+    for applicant in applicants {
+        // Who is gone has no need of it.
+        let _ = applicant.admit.send(Err(error.clone()));
+    }
+}

@@ -1,0 +1,73 @@
+//! Fencing tokens.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// A fencing token: the number of a change of owner, strictly increasing per lock.
+///
+/// Hand it to the resource that the lock protects, and have that refuse smaller numbers than the largest it has
+/// seen: then no stale write is accepted, whatever happens to leases and clocks ([Kleppmann 2016]).
+///
+/// It is the server's clock in µs at the change of owner, or one more than the last fence where that is larger.
+///
+/// [Kleppmann 2016]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// As an integer: non-zero and less than 2⁶³.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    pub(crate) fn new(number: u64) -> Option<Fence> {
+        i64::try_from(number).ok()?;
+        NonZeroU64::new(number).map(Fence)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> u64 {
+        fence.get()
+    }
+}
+
+/// For SQL, which has no unsigned integers.
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> i64 {
+        i64::try_from(fence.get()).unwrap_or(i64::MAX)
+    }
+}
+
+impl TryFrom<u64> for Fence {
+    type Error = crate::Error;
+
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for 0 and for 2⁶³ and more.
+    fn try_from(number: u64) -> Result<Fence, crate::Error> {
+        Fence::new(number).ok_or_else(|| {
+            crate::error::Invalid::new(format!("fence {number}: must be from 1 to {}", i64::MAX)).into()
+        })
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Fence {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.get())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Fence {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Fence, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        Fence::new(number).ok_or_else(|| serde::de::Error::custom("a fence is from 1 to 2^63 - 1"))
+    }
+}

@@ -1,0 +1,128 @@
+//! Ids of clients and requests.
+
+use std::fmt;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::owner::Owner;
+
+/// The 128-bit random id of one client, as 32 hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ClientId(Arc<str>);
+
+impl ClientId {
+    pub(crate) const LEN: usize = 32;
+
+    pub(crate) fn random() -> ClientId {
+        ClientId(Uuid::new_v4().simple().to_string().into())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_number(n: u128) -> ClientId {
+        ClientId(Uuid::from_u128(n).simple().to_string().into())
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One acquire call: `<client>:<grant_ms>:<n>:<owner>`. The first two parts are of fixed width and the owner is
+/// empty or of fixed width, so that a script can cut them out by position. The string carries what a hand-over
+/// must know of the request: whom to wake, for how long to grant, and on whose behalf.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Request(Arc<str>);
+
+impl Request {
+    /// Wide enough for a day of milliseconds, the longest lease.
+    const GRANT_DIGITS: usize = 8;
+    const GRANT_AT: usize = ClientId::LEN + 1;
+    /// The longest number has 20 digits.
+    const MOST: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1 + 20 + 1 + Owner::LEN;
+
+    /// The `n`-th request of `client`. A pushed grant gives it `grant` (whole milliseconds, at most a day) to claim it.
+    pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> Request {
+        let mut text = String::with_capacity(Self::MOST);
+        text.push_str(&client.0);
+        // A string takes whatever is written to it.
+        let _ = write!(
+            text,
+            ":{:0width$}:{n}:",
+            grant.as_millis(),
+            width = Self::GRANT_DIGITS
+        );
+        text.push_str(owner.map_or("", Owner::as_str));
+        Request(text.into())
+    }
+
+    /// A request as the server names it; `None` when it has not the form of one.
+    pub(crate) fn from_wire(text: &str) -> Option<Request> {
+        let well_formed = text.is_ascii()
+            && text.as_bytes().get(ClientId::LEN) == Some(&b':')
+            && text.as_bytes().get(Self::GRANT_AT + Self::GRANT_DIGITS) == Some(&b':')
+            && text[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS]
+                .bytes()
+                .all(|b| b.is_ascii_digit());
+        well_formed.then(|| Request(text.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn client(&self) -> &str {
+        &self.0[..ClientId::LEN]
+    }
+
+    /// How long a pushed grant lasts unless it is claimed.
+    pub(crate) fn grant(&self) -> Duration {
+        let digits = &self.0[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS];
+        Duration::from_millis(digits.parse().unwrap_or_default())
+    }
+
+    /// The number that its client gave it.
+    pub(crate) fn number(&self) -> u64 {
+        let rest = &self.0[Self::GRANT_AT + Self::GRANT_DIGITS + 1..];
+        rest.split(':')
+            .next()
+            .and_then(|digits| digits.parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// The owner that this request holds for: the given one, or the request itself.
+    pub(crate) fn owner(&self) -> &str {
+        if self.is_owner() {
+            &self.0
+        } else {
+            &self.0[self.0.len() - Owner::LEN..]
+        }
+    }
+
+    /// Whether this request is its own owner, so that no other can hold beside it.
+    pub(crate) fn is_owner(&self) -> bool {
+        self.0.ends_with(':')
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

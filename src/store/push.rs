@@ -1,0 +1,45 @@
+//! Pushes: what a server publishes to the client of a request that it granted.
+
+use crate::fence::Fence;
+use crate::store::calls::Grant;
+use crate::store::ids::Request;
+use crate::time::server_time::ServerTime;
+
+/// A message on an unlock channel: `<version> <fence> <deadline> <request>`, and what later versions add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Push {
+    pub(crate) grant: Grant,
+}
+
+impl Push {
+    pub(crate) const VERSION: &str = "1";
+
+    /// `None` for a version or a form that this client does not know: then it asks.
+    pub(crate) fn parse(message: &str) -> Option<Push> {
+        let mut parts = message.split(' ');
+        if parts.next()? != Self::VERSION {
+            return None;
+        }
+        let fence = Fence::new(parts.next()?.parse().ok()?)?;
+        let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
+        let request = Request::from_wire(parts.next()?)?;
+        Some(Push {
+            grant: Grant {
+                request,
+                fence,
+                deadline,
+                pushed: true,
+            },
+        })
+    }
+
+    pub(crate) fn write(grant: &Grant) -> String {
+        format!(
+            "{} {} {} {}",
+            Self::VERSION,
+            grant.fence,
+            grant.deadline.ms(),
+            grant.request
+        )
+    }
+}

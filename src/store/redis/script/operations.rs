@@ -1,0 +1,314 @@
+//! The calls of a server: which script each is sent as, and how its reply is read.
+
+use std::fmt::Write;
+
+use super::invocation::{Declared, Invocation};
+use super::reply::{ReplyError, Words};
+use super::{ACQUIRE, INSPECT, Publishing, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
+use crate::owner::Owner;
+use crate::store::pipeline::Priority;
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
+    Withdrawn,
+};
+use crate::time::server_time::{ServerTime, Ticket, millis};
+
+/// A call of a server, as arguments and as a reader of its reply.
+pub(crate) trait Operation: Send + 'static {
+    type Reply: Send + 'static;
+
+    /// A key of the lock that is called for: any, since all of a lock are in one slot.
+    fn key(&self) -> &str;
+
+    /// Which of those that wait to be sent go first.
+    fn priority(&self) -> Priority {
+        Priority::Keep
+    }
+
+    /// What it is sent as. One that does not go alone declares all its keys in any case.
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation;
+
+    /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a
+    /// cluster moves a slot, its servers run no call for several keys unless they have all of them, and none
+    /// has a key that is not there.
+    fn goes_alone(&self) -> bool {
+        false
+    }
+
+    /// Reads a reply, one line of words. Returns the server's time and what it answered.
+    fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
+}
+
+impl Operation for Acquire {
+    type Reply = Acquired;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let invocation = Invocation::of_lock(&ACQUIRE, &self.keys, declared);
+        let mode = match self.mode {
+            Mode::Try => "try",
+            Mode::Wait => "wait",
+            Mode::Open => "open",
+            Mode::Question => "question",
+        };
+        let invocation = invocation
+            .with(&self.request)
+            .with(mode)
+            .with_lease(self.lease)
+            .with_not_after(&self.not_after)
+            .with(millis(self.heartbeat))
+            .with_address(way, &self.keys);
+        match self.ticket {
+            Some(ticket) => invocation.with(ticket.0),
+            None => invocation,
+        }
+    }
+
+    /// But for a question, which is one to the client's record.
+    fn goes_alone(&self) -> bool {
+        self.mode != Mode::Question
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let acquired = match words.status {
+            1 => Acquired::Granted(Grant {
+                request: self.request.clone(),
+                deadline: words.deadline,
+                fence: words.fence()?,
+                pushed: words.flag()?,
+            }),
+            2 | 3 => {
+                let ticket = words.number()?;
+                Acquired::Contended(Contended {
+                    ttl: words.deadline.since(words.now),
+                    ticket: (words.status == 2).then_some(Ticket(ticket)),
+                    ahead: words.number()?,
+                    enqueued: words.flag()?,
+                    seen: words.flag()?,
+                    denied: words.flag()?,
+                    sibling: words.sibling()?,
+                })
+            }
+            4 => Acquired::Late,
+            5 => Acquired::Gone { seen: words.flag()? },
+            6 => Acquired::More,
+            7 => return Err(ReplyError::Elsewhere),
+            8 => Acquired::Full,
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, acquired))
+    }
+}
+
+impl Operation for Release {
+    type Reply = Released;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let invocation = Invocation::of_lock(&RELEASE, &self.keys, declared);
+        let invocation = invocation.with(&self.request);
+        let invocation = match self.what {
+            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
+            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
+        };
+        invocation.with_address(way, &self.keys)
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let outcome = match words.status {
+            1 => ReleaseOutcome::Released,
+            2 => ReleaseOutcome::OneFewer,
+            3 => ReleaseOutcome::Expired,
+            4 => ReleaseOutcome::Taken,
+            5 => return Err(ReplyError::Elsewhere),
+            _ => return Err(words.malformed()),
+        };
+        Ok((
+            words.now,
+            Released {
+                outcome,
+                denied: words.flag()?,
+                more: words.flag()?,
+            },
+        ))
+    }
+}
+
+impl Operation for Withdraw {
+    type Reply = Withdrawn;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
+        let mut invocation = Invocation::of_lock(&WITHDRAW, &self.keys, declared);
+        let start = invocation.text.len();
+        for request in &self.requests {
+            let space = if invocation.text.len() > start { " " } else { "" };
+            write!(invocation.text, "{space}{request}").expect("a string takes what it is given");
+        }
+        invocation.words.push(start..invocation.text.len());
+        invocation.with_address(way, &self.keys)
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Withdrawn), ReplyError> {
+        let mut words = Words::of(reply, self.requests[0].as_str())?;
+        match words.status {
+            1 => words.skip(1),
+            5 => return Err(ReplyError::Elsewhere),
+            _ => return Err(words.malformed()),
+        }
+        let more = words.flag()?;
+        Ok((words.now, Withdrawn { more }))
+    }
+}
+
+impl Operation for Renew {
+    type Reply = Renewed;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
+        Invocation::new(&RENEW, &[&self.keys.lock])
+            .with(&self.request)
+            .with(self.fence)
+            .with_lease(self.lease)
+            .with(self.cap.ms())
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
+        let words = Words::of(reply, self.request.as_str())?;
+        let renewed = match words.status {
+            1 => Renewed::Until(words.deadline),
+            2 => Renewed::Expired,
+            3 => Renewed::Taken,
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, renewed))
+    }
+}
+
+impl Operation for Inspect {
+    type Reply = Inspected;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
+        Invocation::new(&INSPECT, &[&self.keys.lock])
+            .with(&self.request)
+            .with(&self.keys.queue)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
+        let mut words = Words::of(reply, self.request.as_str())?;
+        let holder = match words.status {
+            1 => Some(Holding {
+                deadline: words.deadline,
+                fence: words.fence()?,
+                owner: Owner::from_wire(words.text()?),
+                holds: words.number()?,
+            }),
+            2 => {
+                words.skip(3);
+                None
+            }
+            _ => return Err(words.malformed()),
+        };
+        Ok((
+            words.now,
+            Inspected {
+                holder,
+                waiting: words.number()?,
+            },
+        ))
+    }
+}
+
+impl Operation for SpinAcquire {
+    type Reply = SpinAcquired;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
+        Invocation::new(&SPIN_ACQUIRE, &[&self.keys.spin])
+            .with(&self.owner)
+            .with(millis(self.lease))
+            .with(self.request.simple())
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, SpinAcquired), ReplyError> {
+        let mut words = Words::of(reply, self.owner.as_str())?;
+        let acquired = match words.status {
+            1 => SpinAcquired::Held(words.number()?),
+            2 => SpinAcquired::Busy,
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, acquired))
+    }
+}
+
+impl Operation for SpinRelease {
+    type Reply = SpinReleased;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
+        Invocation::new(&SPIN_RELEASE, &[&self.keys.spin]).with(&self.owner)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, SpinReleased), ReplyError> {
+        let mut words = Words::of(reply, self.owner.as_str())?;
+        let released = match words.status {
+            1 => SpinReleased::Left(words.number()?),
+            2 => SpinReleased::NotHeld,
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, released))
+    }
+}

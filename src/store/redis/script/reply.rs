@@ -1,0 +1,92 @@
+//! The reply of a script: one line of words.
+
+use crate::fence::Fence;
+use crate::store::Grant;
+use crate::store::ids::Request;
+use crate::time::server_time::ServerTime;
+
+/// Why a reply can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyError {
+    /// It is not the reply to this call, so every later one of the connection may be another's too.
+    OutOfStep(String),
+    /// A newer client has written this lock in a format that this one doesn't know.
+    NewerFormat,
+    /// The call was for the lock alone, and takes the lock's other keys.
+    Elsewhere,
+}
+
+/// The words of a reply, in order, after those that every reply begins with. What comes after the last that
+/// is read is from a newer script, and ignored.
+pub(super) struct Words<'a> {
+    reply: &'a str,
+    rest: std::str::Split<'a, char>,
+    pub(super) status: u64,
+    pub(super) now: ServerTime,
+    pub(super) deadline: ServerTime,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn of(reply: &'a str, request: &str) -> Result<Words<'a>, ReplyError> {
+        let mut words = Words {
+            reply,
+            rest: reply.split(' '),
+            status: 0,
+            now: ServerTime::default(),
+            deadline: ServerTime::default(),
+        };
+        words.status = words.number()?;
+        if words.text()? != request {
+            return Err(words.malformed());
+        }
+        if words.status == 0 {
+            return Err(ReplyError::NewerFormat);
+        }
+        words.now = ServerTime::from_ms(words.number()?);
+        words.deadline = ServerTime::from_ms(words.number()?);
+        Ok(words)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, ReplyError> {
+        self.rest.next().ok_or_else(|| self.malformed())
+    }
+
+    /// A whole number, as scripts have them.
+    pub(super) fn number(&mut self) -> Result<u64, ReplyError> {
+        let number = self.text()?.parse::<i64>().ok();
+        let number = number.and_then(|number| u64::try_from(number).ok());
+        number.ok_or_else(|| self.malformed())
+    }
+
+    pub(super) fn flag(&mut self) -> Result<bool, ReplyError> {
+        Ok(self.number()? != 0)
+    }
+
+    pub(super) fn fence(&mut self) -> Result<Fence, ReplyError> {
+        Fence::new(self.number()?).ok_or_else(|| self.malformed())
+    }
+
+    pub(super) fn skip(&mut self, count: usize) {
+        self.rest.by_ref().take(count).for_each(drop);
+    }
+
+    pub(super) fn sibling(&mut self) -> Result<Option<Grant>, ReplyError> {
+        let request = self.text()?;
+        if request == "-" {
+            return Ok(None);
+        }
+        let request = Request::from_wire(request).ok_or_else(|| self.malformed())?;
+        let fence = self.fence()?;
+        let deadline = ServerTime::from_ms(self.number()?);
+        Ok(Some(Grant {
+            request,
+            fence,
+            deadline,
+            pushed: self.flag()?,
+        }))
+    }
+
+    pub(super) fn malformed(&self) -> ReplyError {
+        ReplyError::OutOfStep(format!("a reply that is not to this call: {:?}", self.reply))
+    }
+}

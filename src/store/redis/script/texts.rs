@@ -1,0 +1,38 @@
+//! What each script is made of: parts of `lua/`, in this order. The one list of it, which `benches/handoff/`
+//! and `benches/instructions/` have too.
+
+macro_rules! joined {
+    ($($part:literal),+) => {
+        concat!(include_str!("../../../../lua/lib/clock.lua") $(, include_str!(concat!("../../../../lua/", $part)))+)
+    };
+}
+
+pub(crate) const ACQUIRE: &str = joined!(
+    "lib/line.lua",
+    "acquire.lua",
+    "lib/lock.lua",
+    "lib/holds.lua",
+    "lib/hand_over.lua",
+    "acquire_slow.lua"
+);
+pub(crate) const RELEASE: &str = joined!(
+    "lib/line.lua",
+    "release.lua",
+    "lib/lock.lua",
+    "lib/holds.lua",
+    "lib/hand_over.lua",
+    "release_slow.lua",
+    "lib/pass_on.lua"
+);
+pub(crate) const WITHDRAW: &str = joined!(
+    "lib/line.lua",
+    "lib/lock.lua",
+    "lib/holds.lua",
+    "lib/hand_over.lua",
+    "withdraw.lua",
+    "lib/pass_on.lua"
+);
+pub(crate) const RENEW: &str = joined!("lib/line.lua", "lib/holds.lua", "renew.lua");
+pub(crate) const INSPECT: &str = joined!("lib/line.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
+pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");

@@ -1,0 +1,276 @@
+//! A client of one server, over one pair of connections or several; and one more to wait for replicas and disks on,
+//! if they are waited for.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fred::types::Value;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::call::{Lane, Manner, exchange, execute};
+use super::commands::Command;
+use super::connection::{Connection, Purpose, keep_trying};
+use super::connector::Connector;
+use super::line::{Line, Opened};
+use super::options::Options;
+use super::replication::Replication;
+use super::slot::slot_of;
+use crate::error::Error;
+use crate::store::redis::script::{Operation, Publishing, Script};
+use crate::store::{
+    Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
+    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
+    Withdrawn, unreplicated,
+};
+use crate::time::clock::Clock;
+use crate::time::server_time::ServerTime;
+
+/// A client of one server. Each lock, and its channel, has its place on one of the lines.
+pub(crate) struct RedisStore {
+    pub(super) id: ServerId,
+    server: String,
+    lines: Vec<Line>,
+    /// Only for those who wait for replicas, or for disks.
+    replication: Option<Replication>,
+    /// Listens to the sentinels, if there are any.
+    listening: Option<AbortHandle>,
+}
+
+impl RedisStore {
+    pub(super) async fn connect(
+        connector: Connector,
+        options: Options,
+        listener: Weak<dyn Listener>,
+        scripts: &[&'static Script],
+    ) -> Result<Arc<RedisStore>, Error> {
+        let deadline = Instant::now() + options.server_timeout;
+        let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
+        let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
+        let loaded = super::commands::load(commands.client(), scripts).await;
+        if let Err(Failure::Refused(error)) = loaded {
+            return Err(Error::Refused(error));
+        }
+        commands.warn_of_eviction().await;
+        let mut replication = None;
+        if options.durability.wanted() > 0 {
+            let connection = first_connection(&connector, Purpose::Replication, deadline).await?;
+            Replication::check(&connection, options.durability).await?;
+            replication = Some(connection);
+        }
+        let place = (ServerId::default(), Publishing::Plain);
+        let first = Opened {
+            commands: Some(commands),
+            messages: Some(messages),
+        };
+        Ok(RedisStore::start(
+            connector,
+            options,
+            &listener,
+            scripts,
+            place,
+            first,
+            replication,
+        ))
+    }
+
+    /// A client whose connections are still to be opened; calls wait for them.
+    pub(super) fn opening(
+        connector: Connector,
+        options: Options,
+        listener: &Weak<dyn Listener>,
+        place: (ServerId, Publishing),
+    ) -> Arc<RedisStore> {
+        let first = Opened::default();
+        RedisStore::start(
+            connector,
+            options,
+            listener,
+            &super::script::ALL,
+            place,
+            first,
+            None,
+        )
+    }
+
+    pub(super) fn start(
+        connector: Connector,
+        options: Options,
+        listener: &Weak<dyn Listener>,
+        scripts: &[&'static Script],
+        place: (ServerId, Publishing),
+        first: Opened,
+        replication: Option<Connection>,
+    ) -> Arc<RedisStore> {
+        let connector = Arc::new(connector);
+        let scripts: Arc<[&'static Script]> = scripts.into();
+        let mut first = Some(first);
+        let lines = (0..options.connections).map(|_| {
+            let first = first.take().unwrap_or_default();
+            Line::start(place, &connector, options, listener, &scripts, first)
+        });
+        let lines = lines.collect();
+        let listening = connector.sentinels().map(|sentinels| {
+            let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
+            tokio::spawn(listening).abort_handle()
+        });
+        Arc::new(RedisStore {
+            id: place.0,
+            server: connector.server().to_owned(),
+            lines,
+            replication: (options.durability.wanted() > 0)
+                .then(|| Replication::start(place.0, &connector, options, replication)),
+            listening,
+        })
+    }
+
+    /// The line of a key or a channel: one and the same for all of a lock, so that its calls keep their order.
+    pub(super) fn line(&self, of: &str) -> &Line {
+        &self.lines[slot_of(of) % self.lines.len()]
+    }
+
+    /// The lane of what concerns no lock.
+    pub(super) fn lane(&self) -> &Arc<Lane> {
+        &self.lines[0].lane
+    }
+
+    /// Whether there is a connection for calls.
+    pub(super) fn is_up(&self) -> bool {
+        self.lines.iter().any(|line| line.lane.is_open())
+    }
+
+    /// Takes note that the server has ended a subscription by itself.
+    pub(super) fn forget(&self, channel: &str) {
+        self.line(channel).forget(channel);
+    }
+
+    pub(super) fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
+        self.call_in(Manner::default(), operation)
+    }
+
+    pub(super) fn call_in<O: Operation + Sync>(&self, manner: Manner, operation: O) -> Call<O::Reply> {
+        let lane = Arc::clone(&self.line(operation.key()).lane);
+        Box::pin(async move { execute(&lane, operation, manner).await })
+    }
+
+    pub(super) fn confirm_in(&self, manner: Manner, call: Renew, within: Duration) -> Call<Confirmed> {
+        match &self.replication {
+            Some(replication) => replication.confirm(call, within, manner),
+            None => unreplicated(self.call_in(manner, call)),
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn acquire(&self, call: Acquire) -> Call<Acquired> {
+        self.call(call)
+    }
+
+    fn release(&self, call: Release) -> Call<Released> {
+        self.call(call)
+    }
+
+    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
+        self.call(call)
+    }
+
+    fn renew(&self, call: Renew) -> Call<Renewed> {
+        self.call(call)
+    }
+
+    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        self.confirm_in(Manner::default(), call, within)
+    }
+
+    fn inspect(&self, call: Inspect) -> Call<Inspected> {
+        self.call(call)
+    }
+
+    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
+        self.call(call)
+    }
+
+    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
+        self.call(call)
+    }
+
+    fn time(&self) -> Call<()> {
+        let lane = Arc::clone(self.lane());
+        Box::pin(async move {
+            let heard = Arc::clone(&lane).call(Command::time).await?;
+            match time_of(&heard.value) {
+                Some(now) => Ok(Answer {
+                    on: lane.connection(heard.generation),
+                    at: exchange(&heard, now),
+                    reply: (),
+                }),
+                None => {
+                    let said = format!("{:?} as the reply to TIME", heard.value);
+                    Err(lane.out_of_step(heard.generation, said))
+                }
+            }
+        })
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+        let line = self.line(&channel);
+        Box::pin(line.subscribe(channel))
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.line(channel).unsubscribe(channel);
+    }
+
+    fn unseen(&self, channel: &str) {
+        self.line(channel).unseen();
+    }
+
+    fn clock(&self) -> Clock {
+        self.lane().clock()
+    }
+
+    fn close(&self) {
+        for line in &self.lines {
+            line.close();
+        }
+        if let Some(replication) = &self.replication {
+            replication.close();
+        }
+        if let Some(listening) = &self.listening {
+            listening.abort();
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("server", &self.server)
+            .field("closed", &self.lane().is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+async fn first_connection(
+    connector: &Connector,
+    purpose: Purpose,
+    deadline: Instant,
+) -> Result<Connection, Error> {
+    let unheard = format!("{}: no answer to the connection attempt", connector.server());
+    keep_trying(deadline, unheard, || connector.open(purpose)).await
+}
+
+/// `TIME` answers seconds and microseconds, as strings.
+fn time_of(reply: &Value) -> Option<ServerTime> {
+    let Value::Array(parts) = reply else { return None };
+    let part = |i: usize| parts.get(i)?.as_str()?.parse::<u64>().ok();
+    Some(ServerTime::from_ms(part(0)? * 1000 + part(1)? / 1000))
+}

@@ -1,0 +1,39 @@
+//! Hash slots.
+
+use fred::util::redis_keyslot;
+
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key or a shard channel: all those of one lock have the same.
+pub(super) fn slot_of(key: &str) -> usize {
+    usize::from(redis_keyslot(key.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ids::ClientId;
+    use crate::store::keys::Keys;
+
+    #[test]
+    fn all_keys_and_channels_of_a_lock_are_in_the_slot_of_its_hash_tag() {
+        for (name, tag) in [
+            ("orders:42", "orders:42"),
+            ("{user:7}:cart", "user:7"),
+            ("a}b", "a"),
+        ] {
+            let Ok(keys) = Keys::new("shop:eu", name) else {
+                continue;
+            };
+            let channel = keys.channel_of(&ClientId::from_number(7));
+            for key in [&*keys.lock, &keys.queue, &keys.clients, &keys.spin, &channel] {
+                assert_eq!(slot_of(key), slot_of(tag), "{key}");
+            }
+        }
+        assert_eq!(
+            slot_of("123456789"),
+            12_739,
+            "the check value of the cluster specification"
+        );
+    }
+}

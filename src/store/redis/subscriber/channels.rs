@@ -1,0 +1,154 @@
+//! The channels that were asked for, and what became of each.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{REFUSED_FOR, Request, Subscriber, Waiter};
+use crate::error::ServerError;
+use crate::store::Failure;
+
+/// A channel that is asked for.
+#[derive(Default)]
+pub(super) struct Channel {
+    pub(super) status: Status,
+    pub(super) waiters: Vec<Waiter>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Never confirmed so far.
+    #[default]
+    Asked,
+    Confirmed,
+    /// Confirmed on a connection that is lost.
+    Former,
+}
+
+impl Subscriber {
+    /// What was confirmed no longer is; returns all of it.
+    pub(super) fn disown(&mut self) -> Vec<Arc<str>> {
+        let mut former = Vec::new();
+        for (name, channel) in &mut self.channels {
+            if channel.status == Status::Confirmed {
+                channel.status = Status::Former;
+                former.push(Arc::clone(name));
+            }
+        }
+        former
+    }
+
+    /// Takes a request in. Returns the channel that it ends the subscription to.
+    pub(super) fn take_in(&mut self, request: Request) -> Option<Arc<str>> {
+        match request {
+            Request::Subscribe(name, waiter) => {
+                if let Some(failure) = self.refusal(&name) {
+                    let _ = waiter.send(Err(failure));
+                    return None;
+                }
+                let channel = self.channels.entry(name).or_insert_with_key(|name| {
+                    self.asked.push(Arc::clone(name));
+                    Channel::default()
+                });
+                if channel.status == Status::Confirmed {
+                    let _ = waiter.send(Ok(()));
+                } else {
+                    channel.waiters.retain(|waiter| !waiter.is_closed());
+                    channel.waiters.push(waiter);
+                }
+                None
+            }
+            Request::Unsubscribe(name) => self.give_up(&name).then_some(name),
+            Request::Forget(name) => {
+                self.give_up(&name);
+                None
+            }
+            Request::Follow => {
+                self.follows = true;
+                None
+            }
+            Request::Unseen => {
+                self.unseen = true;
+                None
+            }
+        }
+    }
+
+    /// Whether the server has refused the channel lately.
+    pub(super) fn refusal(&self, name: &Arc<str>) -> Option<Failure> {
+        let (at, failure) = self.refused.get(name)?;
+        (at.elapsed() < REFUSED_FOR).then(|| failure.clone())
+    }
+
+    /// Nobody wants the channel any more. Returns whether it was confirmed.
+    pub(super) fn give_up(&mut self, name: &Arc<str>) -> bool {
+        let Some(channel) = self.channels.get_mut(name) else {
+            return false;
+        };
+        let confirmed = channel.status == Status::Confirmed;
+        if confirmed {
+            self.channels.remove(name);
+        } else {
+            // It is forgotten when its turn comes.
+            *channel = Channel::default();
+        }
+        confirmed
+    }
+
+    /// Whether a channel must still be subscribed. One that was never confirmed is forgotten if nobody waits for it.
+    pub(super) fn is_wanted(&mut self, name: &Arc<str>) -> bool {
+        let Some(channel) = self.channels.get(name) else {
+            return false;
+        };
+        let abandoned =
+            channel.status == Status::Asked && channel.waiters.iter().all(oneshot::Sender::is_closed);
+        if abandoned {
+            self.channels.remove(name);
+        }
+        !abandoned && self.channels[name].status != Status::Confirmed
+    }
+
+    pub(super) fn confirm(&mut self, name: &Arc<str>) {
+        if let Some(channel) = self.channels.get_mut(name) {
+            channel.status = Status::Confirmed;
+            for waiter in channel.waiters.drain(..) {
+                let _ = waiter.send(Ok(()));
+            }
+        }
+    }
+
+    pub(super) fn refuse(&mut self, name: &Arc<str>, error: &ServerError) {
+        let pattern = pattern_of(name);
+        tracing::warn!(
+            server = self.connector.server(),
+            channel = &**name,
+            %error,
+            "the server refuses the subscription: its ACL must allow the channels {pattern} to this user"
+        );
+        let error = ServerError::new(format!(
+            "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
+        ));
+        let failure = Failure::Refused(error);
+        self.refused.retain(|_, (at, _)| at.elapsed() < REFUSED_FOR);
+        self.refused
+            .insert(Arc::clone(name), (Instant::now(), failure.clone()));
+        self.end(name, &failure);
+    }
+
+    /// Gives a channel up.
+    pub(super) fn end(&mut self, name: &Arc<str>, failure: &Failure) {
+        let channel = self.channels.remove(name);
+        for waiter in channel.map(|channel| channel.waiters).unwrap_or_default() {
+            let _ = waiter.send(Err(failure.clone()));
+        }
+    }
+}
+
+/// The pattern that an ACL must allow for this channel, and for all of the same prefix.
+fn pattern_of(channel: &str) -> String {
+    match channel.split_once(":unlock:{") {
+        Some((prefix, _)) => format!("&{prefix}:*"),
+        None => format!("&{channel}"),
+    }
+}

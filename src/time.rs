@@ -1,0 +1,9 @@
+//! Clocks, deadlines, and how long things take.
+
+pub(crate) mod backoff;
+pub(crate) mod clock;
+pub(crate) mod clock_offset;
+pub(crate) mod deadline;
+pub(crate) mod deadline_queue;
+pub(crate) mod estimate;
+pub(crate) mod server_time;

@@ -1,0 +1,206 @@
+//! Whom to admit next of those who wait for something scarce, and may give up before they have it.
+//!
+//! First in, first out, as long as all can be served in time. When more is asked than can be served, that
+//! serves only callers that are about to give up: in the end nobody. So a caller that gives up sooner than it
+//! takes to be served is passed over. One that still waits when it was expected to have given up is next. When
+//! nobody can be served, as far as is known, the caller with the most time left is tried. (Maurer, "Fail at
+//! Scale", 2015, reverses the queue for the same reason.)
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::time::clock::Tick;
+
+/// When a caller gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum GivesUp {
+    /// It set a bound.
+    At(Tick),
+    /// Nobody knows, but most others did in that time.
+    Between(Tick, Tick),
+    Unknown,
+}
+
+impl GivesUp {
+    /// Its bound, if it set one.
+    pub(crate) fn bound(self) -> Option<Tick> {
+        match self {
+            GivesUp::At(time) => Some(time),
+            GivesUp::Between(..) | GivesUp::Unknown => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AdmissionQueue<T> {
+    /// By number, which is the order in which they came.
+    waiting: BTreeMap<u64, (GivesUp, T)>,
+    /// Those that were passed over, by when they give up, or have if they are like most others.
+    bounded: BTreeMap<(Tick, u64), T>,
+    expected: BTreeMap<(Tick, u64), T>,
+}
+
+impl<T> Default for AdmissionQueue<T> {
+    fn default() -> AdmissionQueue<T> {
+        AdmissionQueue {
+            waiting: BTreeMap::new(),
+            bounded: BTreeMap::new(),
+            expected: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T> AdmissionQueue<T> {
+    pub(crate) fn push(&mut self, number: u64, gives_up: GivesUp, item: T) {
+        self.waiting.insert(number, (gives_up, item));
+    }
+
+    /// Takes one out that does not wait any more; it came with these.
+    pub(crate) fn remove(&mut self, number: u64, gives_up: GivesUp) -> Option<T> {
+        if let Some((_, item)) = self.waiting.remove(&number) {
+            return Some(item);
+        }
+        match gives_up {
+            GivesUp::At(time) => self.bounded.remove(&(time, number)),
+            GivesUp::Between(_, latest) => self.expected.remove(&(latest, number)),
+            GivesUp::Unknown => None,
+        }
+    }
+
+    /// Takes out the next one, when it takes so long to be served.
+    pub(crate) fn next(&mut self, now: Tick, service: Duration) -> Option<T> {
+        if let Some(first) = self.expected.first_entry() {
+            if first.key().0 <= now {
+                return Some(first.remove());
+            }
+        }
+        while let Some((number, (gives_up, item))) = self.waiting.pop_first() {
+            match gives_up {
+                GivesUp::At(time) if time.since(now) <= service => {
+                    self.bounded.insert((time, number), item);
+                }
+                GivesUp::Between(soonest, latest) if now < latest && soonest.since(now) <= service => {
+                    self.expected.insert((latest, number), item);
+                }
+                _ => return Some(item),
+            }
+        }
+        let most_left =
+            |passed_over: &BTreeMap<(Tick, u64), T>| passed_over.last_key_value().map(|(key, _)| *key);
+        let (bounded, expected) = (most_left(&self.bounded), most_left(&self.expected));
+        match bounded {
+            // Whose time is over is about to leave.
+            Some((time, _)) if now < time && bounded > expected => self.bounded.pop_last(),
+            _ => self.expected.pop_last(),
+        }
+        .map(|(_, item)| item)
+    }
+
+    /// Takes out one that was passed over, and whose bound is over.
+    pub(crate) fn expired(&mut self, now: Tick) -> Option<T> {
+        let first = self.bounded.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.bounded.is_empty() && self.expected.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.bounded.len() + self.expected.len()
+    }
+
+    pub(crate) fn into_items(self) -> impl Iterator<Item = T> {
+        let waiting = self.waiting.into_values().map(|(_, item)| item);
+        let passed_over = self.bounded.into_values().chain(self.expected.into_values());
+        waiting.chain(passed_over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GivesUp::{At, Between, Unknown};
+    use super::*;
+
+    const SERVICE: Duration = Duration::from_millis(10);
+
+    fn at(ms: u64) -> Tick {
+        Tick::ZERO.after(Duration::from_millis(ms))
+    }
+
+    fn between(soonest: u64, latest: u64) -> GivesUp {
+        Between(at(soonest), at(latest))
+    }
+
+    /// Of these, in the order in which they came.
+    fn queue(callers: &[GivesUp]) -> AdmissionQueue<u64> {
+        let mut queue = AdmissionQueue::default();
+        for (number, gives_up) in (0..).zip(callers) {
+            queue.push(number, *gives_up, number);
+        }
+        queue
+    }
+
+    fn served(queue: &mut AdmissionQueue<u64>, now: u64) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next(at(now), SERVICE)).collect()
+    }
+
+    #[test]
+    fn all_who_can_be_served_are_in_the_order_in_which_they_came() {
+        let mut queue = queue(&[At(at(100)), Unknown, between(11, 50), At(at(11))]);
+        assert_eq!(queue.len(), 4);
+        assert_eq!(served(&mut queue, 0), [0, 1, 2, 3]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn who_gives_up_too_soon_is_served_last_the_one_with_most_time_first() {
+        let mut queue = queue(&[
+            At(at(5)),
+            At(at(10)),
+            between(2, 8),
+            At(at(11)),
+            between(2, 4),
+            Unknown,
+        ]);
+        assert_eq!(served(&mut queue, 0), [3, 5, 1, 2, 0, 4]);
+    }
+
+    #[test]
+    fn who_waits_on_past_the_time_at_which_others_gave_up_is_next() {
+        let mut queue = queue(&[between(2, 5), between(2, 8), At(at(100)), between(2, 6), Unknown]);
+        assert_eq!(queue.next(at(0), SERVICE), Some(2));
+        assert_eq!(queue.next(at(7), SERVICE), Some(0));
+        assert_eq!(
+            queue.next(at(7), SERVICE),
+            Some(3),
+            "also if it was never passed over"
+        );
+        assert_eq!(queue.next(at(7), SERVICE), Some(4));
+        assert_eq!(queue.next(at(7), SERVICE), Some(1));
+    }
+
+    #[test]
+    fn whose_time_is_over_is_not_served_any_more() {
+        let mut queue = queue(&[At(at(5)), At(at(8))]);
+        assert_eq!(queue.next(at(5), SERVICE), Some(1));
+        assert_eq!(queue.next(at(5), SERVICE), None);
+        assert_eq!(queue.expired(at(4)), None);
+        assert_eq!(queue.expired(at(5)), Some(0));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn who_leaves_is_not_served_wherever_it_was() {
+        let callers = [At(at(5)), At(at(100)), Unknown, between(2, 6), At(at(7))];
+        let mut queue = queue(&callers);
+        assert_eq!(queue.next(at(0), SERVICE), Some(1));
+        for (left, number, gives_up) in [(4, 0, callers[0]), (3, 2, callers[2]), (2, 3, callers[3])] {
+            assert_eq!(queue.len(), left);
+            assert_eq!(queue.remove(number, gives_up), Some(number));
+            assert_eq!(queue.remove(number, gives_up), None);
+        }
+        assert_eq!(queue.into_items().collect::<Vec<_>>(), [4]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Times of the server's clock.
+
+use std::time::Duration;
+
+/// The server's clock, in ms since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct ServerTime(u64);
+
+impl ServerTime {
+    /// Later than any that a server tells, and still of 13 digits.
+    pub(crate) const MAX: ServerTime = ServerTime(9_999_999_999_999);
+
+    pub(crate) const fn from_ms(ms: u64) -> ServerTime {
+        ServerTime(ms)
+    }
+
+    pub(crate) fn ms(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn after(self, span: Duration) -> ServerTime {
+        ServerTime(self.0.saturating_add(millis(span)).min(Self::MAX.0))
+    }
+
+    pub(crate) fn before(self, span: Duration) -> ServerTime {
+        ServerTime(self.0.saturating_sub(millis(span)))
+    }
+
+    /// The time from `earlier` until this one; zero when it is not earlier.
+    pub(crate) fn since(self, earlier: ServerTime) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    pub(super) fn nanos(self) -> i128 {
+        i128::from(self.0) * 1_000_000
+    }
+}
+
+/// The server time, in µs, at which a request was queued: its place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Whole milliseconds of a span; the options keep every span far below the limit.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
