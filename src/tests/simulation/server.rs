@@ -158,6 +158,16 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
         GivesUp::Unknown
     }
 
+    /// The request that it may make hold or wait.
+    fn request(&self) -> Option<&Request> {
+        None
+    }
+
+    /// The requests that it withdraws.
+    fn withdraws(&self) -> &[Request] {
+        &[]
+    }
+
     /// The same, now that it is written; `None` if it is not to be written any more.
     fn stamped(self, _: ConnectionId) -> Option<Self>
     where
@@ -185,6 +195,10 @@ impl Operation for Acquire {
 
     fn gives_up(&self) -> GivesUp {
         self.not_after.gives_up()
+    }
+
+    fn request(&self) -> Option<&Request> {
+        Some(&self.request)
     }
 
     fn stamped(self, on: ConnectionId) -> Option<Acquire> {
@@ -229,6 +243,10 @@ impl Operation for Withdraw {
 
     fn priority(&self) -> Priority {
         Priority::End
+    }
+
+    fn withdraws(&self) -> &[Request] {
+        &self.requests
     }
 
     fn call(&self, connection: &Connection) -> Call<Withdrawn> {

@@ -4,6 +4,7 @@
 //! after much that was sent on the next one; its callers hear that nobody knows.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -17,10 +18,10 @@ use super::line::Ends;
 use super::network::Stream;
 use super::server::{Operation, Server};
 use crate::error::ServerError;
+use crate::store::ids::Request;
 use crate::store::memory::Connection;
-use crate::store::pipeline;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
-use crate::store::{ConnectionId, Failure};
+use crate::store::{ConnectionId, Failure, pipeline};
 use crate::sync::locked;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
@@ -54,6 +55,10 @@ trait Executable: fmt::Debug + Send + Sync {
 
     fn needs_scripts(&self) -> bool;
 
+    fn request(&self) -> Option<&Request>;
+
+    fn withdraws(&self) -> &[Request];
+
     fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply>;
 }
 
@@ -69,6 +74,14 @@ impl<O: Operation> Executable for O {
 
     fn needs_scripts(&self) -> bool {
         Operation::needs_scripts(self)
+    }
+
+    fn request(&self) -> Option<&Request> {
+        Operation::request(self)
+    }
+
+    fn withdraws(&self) -> &[Request] {
+        Operation::withdraws(self)
     }
 
     fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply> {
@@ -129,6 +142,8 @@ struct State {
     /// The client knows.
     lost: bool,
     callers: Vec<Arc<Caller>>,
+    /// What was withdrawn on it.
+    withdrawn: BTreeSet<Request>,
 }
 
 /// What becomes of what had not arrived when it broke.
@@ -260,6 +275,10 @@ impl Pipe {
         }
         let told = self.executed(&command);
         let Some(told) = told else { return };
+        if let What::Call(call) = &command.what {
+            let withdrawn = call.withdraws().iter().cloned();
+            locked(&self.state).withdrawn.extend(withdrawn);
+        }
         if told.is_ok() && self.strikes(Fault::LostReply, &command.what) {
             if self.ends.network.one_in(3) {
                 self.repeat(self.ends.network.ms(0..=4000), command);
@@ -303,11 +322,17 @@ impl Pipe {
         Some(Ok(Reply { now, value }))
     }
 
-    /// Has a command executed once more, whose caller hears nothing.
+    /// Has a command executed once more, whose caller hears nothing: but none of a request that was withdrawn
+    /// meanwhile, since a connection keeps the order of its calls.
     fn repeat(self: &Arc<Self>, delay: Duration, command: Command) {
         let pipe = Arc::clone(self);
         self.ends.network.after(delay, move || {
-            if !pipe.ends.is_closed() {
+            let request = match &command.what {
+                What::Call(call) => call.request(),
+                What::Ping(_) | What::Load => None,
+            };
+            let is_withdrawn = request.is_some_and(|request| locked(&pipe.state).withdrawn.contains(request));
+            if !pipe.ends.is_closed() && !is_withdrawn {
                 drop(pipe.executed(&command));
             }
         });
