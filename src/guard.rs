@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::engine::client::runtime;
-use crate::engine::hold::owned::Held;
+use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
@@ -27,11 +27,11 @@ use crate::owner::Owner;
 ///   process frees it.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
-    held: Held,
+    held: OwnedHold,
 }
 
 impl LockGuard {
-    pub(crate) fn new(held: Held) -> LockGuard {
+    pub(crate) fn new(held: OwnedHold) -> LockGuard {
         LockGuard { held }
     }
 
@@ -114,7 +114,7 @@ impl LockGuard {
     pub async fn renew(&self) -> Result<Lease> {
         runtime()?;
         self.check()?;
-        self.held.keeper().renew(self.held.hold()).await?;
+        self.held.background().renew(self.held.hold()).await?;
         self.check()?;
         Ok(self.lease())
     }

@@ -13,12 +13,12 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use crate::engine::acquire;
-use crate::engine::acquire::{Attempt, Wanted};
+use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
 use crate::engine::counters::count;
-use crate::engine::hold::owned::Held;
+use crate::engine::hold::owned::OwnedHold;
 use crate::engine::retry::until_answered;
-use crate::engine::shared::Service;
+use crate::engine::shared::Shared;
 use crate::error::{Error, Invalid, Result};
 use crate::fence::Fence;
 use crate::guard::{LockGuard, after_work};
@@ -27,8 +27,8 @@ use crate::owner::Owner;
 use crate::status::{Busy, Holder, Status, TryAcquire};
 use crate::store::keys::Keys;
 use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
-use crate::time::clock::Tick;
-use crate::time::deadline::Terms;
+use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 
 /// A lock by its name, with the options for acquiring it. Cheap to make and to clone, and free of I/O.
 ///
@@ -44,7 +44,7 @@ use crate::time::deadline::Terms;
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     /// The keys and the channel; or why the name is refused, which the first call tells.
     name: Arc<str>,
     place: Result<(Arc<Keys>, Arc<str>), Invalid>,
@@ -53,13 +53,13 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(service: Arc<Service>, name: &str) -> Lock {
-        let place = Keys::new(&service.client().options.prefix, name).map(|keys| {
-            let channel = keys.channel_of(&service.client().id);
+    pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Lock {
+        let place = Keys::new(&shared.client().options.prefix, name).map(|keys| {
+            let channel = keys.channel_of(&shared.client().id);
             (Arc::new(keys), channel)
         });
         Lock {
-            service,
+            shared,
             name: name.into(),
             place,
             options: LockOptions::default(),
@@ -266,22 +266,22 @@ impl Lock {
     }
 
     fn client(&self) -> &Arc<Client> {
-        self.service.client()
+        self.shared.client()
     }
 
     /// Refuses what is wrong before anything is sent.
-    fn open(&self) -> Result<(Arc<Keys>, Terms)> {
+    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
         let terms = self.options.terms(&self.client().options)?;
         let (keys, _) = self.place.clone()?;
         self.client().check_open()?;
-        self.service.start()?;
+        self.shared.start()?;
         Ok((keys, terms))
     }
 
-    fn wanted(&self) -> Result<Wanted> {
+    fn params(&self) -> Result<AcquireParams> {
         let (keys, terms) = self.open()?;
         let (_, channel) = self.place.clone()?;
-        Ok(Wanted {
+        Ok(AcquireParams {
             keys,
             channel,
             terms,
@@ -326,9 +326,9 @@ impl Lock {
         acquired.map(LockGuard::new)
     }
 
-    async fn acquire_held(&self, began: Tick, bound: Bound) -> Result<Held> {
-        let wanted = self.wanted()?;
-        let rooms = self.service.rooms();
+    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<OwnedHold> {
+        let params = self.params()?;
+        let waitlists = self.shared.waitlists();
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -337,10 +337,10 @@ impl Lock {
             Bound::Until(deadline) => Some(deadline),
         };
         if until.is_none_or(|until| until > now) {
-            return acquire::acquire(rooms, &wanted, until).await;
+            return acquire::acquire(waitlists, &params, until).await;
         }
         // On the heap, so that those that wait do not carry it along.
-        match Box::pin(acquire::try_acquire(Arc::clone(rooms), wanted)).await? {
+        match Box::pin(acquire::try_acquire(Arc::clone(waitlists), params)).await? {
             Attempt::Held(held) => Ok(held),
             Attempt::Busy(contended) => {
                 count(&self.client().counters.timed_out);
@@ -354,9 +354,9 @@ impl Lock {
     }
 
     async fn attempt(self) -> Result<TryAcquire> {
-        let wanted = self.wanted()?;
+        let params = self.params()?;
         Ok(
-            match acquire::try_acquire(Arc::clone(self.service.rooms()), wanted).await? {
+            match acquire::try_acquire(Arc::clone(self.shared.waitlists()), params).await? {
                 Attempt::Held(held) => TryAcquire::Acquired(LockGuard::new(held)),
                 Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
             },

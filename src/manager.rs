@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use self::builder::LockManagerBuilder;
-use crate::engine::shared::Service;
+use crate::engine::shared::Shared;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lock::Lock;
@@ -18,8 +18,8 @@ use crate::store::memory::MemoryStore;
 ///
 /// It has two connections (one for commands, one for subscriptions; a third to wait for
 /// [replicas](LockManagerBuilder::replicas) or [disks](LockManagerBuilder::fsynced), if it does; in a cluster, to each master that it has to do with) and a
-/// background task, the keeper, which
-/// renews leases and releases what dropped guards leave. The keeper lives on the runtime that connected; when that is
+/// background task, the background task, which
+/// renews leases and releases what dropped guards leave. The background task lives on the runtime that connected; when that is
 /// gone, every call answers [`Error::Closed`](crate::Error::Closed).
 ///
 /// Don't use one across a `fork`, nor in two copies of a virtual machine's snapshot: both would have the same ids.
@@ -44,7 +44,7 @@ use crate::store::memory::MemoryStore;
 /// ```
 #[derive(Clone)]
 pub struct LockManager {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
 }
 
 impl LockManager {
@@ -79,7 +79,7 @@ impl LockManager {
     /// Locks inside this process: the same order, leases and fences without a server, for a service that runs once,
     /// for examples, and for tests. Time is tokio's clock, so a paused test can let leases end.
     ///
-    /// Works outside a runtime too; the keeper lives on the runtime that polls the first call.
+    /// Works outside a runtime too; the background task lives on the runtime that polls the first call.
     pub fn in_memory() -> LockManager {
         LockManagerBuilder::default().build(&MemoryStore::new())
     }
@@ -93,7 +93,7 @@ impl LockManager {
     /// puts the lock beside other keys of that tag in a cluster). No I/O; a name that is not allowed is refused by the
     /// first call.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(Arc::clone(&self.service), name.as_ref())
+        Lock::new(Arc::clone(&self.shared), name.as_ref())
     }
 
     /// One round trip to the server: for health checks.
@@ -105,26 +105,26 @@ impl LockManager {
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub async fn ping(&self) -> Result<()> {
-        self.service.client().check_open()?;
-        self.service.start()?;
-        self.service.client().store.time().await?;
+        self.shared.client().check_open()?;
+        self.shared.start()?;
+        self.shared.client().store.time().await?;
         Ok(())
     }
 
     /// What this client has and has done.
     pub fn stats(&self) -> Stats {
-        let counters = &self.service.client().counters;
+        let counters = &self.shared.client().counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
-            held: self.service.keeper().held_count(),
-            waiting: self.service.rooms().waiting(),
+            held: self.shared.background().held_count(),
+            waiting: self.shared.waitlists().waiting(),
             acquired: read(&counters.acquired),
             handed_over: read(&counters.handed_over),
             lost: read(&counters.lost),
             timed_out: read(&counters.timed_out),
             released_by_drop: read(&counters.released_by_drop),
             late: read(&counters.late),
-            unconfirmed: self.service.keeper().pending(),
+            unconfirmed: self.shared.background().pending(),
         }
     }
 
@@ -139,19 +139,19 @@ impl LockManager {
     /// # Cancel safety
     /// It is closed from the first poll on; dropping the future only stops the waiting.
     pub async fn close(&self) -> Result<(), Unreleased> {
-        self.service.rooms().close();
-        let keeper = self.service.keeper();
-        let bound = self.service.client().options.server_timeout;
+        self.shared.waitlists().close();
+        let background = self.shared.background();
+        let bound = self.shared.client().options.server_timeout;
         // What is left at the bound is in the answer.
-        let drained = tokio::time::timeout(bound, keeper.drained()).await;
-        let held: Vec<_> = keeper
+        let drained = tokio::time::timeout(bound, background.drained()).await;
+        let held: Vec<_> = background
             .held()
             .iter()
             .map(|hold| (Arc::clone(&hold.keys.name), hold.fence))
             .collect();
-        // Once all was confirmed, the keeper ends, and what is pending for a moment is that.
-        let unconfirmed = if drained.is_ok() { 0 } else { keeper.pending() };
-        keeper.wake_if_closing();
+        // Once all was confirmed, the background task ends, and what is pending for a moment is that.
+        let unconfirmed = if drained.is_ok() { 0 } else { background.pending() };
+        background.wake_if_closing();
         if held.is_empty() && unconfirmed == 0 {
             Ok(())
         } else {
@@ -161,25 +161,25 @@ impl LockManager {
 
     /// Whether it was closed, or the runtime that it lived on is gone.
     pub fn is_closed(&self) -> bool {
-        self.service.client().is_closed()
+        self.shared.client().is_closed()
     }
 
-    pub(crate) fn of(service: Service) -> LockManager {
+    pub(crate) fn of(shared: Shared) -> LockManager {
         LockManager {
-            service: Arc::new(service),
+            shared: Arc::new(shared),
         }
     }
 
-    pub(crate) fn service(&self) -> &Arc<Service> {
-        &self.service
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("id", &self.service.client().id)
-            .field("options", &self.service.client().options)
+            .field("id", &self.shared.client().id)
+            .field("options", &self.shared.client().options)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Invalid;
 use crate::store::Durability;
 use crate::store::keys::check_prefix;
-use crate::time::deadline::{NOT_AFTER, Terms};
+use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -18,10 +18,10 @@ const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 
-/// How long a room is kept after its last waiter, so that a hot lock does not subscribe again and again.
-pub(crate) const ROOM_KEPT: Duration = Duration::from_secs(60);
-/// How many rooms are kept without a waiter.
-pub(crate) const MAX_ROOMS_KEPT: usize = 1000;
+/// How long a waitlist is kept after its last waiter, so that a hot lock does not subscribe again and again.
+pub(crate) const WAITLIST_KEPT: Duration = Duration::from_secs(60);
+/// How many waitlists are kept without a waiter.
+pub(crate) const MAX_WAITLISTS_KEPT: usize = 1000;
 /// Waiters that are told the same time of expiry ask within this span rather than at once.
 pub(crate) const JITTER: Duration = Duration::from_millis(20);
 
@@ -92,9 +92,9 @@ impl ManagerOptions {
         NOT_AFTER.min(self.server_timeout)
     }
 
-    /// The longest time between two questions of a waiting room: a grantee who died unseen has lost the lock by
+    /// The longest time between two polls of a waiting waitlist: a grantee who died unseen has lost the lock by
     /// then, and the client's record is still fresh.
-    pub(crate) fn question_interval(&self) -> Duration {
+    pub(crate) fn poll_interval(&self) -> Duration {
         (self.claim_window() * 9 / 10).min(self.heartbeat / 3)
     }
 }
@@ -108,14 +108,14 @@ pub(crate) struct LockOptions {
 }
 
 impl LockOptions {
-    pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<Terms, Invalid> {
+    pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
         check_span("lease", length, MIN_LEASE, MAX_LEASE)?;
         if let Some(max_hold) = self.max_hold {
             check_span("max_hold", max_hold, MIN_LEASE, Duration::MAX)?;
         }
         let claim_window = manager.claim_window();
-        Ok(Terms {
+        Ok(LeaseTerms {
             length,
             fixed: self.fixed,
             max_hold: self.max_hold,

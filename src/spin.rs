@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::retry::Patience;
-use crate::engine::shared::Service;
+use crate::engine::retry::RetryBudget;
+use crate::engine::shared::Shared;
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
 use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 /// often as you like, and unlock it as often. It shares nothing with the fair lock of the same name.
 #[derive(Clone)]
 pub struct SpinLock {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, Invalid>,
     owner: Owner,
@@ -37,10 +37,10 @@ pub struct SpinLock {
 impl SpinLock {
     /// The spin lock of this name, for a new owner. No I/O.
     pub fn new(manager: &LockManager, name: impl AsRef<str>) -> SpinLock {
-        let service = Arc::clone(manager.service());
-        let keys = Keys::new(&service.client().options.prefix, name.as_ref()).map(Arc::new);
+        let shared = Arc::clone(manager.shared());
+        let keys = Keys::new(&shared.client().options.prefix, name.as_ref()).map(Arc::new);
         SpinLock {
-            service,
+            shared,
             name: name.as_ref().into(),
             keys,
             owner: Owner::new(),
@@ -76,11 +76,11 @@ impl SpinLock {
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
-        let client = self.service.client();
+        let client = self.shared.client();
         let until = client.now().after(wait);
         let request = Uuid::new_v4();
         let mut pause = Duration::from_millis(1);
-        let mut patience = Patience::new(client);
+        let mut patience = RetryBudget::new(client);
         loop {
             let call = SpinAcquire {
                 keys: Arc::clone(&keys),
@@ -91,7 +91,7 @@ impl SpinLock {
             match client.store.spin_acquire(call).await {
                 Ok(answer) if matches!(answer.reply, SpinAcquired::Held(_)) => return Ok(true),
                 Ok(_) => {
-                    patience.restore();
+                    patience.reset();
                     let left = until.since(client.now());
                     if left.is_zero() {
                         return Ok(false);
@@ -99,7 +99,7 @@ impl SpinLock {
                     tokio::time::sleep(pause.min(left)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Err(failure) => tokio::time::sleep(patience.endure(failure)?).await,
+                Err(failure) => tokio::time::sleep(patience.next_delay(failure)?).await,
             }
         }
     }
@@ -118,7 +118,7 @@ impl SpinLock {
             keys,
             owner: self.owner.clone(),
         };
-        let answer = self.service.client().store.spin_release(call).await?;
+        let answer = self.shared.client().store.spin_release(call).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
             SpinReleased::NotHeld => Err(Error::Lost(Lost::new(
@@ -130,8 +130,8 @@ impl SpinLock {
 
     fn open(&self) -> Result<Arc<Keys>> {
         let keys = self.keys.clone()?;
-        self.service.client().check_open()?;
-        self.service.start()?;
+        self.shared.client().check_open()?;
+        self.shared.start()?;
         Ok(keys)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) use self::push::Push;
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
 use crate::time::clock::Clock;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
@@ -52,7 +52,7 @@ pub(crate) struct ConnectionId {
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) on: ConnectionId,
-    pub(crate) at: Exchange,
+    pub(crate) at: Sample,
     pub(crate) reply: T,
 }
 
@@ -147,7 +147,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// confirmed, and confirmed again. So the connection may lead to another server.
     fn unseen(&self, channel: &str);
 
-    /// The local clock that exchanges are told in.
+    /// The local clock that samples are told in.
     fn clock(&self) -> Clock;
 
     /// Ends all connections. Calls that are under way or come later fail with [`Failure::Closed`].
@@ -188,11 +188,11 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A connection to this server broke. Others of these calls follow when there is another one.
     fn lost(&self, _server: ServerId) {}
 
-    /// Calls go by another connection from now on, perhaps to another server of that address. Anchors of
+    /// Calls go by another connection from now on, perhaps to another server of that address. ClockOffset of
     /// before are void. The subscriptions are made anew, and `reconnected` follows.
     fn replaced(&self, server: ServerId);
 
     /// All subscriptions are confirmed anew, by another connection; or messages may have been lost in some
-    /// other way. Anchors of before are void, and everybody who waits for its locks must ask again.
+    /// other way. ClockOffset of before are void, and everybody who waits for its locks must ask again.
     fn reconnected(&self, server: ServerId);
 }

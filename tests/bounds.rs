@@ -18,10 +18,10 @@ use fairlock::{
     Lost, LostReason, MemoryStore, Owner, Result, ServerError, Stats, Status, TryAcquire, Unreleased,
 };
 use futures_util::future::try_join_all;
-use support::{Ground, on_both};
+use support::{Backend, on_each_backend};
 use tokio::task::JoinSet;
 
-on_both! {
+on_each_backend! {
     many_locks_are_acquired_at_once,
     a_wait_keeps_its_place_in_a_select_loop,
     a_guard_lives_in_a_struct_and_moves_between_tasks,
@@ -168,8 +168,8 @@ fn a_manager_in_memory_is_made_outside_a_runtime() {
     });
 }
 
-async fn many_locks_are_acquired_at_once(ground: Ground) {
-    let locks = ground.client().await;
+async fn many_locks_are_acquired_at_once(backend: Backend) {
+    let locks = backend.client().await;
     let names = ["a", "b", "c"];
     let guards = try_join_all(names.map(|name| locks.lock(name).acquire()))
         .await
@@ -189,8 +189,8 @@ async fn many_locks_are_acquired_at_once(ground: Ground) {
     assert_eq!(acquired.len(), 3);
 }
 
-async fn a_wait_keeps_its_place_in_a_select_loop(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_keeps_its_place_in_a_select_loop(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = there.lock("a").acquire().await.unwrap();
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
     let mut guard = Some(guard);
@@ -220,8 +220,8 @@ impl Job {
     }
 }
 
-async fn a_guard_lives_in_a_struct_and_moves_between_tasks(ground: Ground) {
-    let locks = ground.client().await;
+async fn a_guard_lives_in_a_struct_and_moves_between_tasks(backend: Backend) {
+    let locks = backend.client().await;
     let job = Job {
         guard: locks.lock("a").acquire().await.unwrap(),
     };
@@ -242,8 +242,8 @@ async fn a_guard_lives_in_a_struct_and_moves_between_tasks(ground: Ground) {
     job.await.unwrap();
 }
 
-async fn everything_can_be_printed(ground: Ground) {
-    let locks = ground.client().await;
+async fn everything_can_be_printed(backend: Backend) {
+    let locks = backend.client().await;
     let lock = locks.lock("invoice:42").owner(&Owner::named("me"));
     assert_eq!(lock.name(), "invoice:42");
     let guard = lock.acquire().await.unwrap();

@@ -14,11 +14,11 @@ use std::time::Duration;
 use fairlock::spin::SpinLock;
 use fairlock::{Error, Lock, LockManager, Result};
 use futures_util::FutureExt;
-use support::{Ground, eventually, on_both, on_both_in_parallel};
+use support::{Backend, eventually, on_each_backend, on_each_backend_in_parallel};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-on_both! {
+on_each_backend! {
     an_acquire_dropped_at_any_poll_leaves_no_holder,
     a_try_dropped_at_any_poll_leaves_no_holder,
     a_wait_dropped_at_any_poll_leaves_no_queue_entry,
@@ -30,7 +30,7 @@ on_both! {
     a_wait_that_is_dropped_loses_its_place,
 }
 
-on_both_in_parallel! {
+on_each_backend_in_parallel! {
     waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others,
     a_guard_dropped_outside_a_runtime_is_released,
     a_wait_dropped_outside_a_runtime_leaves_nothing,
@@ -83,8 +83,8 @@ async fn assert_queue_empties(lock: &Lock) {
     .await;
 }
 
-async fn an_acquire_dropped_at_any_poll_leaves_no_holder(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn an_acquire_dropped_at_any_poll_leaves_no_holder(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let name = format!("a{poll}");
         let ended = dropped_at_poll(poll, here.lock(&name).acquire()).await;
@@ -98,8 +98,8 @@ async fn an_acquire_dropped_at_any_poll_leaves_no_holder(ground: Ground) {
     }
 }
 
-async fn a_try_dropped_at_any_poll_leaves_no_holder(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_try_dropped_at_any_poll_leaves_no_holder(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let name = format!("a{poll}");
         let ended = dropped_at_poll(poll, here.lock(&name).try_acquire()).await;
@@ -112,8 +112,8 @@ async fn a_try_dropped_at_any_poll_leaves_no_holder(ground: Ground) {
     }
 }
 
-async fn a_wait_dropped_at_any_poll_leaves_no_queue_entry(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let lock = here.lock(format!("a{poll}"));
         let guard = there.lock(lock.name()).acquire().await.unwrap();
@@ -130,8 +130,8 @@ async fn a_wait_dropped_at_any_poll_leaves_no_queue_entry(ground: Ground) {
     }
 }
 
-async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let lock = here.lock(format!("a{poll}"));
         let guard = there.lock(lock.name()).acquire().await.unwrap();
@@ -147,8 +147,8 @@ async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(ground: Ground
 }
 
 /// Polls a wait until it is queued, and so many times from the release on.
-async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let lock = here.lock(format!("a{poll}"));
         let guard = there.lock(lock.name()).acquire().await.unwrap();
@@ -156,13 +156,13 @@ async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(ground: Grou
         tokio::select! {
             biased;
             early = &mut wait => panic!("two at once: {early:?}"),
-            () = ground.queued(&lock, 1, 1) => {}
+            () = backend.queued(&lock, 1, 1) => {}
         }
         let next = tokio::spawn(there.lock(lock.name()).acquire());
         tokio::select! {
             biased;
             early = &mut wait => panic!("two at once: {early:?}"),
-            () = ground.queued(&lock, 2, 1) => {}
+            () = backend.queued(&lock, 2, 1) => {}
         }
         let (released, ended) = tokio::join!(guard.release(), dropped_at_poll(poll, wait));
         released.unwrap();
@@ -177,15 +177,15 @@ async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(ground: Grou
     }
 }
 
-async fn a_grant_that_nobody_reads_goes_to_the_next(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_grant_that_nobody_reads_goes_to_the_next(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a");
     let guard = there.lock("a").acquire().await.unwrap();
     let mut wait = Box::pin(lock.acquire());
     tokio::select! {
         biased;
         early = &mut wait => panic!("two at once: {early:?}"),
-        () = ground.queued(&lock, 1, 1) => {}
+        () = backend.queued(&lock, 1, 1) => {}
     }
     guard.release().await.unwrap();
     let fence = async || lock.status().await.unwrap().holder.map(|holder| holder.fence);
@@ -195,7 +195,7 @@ async fn a_grant_that_nobody_reads_goes_to_the_next(ground: Ground) {
     })
     .await;
     let next = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&lock, 1, 1).await;
+    backend.queued(&lock, 1, 1).await;
     drop(wait);
     let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
     next.release().await.unwrap();
@@ -203,8 +203,8 @@ async fn a_grant_that_nobody_reads_goes_to_the_next(ground: Ground) {
     assert_eq!(fence().await, None);
 }
 
-async fn a_release_dropped_at_any_poll_ends_released(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_release_dropped_at_any_poll_ends_released(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
         let name = format!("a{poll}");
         let guard = here.lock(&name).acquire().await.unwrap();
@@ -219,14 +219,14 @@ async fn a_release_dropped_at_any_poll_ends_released(ground: Ground) {
     }
 }
 
-async fn with_dropped_midway_drops_the_work_and_releases(ground: Ground) {
+async fn with_dropped_midway_drops_the_work_and_releases(backend: Backend) {
     struct Work<'a>(&'a std::sync::atomic::AtomicBool);
     impl Drop for Work<'_> {
         fn drop(&mut self) {
             self.0.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     }
-    let (here, there) = (ground.client().await, ground.client().await);
+    let (here, there) = (backend.client().await, backend.client().await);
     let dropped = std::sync::atomic::AtomicBool::new(false);
     let lock = here.lock("a");
     let work = lock.with(async |_| {
@@ -238,13 +238,13 @@ async fn with_dropped_midway_drops_the_work_and_releases(ground: Ground) {
     assert_free(&there, "a").await;
 }
 
-async fn a_wait_that_is_dropped_loses_its_place(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_that_is_dropped_loses_its_place(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let first = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     let second = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 2, 1).await;
+    backend.queued(&here.lock("a"), 2, 1).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     eventually("one in the queue", SOON, async || {
@@ -260,14 +260,14 @@ async fn a_wait_that_is_dropped_loses_its_place(ground: Ground) {
     drop(timeout(SOON, again).await.expect("its turn").unwrap().unwrap());
 }
 
-async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(ground: Ground) {
-    let clients = ground.clients(3).await;
+async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backend: Backend) {
+    let clients = backend.clients(3).await;
     for round in 0..60u32 {
         let guard = clients[0].lock("a").acquire().await.unwrap();
         let dropped = tokio::spawn(clients[1].lock("a").acquire());
-        ground.queued(&clients[0].lock("a"), 1, 1).await;
+        backend.queued(&clients[0].lock("a"), 1, 1).await;
         let next = tokio::spawn(clients[2].lock("a").acquire());
-        ground.queued(&clients[0].lock("a"), 2, 2).await;
+        backend.queued(&clients[0].lock("a"), 2, 2).await;
         let released = tokio::spawn(guard.release());
         for _ in 0..round * 3 {
             yield_now().await;
@@ -282,25 +282,25 @@ async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(groun
     assert_free(&clients[0], "a").await;
 }
 
-async fn a_guard_dropped_outside_a_runtime_is_released(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_guard_dropped_outside_a_runtime_is_released(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     std::thread::spawn(move || drop(guard)).join().unwrap();
     let guard = timeout(SOON, waiter).await.expect("released").unwrap().unwrap();
     guard.release().await.unwrap();
     assert_eq!(here.stats().released_by_drop, 1);
 }
 
-async fn a_wait_dropped_outside_a_runtime_leaves_nothing(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_dropped_outside_a_runtime_leaves_nothing(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a");
     let guard = lock.acquire().await.unwrap();
     let mut wait = Box::pin(there.lock("a").acquire());
     tokio::select! {
         early = &mut wait => panic!("two at once: {early:?}"),
-        () = ground.queued(&lock, 1, 1) => {}
+        () = backend.queued(&lock, 1, 1) => {}
     }
     std::thread::spawn(move || drop(wait)).join().unwrap();
     assert_queue_empties(&lock).await;
@@ -314,8 +314,8 @@ fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
     matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
 }
 
-async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(ground: Ground) {
-    let locks = ground.client().await;
+async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(backend: Backend) {
+    let locks = backend.client().await;
     let guard = locks.lock("a").acquire().await.unwrap();
     let there = locks.clone();
     let outside = std::thread::spawn(move || {
@@ -344,18 +344,18 @@ mod on_a_real_server {
 
     #[tokio::test]
     async fn dropped_waits_leave_one_subscription_and_a_closed_client_none() {
-        let ground = Ground::on_a_server().await;
-        let (here, there) = (ground.client().await, ground.client().await);
+        let backend = Backend::on_a_server().await;
+        let (here, there) = (backend.client().await, backend.client().await);
         let _guard = here.lock("a").acquire().await.unwrap();
         for round in 0..50 {
             let wait = there.lock("a").acquire();
             drop(timeout(Duration::from_millis(round % 4), wait).await);
         }
         assert_queue_empties(&here.lock("a")).await;
-        assert!(ground.subscriptions().await <= 1, "kept for the next waiter");
+        assert!(backend.subscriptions().await <= 1, "kept for the next waiter");
         there.close().await.unwrap();
         eventually("no subscription", SOON, async || {
-            ground.subscriptions().await == 0
+            backend.subscriptions().await == 0
         })
         .await;
     }
@@ -363,8 +363,8 @@ mod on_a_real_server {
     #[tokio::test]
     async fn only_so_many_subscriptions_are_kept_without_a_waiter() {
         const LOCKS: usize = 1100;
-        let ground = Ground::on_a_server().await;
-        let (here, there) = (ground.client().await, ground.client().await);
+        let backend = Backend::on_a_server().await;
+        let (here, there) = (backend.client().await, backend.client().await);
         let mut guards = Vec::new();
         let mut waits = JoinSet::new();
         for number in 0..LOCKS {
@@ -372,13 +372,13 @@ mod on_a_real_server {
             guards.push(here.lock(&name).acquire().await.unwrap());
             waits.spawn(there.lock(&name).acquire());
         }
-        let subscribed = async || ground.subscriptions().await == LOCKS;
+        let subscribed = async || backend.subscriptions().await == LOCKS;
         eventually("all wait", Duration::from_secs(20), subscribed).await;
         waits.shutdown().await;
         assert_eq!(there.stats().waiting, 0);
-        let fewer = async || ground.subscriptions().await <= 1000;
+        let fewer = async || backend.subscriptions().await <= 1000;
         eventually("fewer are kept", Duration::from_secs(20), fewer).await;
         sleep(Duration::from_millis(20)).await;
-        assert!(ground.subscriptions().await > 500, "but for a while");
+        assert!(backend.subscriptions().await > 500, "but for a while");
     }
 }

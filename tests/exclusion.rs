@@ -9,10 +9,10 @@ mod support;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LostReason, TryAcquire};
-use support::{Ground, History, Process, Resp, on_both, on_both_in_parallel};
+use support::{Backend, History, Process, Resp, on_each_backend, on_each_backend_in_parallel};
 use tokio::time::{Instant, sleep, timeout};
 
-on_both! {
+on_each_backend! {
     a_held_lock_refuses_a_try_at_once_and_tells_its_ttl,
     two_names_do_not_exclude_each_other,
     two_prefixes_do_not_exclude_each_other,
@@ -24,20 +24,20 @@ on_both! {
     an_overlong_hold_does_not_shorten_the_next_one,
 }
 
-on_both_in_parallel! {
+on_each_backend_in_parallel! {
     holds_of_many_clients_do_not_overlap,
     holds_of_many_tasks_of_one_client_do_not_overlap,
 }
 
-async fn a_held_lock_refuses_a_try_at_once_and_tells_its_ttl(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_held_lock_refuses_a_try_at_once_and_tells_its_ttl(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_secs(10);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let start = Instant::now();
     let TryAcquire::Busy(busy) = there.lock("a").try_acquire().await.unwrap() else {
         panic!("two at once");
     };
-    assert!(start.elapsed() < ground.slack());
+    assert!(start.elapsed() < backend.slack());
     assert!(busy.retry_after() <= lease, "{busy:?}");
     assert!(busy.retry_after() > lease / 2, "{busy:?}");
     let secs = busy.retry_after_secs();
@@ -48,8 +48,8 @@ async fn a_held_lock_refuses_a_try_at_once_and_tells_its_ttl(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn two_names_do_not_exclude_each_other(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn two_names_do_not_exclude_each_other(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let first = here.lock("a").acquire().await.unwrap();
     let second = there.lock("b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!((first.name(), second.name()), ("a", "b"));
@@ -57,16 +57,16 @@ async fn two_names_do_not_exclude_each_other(ground: Ground) {
     second.release().await.unwrap();
 }
 
-async fn two_prefixes_do_not_exclude_each_other(ground: Ground) {
-    let here = ground.client().await;
-    let prefix = format!("{}-other", ground.prefix());
-    let there = ground.client_with(|settings| settings.prefix(prefix)).await;
+async fn two_prefixes_do_not_exclude_each_other(backend: Backend) {
+    let here = backend.client().await;
+    let prefix = format!("{}-other", backend.prefix());
+    let there = backend.client_with(|settings| settings.prefix(prefix)).await;
     let _first = here.lock("a").acquire().await.unwrap();
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn a_hash_tag_is_a_part_of_the_name(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_hash_tag_is_a_part_of_the_name(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let _cart = here.lock("{user:7}:cart").acquire().await.unwrap();
     assert!(
         there
@@ -83,8 +83,8 @@ async fn a_hash_tag_is_a_part_of_the_name(ground: Ground) {
     }
 }
 
-async fn a_lock_is_free_after_its_release(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_lock_is_free_after_its_release(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
     let mut last = None;
     for _ in 0..3 {
@@ -99,8 +99,8 @@ async fn a_lock_is_free_after_its_release(ground: Ground) {
     }
 }
 
-async fn a_release_after_another_took_over_says_taken(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_release_after_another_took_over_says_taken(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let old = here
         .lock("a")
         .fixed_lease(Duration::from_millis(300))
@@ -127,8 +127,8 @@ async fn a_release_after_another_took_over_says_taken(ground: Ground) {
     new.release().await.unwrap();
 }
 
-async fn a_release_after_the_lease_ran_out_says_expired(ground: Ground) {
-    let here = ground.client().await;
+async fn a_release_after_the_lease_ran_out_says_expired(backend: Backend) {
+    let here = backend.client().await;
     let guard = here
         .lock("a")
         .fixed_lease(Duration::from_millis(200))
@@ -142,8 +142,8 @@ async fn a_release_after_the_lease_ran_out_says_expired(ground: Ground) {
     assert_eq!(lost.reason(), LostReason::Expired);
 }
 
-async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_holder(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_holder(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let renewing = here.lock("a").acquire().await.unwrap();
     let lock = there.lock("a");
     assert!(lock.force_release(renewing.fence()).await.unwrap());
@@ -169,8 +169,8 @@ async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_hol
     );
 }
 
-async fn an_overlong_hold_does_not_shorten_the_next_one(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn an_overlong_hold_does_not_shorten_the_next_one(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let short = Duration::from_millis(200);
     let late = here.lock("a").fixed_lease(short).acquire().await.unwrap();
     let guard = there.lock("a").acquire().await.unwrap();
@@ -181,13 +181,13 @@ async fn an_overlong_hold_does_not_shorten_the_next_one(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn holds_of_many_clients_do_not_overlap(ground: Ground) {
-    let clients = ground.clients(6).await;
+async fn holds_of_many_clients_do_not_overlap(backend: Backend) {
+    let clients = backend.clients(6).await;
     contend(clients, 30).await;
 }
 
-async fn holds_of_many_tasks_of_one_client_do_not_overlap(ground: Ground) {
-    let client = ground.client().await;
+async fn holds_of_many_tasks_of_one_client_do_not_overlap(backend: Backend) {
+    let client = backend.client().await;
     contend(vec![client; 6], 30).await;
 }
 
@@ -240,14 +240,14 @@ mod on_a_real_server {
 
     #[tokio::test]
     async fn no_update_of_many_processes_is_lost() {
-        let ground = Ground::on_a_server().await;
-        let server = ground.server().unwrap();
-        let value = format!("{}:value", ground.prefix());
+        let backend = Backend::on_a_server().await;
+        let server = backend.server().unwrap();
+        let value = format!("{}:value", backend.prefix());
         let (url, port) = (server.url(), server.port().to_string());
         let args = [
             ("url", url.as_str()),
             ("port", &port),
-            ("prefix", ground.prefix()),
+            ("prefix", backend.prefix()),
             ("value", &value),
         ];
         let mut processes: Vec<Process> = (0..PROCESSES)
@@ -291,11 +291,11 @@ mod on_a_real_server {
 
     #[tokio::test]
     async fn a_key_of_another_type_is_refused_and_left_alone() {
-        let ground = Ground::on_a_server().await;
-        let server = ground.server().unwrap();
-        let client = ground.client().await;
+        let backend = Backend::on_a_server().await;
+        let server = backend.server().unwrap();
+        let client = backend.client().await;
         for (name, kind) in [("a", ""), ("b", "queue:"), ("c", "clients:")] {
-            let foreign = format!("{}:{kind}{{{name}}}", ground.prefix());
+            let foreign = format!("{}:{kind}{{{name}}}", backend.prefix());
             server.command(&["SET", &foreign, "mine"]).await;
             let lock = client.lock(name);
             let held = if kind == "clients:" {

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fairlock::{Error, Lock, LockManager};
-use support::{Ground, History, Proxy, on_both, on_both_in_parallel};
+use support::{Backend, History, Proxy, on_each_backend, on_each_backend_in_parallel};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-on_both! {
+on_each_backend! {
     waiters_of_many_clients_are_served_in_the_order_of_the_queue,
     calls_of_one_client_are_served_in_the_order_of_their_first_polls,
     a_future_that_is_not_polled_has_no_place,
@@ -25,7 +25,7 @@ on_both! {
     leases_that_are_meant_to_run_out_change_no_order,
 }
 
-on_both_in_parallel! {
+on_each_backend_in_parallel! {
     a_try_never_overtakes_a_waiter,
     five_hundred_waiters_are_all_served,
     every_one_of_many_clients_finishes_its_rounds,
@@ -50,10 +50,10 @@ async fn join_all(mut tasks: JoinSet<()>) {
     timeout(LONG, all).await.expect("all to be served");
 }
 
-async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(ground: Ground) {
+async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(backend: Backend) {
     const WAITERS: usize = 64;
-    let holder = ground.client().await;
-    let clients = ground.clients(4).await;
+    let holder = backend.client().await;
+    let clients = backend.clients(4).await;
     let lock = holder.lock("a");
     let guard = lock.acquire().await.unwrap();
     let history = History::default();
@@ -61,9 +61,9 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(ground: Gr
     for waiter in 0..WAITERS {
         wait(&mut tasks, &clients[waiter * 7 % 4].lock("a"), &history, waiter);
         let queued = u64::try_from(waiter + 1).unwrap();
-        ground.queued(&lock, queued, 1).await;
+        backend.queued(&lock, queued, 1).await;
     }
-    ground.queued(&lock, 64, 4).await;
+    backend.queued(&lock, 64, 4).await;
     guard.release().await.unwrap();
     join_all(tasks).await;
     history.assert_order(0..WAITERS);
@@ -72,11 +72,11 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(ground: Gr
 }
 
 /// Each lets its lease run out, in one of the ways to do so. Nobody's client is taken for dead for it.
-async fn leases_that_are_meant_to_run_out_change_no_order(ground: Ground) {
+async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     const WAITERS: usize = 30;
     let lease = Duration::from_millis(150);
     // Others' questions come at once, whoever is next.
-    let clients = ground.clients(3).await;
+    let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
     let guard = lock.acquire().await.unwrap();
     let history = History::default();
@@ -101,17 +101,17 @@ async fn leases_that_are_meant_to_run_out_change_no_order(ground: Ground) {
             entry.released();
         });
         let queued = u64::try_from(waiter + 1).unwrap();
-        ground.queued(&clients[0].lock("a"), queued, 1).await;
+        backend.queued(&clients[0].lock("a"), queued, 1).await;
     }
-    ground.queued(&clients[0].lock("a"), WAITERS as u64, 3).await;
+    backend.queued(&clients[0].lock("a"), WAITERS as u64, 3).await;
     guard.release().await.unwrap();
     join_all(tasks).await;
     history.assert_order(0..WAITERS);
     history.assert_fences_increase();
 }
 
-async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(ground: Ground) {
-    let client = ground.client().await;
+async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let order = std::sync::Mutex::new(Vec::new());
     let wait = async |waiter: u32| {
@@ -120,7 +120,7 @@ async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(ground
         guard.release().await.unwrap();
     };
     let release = async {
-        ground.queued(&client.lock("a"), 4, 1).await;
+        backend.queued(&client.lock("a"), 4, 1).await;
         guard.release().await.unwrap();
     };
     // `biased`: polled from the first to the last.
@@ -129,14 +129,14 @@ async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(ground
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
 }
 
-async fn a_future_that_is_not_polled_has_no_place(ground: Ground) {
-    let client = ground.client().await;
+async fn a_future_that_is_not_polled_has_no_place(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let made_first = client.lock("a").acquire();
     let history = History::default();
     let mut tasks = JoinSet::new();
     wait(&mut tasks, &client.lock("a"), &history, 1);
-    ground.queued(&client.lock("a"), 1, 1).await;
+    backend.queued(&client.lock("a"), 1, 1).await;
     tasks.spawn({
         let history = history.clone();
         async move {
@@ -146,16 +146,16 @@ async fn a_future_that_is_not_polled_has_no_place(ground: Ground) {
             entry.released();
         }
     });
-    ground.queued(&client.lock("a"), 2, 1).await;
+    backend.queued(&client.lock("a"), 2, 1).await;
     guard.release().await.unwrap();
     join_all(tasks).await;
     history.assert_order([1, 2]);
 }
 
-async fn who_gives_up_does_not_shift_the_others(ground: Ground) {
+async fn who_gives_up_does_not_shift_the_others(backend: Backend) {
     const WAITERS: usize = 12;
-    let holder = ground.client().await;
-    let (clients, impatient) = (ground.clients(3).await, ground.client().await);
+    let holder = backend.client().await;
+    let (clients, impatient) = (backend.clients(3).await, backend.client().await);
     let lock = holder.lock("a");
     let guard = lock.acquire().await.unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -190,7 +190,7 @@ async fn who_gives_up_does_not_shift_the_others(ground: Ground) {
         client.ping().await.unwrap();
     }
     sleep(Duration::from_millis(100)).await;
-    while ground.subscriptions().await < 3 {
+    while backend.subscriptions().await < 3 {
         sleep(Duration::from_millis(2)).await;
     }
     guard.release().await.unwrap();
@@ -202,10 +202,10 @@ async fn who_gives_up_does_not_shift_the_others(ground: Ground) {
     history.assert_order(0..WAITERS);
 }
 
-async fn who_waits_longer_than_every_timer_is_still_served(ground: Ground) {
-    let here = ground.client().await;
+async fn who_waits_longer_than_every_timer_is_still_served(backend: Backend) {
+    let here = backend.client().await;
     // The shortest timers that are allowed; in memory, an hour passes.
-    let there = ground
+    let there = backend
         .client_with(|settings| {
             settings
                 .claim_window(Duration::from_millis(100))
@@ -218,11 +218,11 @@ async fn who_waits_longer_than_every_timer_is_still_served(ground: Ground) {
     let mut tasks = JoinSet::new();
     for waiter in 0..3 {
         wait(&mut tasks, &there.lock("a"), &history, waiter);
-        ground
+        backend
             .queued(&here.lock("a"), u64::try_from(waiter).unwrap() + 1, 1)
             .await;
     }
-    sleep(if ground.server().is_some() {
+    sleep(if backend.server().is_some() {
         Duration::from_millis(2500)
     } else {
         Duration::from_secs(60 * 60)
@@ -234,17 +234,17 @@ async fn who_waits_longer_than_every_timer_is_still_served(ground: Ground) {
     history.assert_order(0..3);
 }
 
-async fn a_release_and_a_new_wait_go_to_the_end_of_the_queue(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_release_and_a_new_wait_go_to_the_end_of_the_queue(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let mut guard = here.lock("a").acquire().await.unwrap();
     for _ in 0..3 {
         let waiter = tokio::spawn(there.lock("a").acquire());
-        ground.queued(&here.lock("a"), 1, 1).await;
+        backend.queued(&here.lock("a"), 1, 1).await;
         let again = here.lock("a").acquire();
         guard.release().await.unwrap();
         let again = tokio::spawn(again);
         let next = timeout(LONG, waiter).await.expect("served").unwrap().unwrap();
-        ground.queued(&here.lock("a"), 1, 1).await;
+        backend.queued(&here.lock("a"), 1, 1).await;
         assert!(!again.is_finished());
         next.release().await.unwrap();
         guard = timeout(LONG, again).await.expect("served").unwrap().unwrap();
@@ -252,10 +252,10 @@ async fn a_release_and_a_new_wait_go_to_the_end_of_the_queue(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn a_try_never_overtakes_a_waiter(ground: Ground) {
+async fn a_try_never_overtakes_a_waiter(backend: Backend) {
     const WAITERS: usize = 24;
-    let (holder, hasty) = (ground.client().await, ground.client().await);
-    let clients = ground.clients(2).await;
+    let (holder, hasty) = (backend.client().await, backend.client().await);
+    let clients = backend.clients(2).await;
     let lock = holder.lock("a");
     let guard = lock.acquire().await.unwrap();
     let served = Arc::new(AtomicUsize::new(0));
@@ -269,7 +269,7 @@ async fn a_try_never_overtakes_a_waiter(ground: Ground) {
             guard.release().await.unwrap();
         });
     }
-    ground.queued(&lock, u64::try_from(WAITERS).unwrap(), 2).await;
+    backend.queued(&lock, u64::try_from(WAITERS).unwrap(), 2).await;
     for client in [&hasty, &hasty, &holder] {
         let (lock, served) = (client.lock("a"), Arc::clone(&served));
         tasks.spawn(async move {
@@ -288,8 +288,8 @@ async fn a_try_never_overtakes_a_waiter(ground: Ground) {
     join_all(tasks).await;
 }
 
-async fn five_hundred_waiters_are_all_served(ground: Ground) {
-    let clients = ground.clients(4).await;
+async fn five_hundred_waiters_are_all_served(backend: Backend) {
+    let clients = backend.clients(4).await;
     let history = History::default();
     let mut tasks = JoinSet::new();
     for waiter in 0..500 {
@@ -300,9 +300,9 @@ async fn five_hundred_waiters_are_all_served(ground: Ground) {
     history.assert_no_overlap();
 }
 
-async fn every_one_of_many_clients_finishes_its_rounds(ground: Ground) {
+async fn every_one_of_many_clients_finishes_its_rounds(backend: Backend) {
     const ROUNDS: usize = 100;
-    let clients = ground.clients(10).await;
+    let clients = backend.clients(10).await;
     let history = History::default();
     let mut tasks = JoinSet::new();
     for (number, client) in clients.into_iter().enumerate() {
@@ -338,10 +338,10 @@ mod on_a_real_server {
     /// so are all others that missed theirs with it.
     #[tokio::test]
     async fn who_missed_a_turn_together_does_not_wait_for_a_timer() {
-        let ground = Ground::on_a_server().await;
-        let here = ground.client().await;
-        let proxy = Proxy::start(ground.server().unwrap().port());
-        let settings = LockManager::builder().prefix(ground.prefix());
+        let backend = Backend::on_a_server().await;
+        let here = backend.client().await;
+        let proxy = Proxy::start(backend.server().unwrap().port());
+        let settings = LockManager::builder().prefix(backend.prefix());
         let far = settings.connect(&proxy.url()).await.unwrap();
         let guard = here.lock("a").acquire().await.unwrap();
         proxy.delay_down(Duration::from_millis(150));
@@ -349,14 +349,14 @@ mod on_a_real_server {
         for _ in 0..8 {
             waits.spawn(far.lock("a").acquire());
         }
-        ground.queued(&here.lock("a"), 8, 0).await;
+        backend.queued(&here.lock("a"), 8, 0).await;
         // They are found unreachable, and removed.
         guard.release().await.unwrap();
         let guard = here.lock("a").acquire().await.unwrap();
         assert_eq!(here.lock("a").status().await.unwrap().waiting, 0);
         // One more is queued, and the client counts as alive again.
         waits.spawn(far.lock("a").acquire());
-        ground.queued(&here.lock("a"), 1, 1).await;
+        backend.queued(&here.lock("a"), 1, 1).await;
         guard.release().await.unwrap();
         let all = async {
             while let Some(guard) = waits.join_next().await {

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use fairlock::{Error, LeaseState, LostReason};
 use futures_util::FutureExt;
-use support::{Ground, Server, eventually, on_both, on_both_in_parallel};
+use support::{Backend, Server, eventually, on_each_backend, on_each_backend_in_parallel};
 use tokio::time::{Instant, sleep, timeout};
 
-on_both! {
+on_each_backend! {
     a_forgotten_guard_keeps_the_lock_for_one_lease,
     a_live_guard_is_renewed_for_as_long_as_it_lives,
     a_fixed_lease_is_never_extended,
@@ -28,7 +28,7 @@ on_both! {
     a_loss_is_told_at_the_next_renewal,
 }
 
-on_both_in_parallel! {
+on_each_backend_in_parallel! {
     a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone,
 }
 
@@ -36,8 +36,8 @@ const LONG: Duration = Duration::from_secs(30);
 /// The server counts whole milliseconds, so a lease can be shorter by as much.
 const MS: Duration = Duration::from_millis(1);
 
-async fn a_forgotten_guard_keeps_the_lock_for_one_lease(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_forgotten_guard_keeps_the_lock_for_one_lease(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(600);
     let start = Instant::now();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
@@ -53,14 +53,14 @@ async fn a_forgotten_guard_keeps_the_lock_for_one_lease(ground: Ground) {
         .unwrap();
     let took = start.elapsed();
     assert!(took + MS >= lease, "{took:?}");
-    assert!(took < lease * 2 + ground.slack(), "{took:?}");
+    assert!(took < lease * 2 + backend.slack(), "{took:?}");
     guard.release().await.unwrap();
     assert_eq!(here.stats().held, 0);
 }
 
-async fn a_live_guard_is_renewed_for_as_long_as_it_lives(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
-    let lease = ground.short_lease();
+async fn a_live_guard_is_renewed_for_as_long_as_it_lives(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lease = backend.short_lease();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
     sleep(lease * 3).await;
@@ -78,14 +78,14 @@ async fn a_live_guard_is_renewed_for_as_long_as_it_lives(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn a_fixed_lease_is_never_extended(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_fixed_lease_is_never_extended(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(500);
     let start = Instant::now();
     let guard = here.lock("a").fixed_lease(lease).acquire().await.unwrap();
     let lost = guard.lost().await;
     let took = start.elapsed();
-    assert!(took <= lease + ground.slack() && took > lease / 2, "{took:?}");
+    assert!(took <= lease + backend.slack() && took > lease / 2, "{took:?}");
     assert_eq!(lost.reason(), LostReason::Expired);
     assert_eq!(guard.lease().state(), LeaseState::Lost);
     assert_eq!(guard.lease().remaining(), Duration::ZERO);
@@ -98,20 +98,20 @@ async fn a_fixed_lease_is_never_extended(ground: Ground) {
     assert!(start.elapsed() + MS >= lease);
 }
 
-async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(ground: Ground) {
+async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backend) {
     let claim_window = Duration::from_millis(500);
     let lease = Duration::from_millis(1500);
-    let here = ground.client().await;
-    let there = ground
+    let here = backend.client().await;
+    let there = backend
         .client_with(|settings| settings.claim_window(claim_window))
         .await;
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").fixed_lease(lease).acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     let start = Instant::now();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    if ground.server().is_none() {
+    if backend.server().is_none() {
         // On a slow machine the push may be read too late, and the grant asked for anew.
         assert_eq!(there.stats().handed_over, 1);
     }
@@ -119,25 +119,25 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(ground: Ground)
     let took = start.elapsed();
     assert_eq!(lost.reason(), LostReason::Expired);
     assert!(took > lease / 2, "claimed: {took:?}");
-    assert!(took <= lease + ground.slack(), "{took:?}");
+    assert!(took <= lease + backend.slack(), "{took:?}");
     drop(
         timeout(LONG, here.lock("a").acquire())
             .await
             .expect("free")
             .unwrap(),
     );
-    assert!(start.elapsed() < lease + ground.slack());
+    assert!(start.elapsed() < lease + backend.slack());
 }
 
-async fn a_pushed_grant_is_claimed_at_the_full_lease(ground: Ground) {
-    let here = ground.client().await;
-    let there = ground
+async fn a_pushed_grant_is_claimed_at_the_full_lease(backend: Backend) {
+    let here = backend.client().await;
+    let there = backend
         .client_with(|settings| settings.claim_window(Duration::from_millis(500)))
         .await;
     let lease = Duration::from_secs(20);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").lease(lease).acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
     sleep(Duration::from_millis(600)).await;
@@ -147,15 +147,15 @@ async fn a_pushed_grant_is_claimed_at_the_full_lease(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn max_hold_ends_a_hold(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn max_hold_ends_a_hold(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(600), Duration::from_millis(1500));
     let start = Instant::now();
     let lock = here.lock("a").lease(lease).max_hold(max_hold);
     let guard = lock.acquire().await.unwrap();
     let lost = guard.lost().await;
     let took = start.elapsed();
-    assert!(took > lease && took <= max_hold + ground.slack(), "{took:?}");
+    assert!(took > lease && took <= max_hold + backend.slack(), "{took:?}");
     assert_eq!(lost.reason(), LostReason::MaxHold);
     let Err(lost) = guard.check() else {
         panic!("held for longer than max_hold");
@@ -167,24 +167,24 @@ async fn max_hold_ends_a_hold(ground: Ground) {
             .expect("free")
             .unwrap(),
     );
-    assert!(start.elapsed() <= max_hold + ground.slack());
+    assert!(start.elapsed() <= max_hold + backend.slack());
     // None: no bound.
     let unbounded = lock.max_hold(None).acquire().await.unwrap();
     unbounded.release().await.unwrap();
 }
 
-async fn a_max_hold_shorter_than_the_lease_counts(ground: Ground) {
-    let client = ground.client().await;
+async fn a_max_hold_shorter_than_the_lease_counts(backend: Backend) {
+    let client = backend.client().await;
     let max_hold = Duration::from_millis(400);
     let guard = client.lock("a").max_hold(max_hold).acquire().await.unwrap();
     let holder = client.lock("a").status().await.unwrap().holder.unwrap();
     assert!(holder.ttl <= max_hold, "{holder:?}");
-    let lost = timeout(max_hold + ground.slack(), guard.lost()).await.unwrap();
+    let lost = timeout(max_hold + backend.slack(), guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::MaxHold);
 }
 
-async fn a_leaked_guard_is_freed_by_its_max_hold(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_leaked_guard_is_freed_by_its_max_hold(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(500), Duration::from_millis(1200));
     let start = Instant::now();
     let lock = here.lock("a").lease(lease).max_hold(max_hold);
@@ -197,11 +197,11 @@ async fn a_leaked_guard_is_freed_by_its_max_hold(ground: Ground) {
     );
     let took = start.elapsed();
     assert!(took > lease, "renewed until then: {took:?}");
-    assert!(took < max_hold + ground.slack(), "{took:?}");
+    assert!(took < max_hold + backend.slack(), "{took:?}");
 }
 
-async fn a_renewal_by_hand_proves_and_prolongs_the_hold(ground: Ground) {
-    let client = ground.client().await;
+async fn a_renewal_by_hand_proves_and_prolongs_the_hold(backend: Backend) {
+    let client = backend.client().await;
     let lease = Duration::from_secs(9);
     let guard = client.lock("a").lease(lease).acquire().await.unwrap();
     sleep(Duration::from_millis(400)).await;
@@ -213,8 +213,8 @@ async fn a_renewal_by_hand_proves_and_prolongs_the_hold(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn lost_resolves_with_the_end_of_the_lease_and_not_before(ground: Ground) {
-    let client = ground.client().await;
+async fn lost_resolves_with_the_end_of_the_lease_and_not_before(backend: Backend) {
+    let client = backend.client().await;
     let lease = Duration::from_millis(400);
     let guard = client.lock("a").fixed_lease(lease).acquire().await.unwrap();
     let watcher = tokio::spawn(guard.lost());
@@ -229,59 +229,59 @@ async fn lost_resolves_with_the_end_of_the_lease_and_not_before(ground: Ground) 
     assert_eq!(again, lost);
 }
 
-async fn lost_resolves_with_the_release(ground: Ground) {
-    let client = ground.client().await;
+async fn lost_resolves_with_the_release(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let watcher = tokio::spawn(guard.lost());
     guard.release().await.unwrap();
-    let lost = timeout(ground.slack(), watcher).await.expect("told").unwrap();
+    let lost = timeout(backend.slack(), watcher).await.expect("told").unwrap();
     assert_eq!(lost.reason(), LostReason::Released);
 
     let guard = client.lock("a").acquire().await.unwrap();
     let watchers = [guard.lost(), guard.lost()];
     drop(guard);
     for watcher in watchers {
-        let lost = timeout(ground.slack(), watcher).await.expect("told");
+        let lost = timeout(backend.slack(), watcher).await.expect("told");
         assert_eq!(lost.reason(), LostReason::Released);
     }
 }
 
-async fn a_loss_is_told_at_the_next_renewal(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_loss_is_told_at_the_next_renewal(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(1500);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let start = Instant::now();
     assert!(there.lock("a").force_release(guard.fence()).await.unwrap());
-    let lost = timeout(lease + ground.slack(), guard.lost()).await.unwrap();
+    let lost = timeout(lease + backend.slack(), guard.lost()).await.unwrap();
     let took = start.elapsed();
     assert_eq!(lost.reason(), LostReason::Taken);
-    assert!(took < lease / 3 + ground.slack(), "{took:?}");
+    assert!(took < lease / 3 + backend.slack(), "{took:?}");
     let counted = async || (here.stats().lost, here.stats().held) == (1, 0);
-    eventually("counted", ground.slack(), counted).await;
+    eventually("counted", backend.slack(), counted).await;
 }
 
-async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(ground: Ground) {
-    let there = ground.client().await;
-    let lease = ground.short_lease();
+async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backend: Backend) {
+    let there = backend.client().await;
+    let lease = backend.short_lease();
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let made = runtime.block_on(async {
-            let here = ground.client().await;
+            let here = backend.client().await;
             let guard = here.lock("a").lease(lease).acquire().await.unwrap();
             (here, guard)
         });
         runtime.shutdown_background();
         let _ = sender.send(made);
-        ground
+        backend
     });
     let (here, guard) = receiver.await.unwrap();
-    let ground = tokio::task::spawn_blocking(|| thread.join().unwrap())
+    let backend = tokio::task::spawn_blocking(|| thread.join().unwrap())
         .await
         .unwrap();
     let start = Instant::now();
     // Its threads drop the tasks when they come to it.
-    eventually("closed", ground.slack(), async || here.is_closed()).await;
+    eventually("closed", backend.slack(), async || here.is_closed()).await;
     for ended in [
         here.lock("b").acquire().await.map(drop),
         here.lock("b").try_acquire().await.map(drop),
@@ -297,7 +297,7 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(ground
             .unwrap(),
     );
     let took = start.elapsed();
-    assert!(took < lease + ground.slack(), "{took:?}");
+    assert!(took < lease + backend.slack(), "{took:?}");
     assert!(guard.is_lost());
     let released = guard.release().await;
     assert!(
@@ -311,15 +311,15 @@ mod on_a_real_server {
 
     #[tokio::test]
     async fn nothing_touches_a_lock_after_its_release() {
-        let ground = Ground::on_a_server().await;
-        let server = ground.server().unwrap();
-        let client = ground.client().await;
+        let backend = Backend::on_a_server().await;
+        let server = backend.server().unwrap();
+        let client = backend.client().await;
         let lease = Duration::from_millis(400);
         let guard = client.lock("a").lease(lease).acquire().await.unwrap();
         // It has been renewed, so there is a renewal to be stopped.
         sleep(lease).await;
         guard.release().await.unwrap();
-        let key = format!("{}:{{a}}", ground.prefix());
+        let key = format!("{}:{{a}}", backend.prefix());
         let content = server.command(&["HGETALL", &key]).await;
         let mut ttl = server.command(&["PTTL", &key]).await.int();
         let start = Instant::now();

@@ -35,7 +35,7 @@ fn source(test: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{test}: no such file"))
 }
 
-/// The names in a macro call such as `on_both! { … }`, which makes a test of each.
+/// The names in a macro call such as `on_each_backend! { … }`, which makes a test of each.
 fn listed(source: &str, call: &str) -> Vec<String> {
     let block = source.split(&format!("\n{call} {{")).nth(1).unwrap_or_default();
     let names = block.split('}').next().unwrap_or_default();
@@ -56,8 +56,8 @@ fn every_promise_and_every_race_has_tests_that_exist() {
         assert!(is_there, "{test}: no such function in {}", path.display());
         // Of a function that is no test itself, the module is made by a macro.
         let made_by = match (in_parallel, rest.ends_with("::on_a_server")) {
-            (Some(_), _) => "on_both_in_parallel!",
-            (None, true) => "on_both!",
+            (Some(_), _) => "on_each_backend_in_parallel!",
+            (None, true) => "on_each_backend!",
             (None, false) => continue,
         };
         let is_listed = listed(&source, made_by).iter().any(|name| name == function);

@@ -9,10 +9,10 @@ mod support;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LostReason, Owner};
-use support::{Ground, Process, Proxy, on_both};
+use support::{Backend, Process, Proxy, on_each_backend};
 use tokio::time::{Instant, sleep, timeout};
 
-on_both! {
+on_each_backend! {
     an_owner_holds_again_under_the_same_fence,
     without_an_owner_a_lock_is_not_reentrant,
     a_named_owner_is_the_same_for_every_client,
@@ -30,8 +30,8 @@ on_both! {
 const SOON: Duration = Duration::from_millis(1500);
 const LONG: Duration = Duration::from_secs(30);
 
-async fn an_owner_holds_again_under_the_same_fence(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let owner = Owner::new();
     let lock = here.lock("a").owner(&owner);
     let outer = lock.acquire().await.unwrap();
@@ -59,9 +59,9 @@ async fn an_owner_holds_again_under_the_same_fence(ground: Ground) {
     assert!(next.fence() > fence);
 }
 
-async fn an_owner_that_holds_as_often_as_it_may_is_told_so(ground: Ground) {
+async fn an_owner_that_holds_as_often_as_it_may_is_told_so(backend: Backend) {
     const MOST: u64 = 256;
-    let (here, there) = (ground.client().await, ground.client().await);
+    let (here, there) = (backend.client().await, backend.client().await);
     let owner = Owner::new();
     let lock = here.lock("a").owner(&owner);
     let mut guards = Vec::new();
@@ -83,8 +83,8 @@ async fn an_owner_that_holds_as_often_as_it_may_is_told_so(ground: Ground) {
     next.release().await.unwrap();
 }
 
-async fn without_an_owner_a_lock_is_not_reentrant(ground: Ground) {
-    let client = ground.client().await;
+async fn without_an_owner_a_lock_is_not_reentrant(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
     let ended = client.lock("a").acquire_timeout(Duration::from_millis(50)).await;
@@ -98,8 +98,8 @@ async fn without_an_owner_a_lock_is_not_reentrant(ground: Ground) {
     assert!(second.owner() != &owner && second.fence() > fence);
 }
 
-async fn a_named_owner_is_the_same_for_every_client(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_named_owner_is_the_same_for_every_client(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let (one, same) = (Owner::named("job-42"), Owner::named(String::from("job-42")));
     assert_eq!(one, same);
     assert_eq!((one.as_str(), one.to_string()), (same.as_str(), same.to_string()));
@@ -118,12 +118,12 @@ async fn a_named_owner_is_the_same_for_every_client(ground: Ground) {
     assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn another_owner_waits_for_the_last_release(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn another_owner_waits_for_the_last_release(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     let waiter = tokio::spawn(there.lock("a").owner(&Owner::named("two")).acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     first.release().await.unwrap();
     sleep(Duration::from_millis(50)).await;
     assert!(!waiter.is_finished());
@@ -132,12 +132,12 @@ async fn another_owner_waits_for_the_last_release(ground: Ground) {
     assert_eq!(guard.owner(), &Owner::named("two"));
 }
 
-async fn the_holder_does_not_wait_behind_others(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn the_holder_does_not_wait_behind_others(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let outer = lock.acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     // It would wait for itself otherwise.
     let inner = timeout(SOON, lock.acquire()).await.expect("no wait").unwrap();
     assert_eq!(inner.fence(), outer.fence());
@@ -147,8 +147,8 @@ async fn the_holder_does_not_wait_behind_others(ground: Ground) {
     drop(timeout(SOON, waiter).await.expect("served").unwrap().unwrap());
 }
 
-async fn a_short_hold_ends_alone_and_the_long_one_stays(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let long = lock.acquire().await.unwrap();
     let short = lock.clone().fixed_lease(Duration::from_millis(300));
@@ -170,8 +170,8 @@ async fn a_short_hold_ends_alone_and_the_long_one_stays(ground: Ground) {
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn the_longest_hold_may_end_first(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn the_longest_hold_may_end_first(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let long = lock.acquire().await.unwrap();
     let lease = Duration::from_millis(400);
@@ -187,15 +187,15 @@ async fn the_longest_hold_may_end_first(ground: Ground) {
             .expect("free")
             .unwrap(),
     );
-    assert!(start.elapsed() < lease + ground.slack());
+    assert!(start.elapsed() < lease + backend.slack());
 }
 
-async fn an_owner_that_waits_twice_is_let_in_twice(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn an_owner_that_waits_twice_is_let_in_twice(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let lock = there.lock("a").owner(&Owner::named("one"));
     let waiters = [tokio::spawn(lock.acquire()), tokio::spawn(lock.acquire())];
-    ground.queued(&here.lock("a"), 2, 1).await;
+    backend.queued(&here.lock("a"), 2, 1).await;
     guard.release().await.unwrap();
     let [first, second] = waiters;
     let first = timeout(SOON, first).await.expect("served").unwrap().unwrap();
@@ -211,8 +211,8 @@ async fn an_owner_that_waits_twice_is_let_in_twice(ground: Ground) {
     assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn a_forced_release_ends_all_holds_of_the_owner(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     assert!(there.lock("a").force_release(first.fence()).await.unwrap());
@@ -227,14 +227,14 @@ async fn a_forced_release_ends_all_holds_of_the_owner(ground: Ground) {
     next.release().await.unwrap();
 }
 
-async fn a_dropped_guard_gives_back_one_hold(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_dropped_guard_gives_back_one_hold(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let outer = lock.acquire().await.unwrap();
     drop(lock.acquire().await.unwrap());
     // Whatever is sent after it comes after it.
     here.ping().await.unwrap();
-    support::eventually("one hold", ground.slack(), async || {
+    support::eventually("one hold", backend.slack(), async || {
         there.lock("a").status().await.unwrap().holder.unwrap().holds == 1
     })
     .await;
@@ -243,12 +243,12 @@ async fn a_dropped_guard_gives_back_one_hold(ground: Ground) {
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn a_grant_to_a_named_owner_is_its_own(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_grant_to_a_named_owner_is_its_own(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let lock = there.lock("a").owner(&Owner::named("one"));
     let waiter = tokio::spawn(lock.acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     guard.release().await.unwrap();
     let pushed = timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
     assert_eq!(pushed.owner(), &Owner::named("one"));
@@ -267,13 +267,13 @@ mod on_a_real_server {
 
     #[tokio::test]
     async fn a_named_owner_is_the_same_in_every_process() {
-        let ground = Ground::on_a_server().await;
-        let url = ground.server().unwrap().url();
-        let args = [("url", url.as_str()), ("prefix", ground.prefix())];
+        let backend = Backend::on_a_server().await;
+        let url = backend.server().unwrap().url();
+        let args = [("url", url.as_str()), ("prefix", backend.prefix())];
         let mut process = Process::spawn("on_a_real_server::holder", &args);
         let fence: u64 = process.line().await.parse().unwrap();
 
-        let client = ground.client().await;
+        let client = backend.client().await;
         assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
         let owner = Owner::named("one for all");
         let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
@@ -290,9 +290,9 @@ mod on_a_real_server {
     /// A grant that is read when too little is left of it is withdrawn, and the next one has the same fence.
     #[tokio::test]
     async fn a_hold_that_came_too_late_is_had_anew() {
-        let ground = Ground::on_a_server().await;
-        let proxy = Proxy::start(ground.server().unwrap().port());
-        let builder = LockManager::builder().prefix(ground.prefix());
+        let backend = Backend::on_a_server().await;
+        let proxy = Proxy::start(backend.server().unwrap().port());
+        let builder = LockManager::builder().prefix(backend.prefix());
         let locks = builder.connect(&proxy.url()).await.unwrap();
         let lock = locks.lock("a").owner(&Owner::named("one"));
         let outer = lock.acquire().await.unwrap();

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
 use futures_util::FutureExt;
-use support::{Ground, on_both};
+use support::{Backend, on_each_backend};
 
-on_both! {
+on_each_backend! {
     a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
     a_bad_name_is_refused_before_anything_is_sent,
     a_good_name_is_allowed,
@@ -96,8 +96,8 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
     }
 }
 
-async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(ground: Ground) {
-    let client = ground.client().await;
+async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Backend) {
+    let client = backend.client().await;
     let lock = || client.lock("a");
     let cases: Vec<(Lock, &str, &str)> = vec![
         (lock().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
@@ -115,8 +115,8 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(ground: Groun
     }
 }
 
-async fn a_bad_name_is_refused_before_anything_is_sent(ground: Ground) {
-    let client = ground.client().await;
+async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
+    let client = backend.client().await;
     let long = "a".repeat(513);
     let wide = "ä".repeat(257);
     let names = [
@@ -163,8 +163,8 @@ fn at_once(lock: &Lock) -> Vec<String> {
         .collect()
 }
 
-async fn a_good_name_is_allowed(ground: Ground) {
-    let client = ground.client().await;
+async fn a_good_name_is_allowed(backend: Backend) {
+    let client = backend.client().await;
     let longest = "a".repeat(512);
     for name in [
         "a",
@@ -183,8 +183,8 @@ async fn a_good_name_is_allowed(ground: Ground) {
     }
 }
 
-async fn the_limits_themselves_are_allowed(ground: Ground) {
-    let least = ground
+async fn the_limits_themselves_are_allowed(backend: Backend) {
+    let least = backend
         .client_with(|settings| {
             settings
                 .lease(100 * MS)
@@ -196,7 +196,7 @@ async fn the_limits_themselves_are_allowed(ground: Ground) {
         })
         .await;
     drop(least.lock("a").acquire().await.unwrap());
-    let most = ground
+    let most = backend
         .client_with(|settings| {
             settings
                 .lease(DAY)

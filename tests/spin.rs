@@ -11,10 +11,10 @@ use std::time::Duration;
 use fairlock::spin::SpinLock;
 use fairlock::{Error, Owner};
 use futures_util::FutureExt;
-use support::{Ground, History, on_both, on_both_in_parallel};
+use support::{Backend, History, on_each_backend, on_each_backend_in_parallel};
 use tokio::time::{Instant, timeout};
 
-on_both! {
+on_each_backend! {
     a_spin_lock_is_held_until_it_is_unlocked,
     a_spin_lock_is_reentrant_for_its_owner,
     a_spin_lock_is_free_after_its_lease,
@@ -22,14 +22,14 @@ on_both! {
     a_bad_call_of_a_spin_lock_is_refused_before_anything_is_sent,
 }
 
-on_both_in_parallel! {
+on_each_backend_in_parallel! {
     holds_of_spin_locks_do_not_overlap,
 }
 
 const LEASE: Duration = Duration::from_secs(10);
 
-async fn a_spin_lock_is_held_until_it_is_unlocked(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_spin_lock_is_held_until_it_is_unlocked(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let (mine, yours) = (SpinLock::new(&here, "a"), SpinLock::new(&there, "a"));
     assert_eq!(mine.name(), "a");
     assert!(mine.try_lock(Duration::ZERO, LEASE).await.unwrap());
@@ -37,7 +37,7 @@ async fn a_spin_lock_is_held_until_it_is_unlocked(ground: Ground) {
     let (start, wait) = (Instant::now(), Duration::from_millis(100));
     assert!(!yours.try_lock(wait, LEASE).await.unwrap());
     let took = start.elapsed();
-    assert!(took >= wait && took < wait + ground.slack(), "{took:?}");
+    assert!(took >= wait && took < wait + backend.slack(), "{took:?}");
     assert!(matches!(yours.unlock().await, Err(Error::Lost(_))));
     assert!(!yours.try_lock(Duration::ZERO, LEASE).await.unwrap());
     mine.unlock().await.unwrap();
@@ -49,8 +49,8 @@ async fn a_spin_lock_is_held_until_it_is_unlocked(ground: Ground) {
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
 }
 
-async fn a_spin_lock_is_reentrant_for_its_owner(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_spin_lock_is_reentrant_for_its_owner(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let mine = SpinLock::new(&here, "a");
     let same = SpinLock::new(&there, "a").owner(&Owner::named("one"));
     let mine = mine.owner(&Owner::named("one"));
@@ -65,8 +65,8 @@ async fn a_spin_lock_is_reentrant_for_its_owner(ground: Ground) {
     assert!(other.try_lock(Duration::ZERO, LEASE).await.unwrap());
 }
 
-async fn a_spin_lock_is_free_after_its_lease(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_spin_lock_is_free_after_its_lease(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(300);
     let mine = SpinLock::new(&here, "a");
     let start = Instant::now();
@@ -74,13 +74,13 @@ async fn a_spin_lock_is_free_after_its_lease(ground: Ground) {
     let yours = SpinLock::new(&there, "a");
     assert!(yours.try_lock(Duration::from_secs(20), LEASE).await.unwrap());
     let took = start.elapsed();
-    assert!(took > lease / 2 && took < lease + ground.slack(), "{took:?}");
+    assert!(took > lease / 2 && took < lease + backend.slack(), "{took:?}");
     assert!(matches!(mine.unlock().await, Err(Error::Lost(_))));
     yours.unlock().await.unwrap();
 }
 
-async fn a_spin_lock_and_a_fair_one_of_the_same_name_are_two(ground: Ground) {
-    let client = ground.client().await;
+async fn a_spin_lock_and_a_fair_one_of_the_same_name_are_two(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let spin = SpinLock::new(&client, "a");
     assert!(spin.try_lock(Duration::ZERO, LEASE).await.unwrap());
@@ -88,8 +88,8 @@ async fn a_spin_lock_and_a_fair_one_of_the_same_name_are_two(ground: Ground) {
     spin.unlock().await.unwrap();
 }
 
-async fn a_bad_call_of_a_spin_lock_is_refused_before_anything_is_sent(ground: Ground) {
-    let client = ground.client().await;
+async fn a_bad_call_of_a_spin_lock_is_refused_before_anything_is_sent(backend: Backend) {
+    let client = backend.client().await;
     let lock = SpinLock::new(&client, "a");
     for lease in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
         let refused = lock.try_lock(Duration::ZERO, lease).now_or_never();
@@ -103,10 +103,10 @@ async fn a_bad_call_of_a_spin_lock_is_refused_before_anything_is_sent(ground: Gr
     assert!(matches!(refused, Some(Err(Error::Invalid(_)))), "{refused:?}");
 }
 
-async fn holds_of_spin_locks_do_not_overlap(ground: Ground) {
+async fn holds_of_spin_locks_do_not_overlap(backend: Backend) {
     let history = History::default();
     let mut tasks = tokio::task::JoinSet::new();
-    for (number, client) in ground.clients(4).await.into_iter().enumerate() {
+    for (number, client) in backend.clients(4).await.into_iter().enumerate() {
         let history = history.clone();
         tasks.spawn(async move {
             let lock = SpinLock::new(&client, "a");

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use fairlock::{Error, LockGuard, LockManager, LostReason, Result};
 use futures_util::FutureExt;
-use support::{Ground, eventually, on_both};
+use support::{Backend, eventually, on_each_backend};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-on_both! {
+on_each_backend! {
     a_release_wakes_the_waiter,
     a_dropped_guard_wakes_the_waiter,
     a_wait_of_a_client_behind_itself_ends_with_the_release,
@@ -44,11 +44,11 @@ async fn woken(waiter: JoinHandle<Result<LockGuard>>) -> LockGuard {
     timeout(SOON, waiter).await.expect("woken").unwrap().unwrap()
 }
 
-async fn a_release_wakes_the_waiter(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_release_wakes_the_waiter(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     assert!(!waiter.is_finished());
     let fence = guard.fence();
     guard.release().await.unwrap();
@@ -57,26 +57,26 @@ async fn a_release_wakes_the_waiter(ground: Ground) {
     next.release().await.unwrap();
 }
 
-async fn a_dropped_guard_wakes_the_waiter(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_dropped_guard_wakes_the_waiter(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     drop(guard);
     drop(woken(waiter).await);
 }
 
-async fn a_wait_of_a_client_behind_itself_ends_with_the_release(ground: Ground) {
-    let client = ground.client().await;
+async fn a_wait_of_a_client_behind_itself_ends_with_the_release(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(client.lock("a").acquire());
-    ground.queued(&client.lock("a"), 1, 1).await;
+    backend.queued(&client.lock("a"), 1, 1).await;
     guard.release().await.unwrap();
     drop(woken(waiter).await);
 }
 
-async fn a_lease_that_runs_out_lets_the_waiter_in(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_lease_that_runs_out_lets_the_waiter_in(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(400);
     // Before the lease begins: how long its answer takes is no matter then.
     let start = Instant::now();
@@ -88,18 +88,18 @@ async fn a_lease_that_runs_out_lets_the_waiter_in(ground: Ground) {
         .unwrap();
     let waited = start.elapsed();
     assert!(waited >= lease - Duration::from_millis(5), "{waited:?}");
-    assert!(waited < lease + ground.slack(), "{waited:?}");
+    assert!(waited < lease + backend.slack(), "{waited:?}");
     next.release().await.unwrap();
 }
 
-async fn a_bounded_wait_ends_in_time_and_leaves_nothing(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_bounded_wait_ends_in_time_and_leaves_nothing(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let _guard = here.lock("a").acquire().await.unwrap();
     let bound = Duration::from_millis(300);
     let start = Instant::now();
     let ended = there.lock("a").acquire_timeout(bound).await;
     let took = start.elapsed();
-    assert!(took >= bound && took < bound + ground.slack(), "{took:?}");
+    assert!(took >= bound && took < bound + backend.slack(), "{took:?}");
     let Err(error @ Error::Timeout { waited, retry_after }) = ended else {
         panic!("{ended:?}");
     };
@@ -119,8 +119,8 @@ async fn a_bounded_wait_ends_in_time_and_leaves_nothing(ground: Ground) {
     assert_eq!(there.stats().waiting, 0);
 }
 
-async fn a_wait_of_zero_is_one_attempt(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_wait_of_zero_is_one_attempt(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = there.lock("a").acquire_timeout(Duration::ZERO).await.unwrap();
     let start = Instant::now();
     let ended = here.lock("a").acquire_timeout(Duration::ZERO).await;
@@ -130,48 +130,48 @@ async fn a_wait_of_zero_is_one_attempt(ground: Ground) {
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     let ended = here.lock("a").with_timeout(Duration::ZERO, async |_| ()).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
-    assert!(start.elapsed() < ground.slack());
+    assert!(start.elapsed() < backend.slack());
     guard.release().await.unwrap();
     let past = Instant::now() - Duration::from_millis(1);
     drop(here.lock("a").acquire_deadline(past).await.unwrap());
 }
 
-async fn a_deadline_is_kept_by_either_instant(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_deadline_is_kept_by_either_instant(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let _guard = here.lock("a").acquire().await.unwrap();
     let bound = Duration::from_millis(150);
     let start = Instant::now();
     let ended = there.lock("a").acquire_deadline(start + bound).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     let took = start.elapsed();
-    assert!(took >= bound && took < bound + ground.slack(), "{took:?}");
+    assert!(took >= bound && took < bound + backend.slack(), "{took:?}");
 
     let start = Instant::now();
     let deadline: std::time::Instant = (start + bound).into_std();
     let ended = there.lock("a").acquire_deadline(deadline).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     let took = start.elapsed();
-    assert!(took >= bound && took < bound + ground.slack(), "{took:?}");
+    assert!(took >= bound && took < bound + backend.slack(), "{took:?}");
 }
 
-async fn a_very_long_bound_is_none(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_very_long_bound_is_none(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire_timeout(Duration::MAX));
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     guard.release().await.unwrap();
     drop(woken(waiter).await);
 }
 
-async fn a_try_never_waits(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn a_try_never_waits(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     for client in [&here, &there] {
         let start = Instant::now();
         let tried = client.lock("a").try_acquire().await.unwrap();
-        assert!(start.elapsed() < ground.slack());
+        assert!(start.elapsed() < backend.slack());
         let fairlock::TryAcquire::Busy(busy) = tried else {
             panic!("two at once");
         };
@@ -186,14 +186,14 @@ async fn a_try_never_waits(ground: Ground) {
     drop(woken(waiter).await);
 }
 
-async fn a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody(ground: Ground) {
-    let clients = ground.clients(3).await;
+async fn a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody(backend: Backend) {
+    let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
     let guard = lock.acquire().await.unwrap();
     let first = tokio::spawn(clients[1].lock("a").acquire());
-    ground.queued(&lock, 1, 1).await;
+    backend.queued(&lock, 1, 1).await;
     let second = tokio::spawn(clients[2].lock("a").acquire());
-    ground.queued(&lock, 2, 2).await;
+    backend.queued(&lock, 2, 2).await;
 
     let seen = lock.status().await.unwrap().holder.unwrap().fence;
     assert_eq!(seen, guard.fence());
@@ -213,14 +213,14 @@ async fn a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody(grou
     drop(woken(second).await);
 }
 
-async fn a_full_client_refuses_at_once(ground: Ground) {
-    let here = ground.client().await;
-    let there = ground.client_with(|settings| settings.max_waiters(2)).await;
+async fn a_full_client_refuses_at_once(backend: Backend) {
+    let here = backend.client().await;
+    let there = backend.client_with(|settings| settings.max_waiters(2)).await;
     let guard = here.lock("a").acquire().await.unwrap();
     let mut waiters = Vec::new();
     for place in 1..=2 {
         waiters.push(tokio::spawn(there.lock("a").acquire()));
-        ground.queued(&here.lock("a"), place, 1).await;
+        backend.queued(&here.lock("a"), place, 1).await;
     }
     // Answered at its first poll: nothing was sent. The bound is over all locks.
     for name in ["a", "b"] {
@@ -244,24 +244,24 @@ async fn a_full_client_refuses_at_once(ground: Ground) {
     }
     there.lock("a").acquire().await.unwrap().release().await.unwrap();
     // None: no bound.
-    let unbounded = ground.client_with(|settings| settings.max_waiters(None)).await;
+    let unbounded = backend.client_with(|settings| settings.max_waiters(None)).await;
     drop(unbounded.lock("a").acquire().await.unwrap());
 }
 
-async fn closing_ends_waits_and_calls(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn closing_ends_waits_and_calls(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiters = [
         tokio::spawn(there.lock("a").acquire()),
         tokio::spawn(there.lock("a").acquire_timeout(LONG)),
     ];
-    ground.queued(&here.lock("a"), 2, 1).await;
+    backend.queued(&here.lock("a"), 2, 1).await;
     assert!(!there.is_closed());
     // What is still under way to the server must be over first, which can take 2 s (`not_after`).
     sleep(Duration::from_millis(100)).await;
     let start = Instant::now();
     there.close().await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(2) + ground.slack());
+    assert!(start.elapsed() < Duration::from_secs(2) + backend.slack());
     assert!(there.is_closed() && there.clone().is_closed());
     for waiter in waiters {
         let ended = timeout(SOON, waiter).await.expect("told").unwrap();
@@ -290,9 +290,9 @@ async fn closing_ends_waits_and_calls(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn closing_leaves_live_guards_renewed_and_releasable(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
-    let lease = ground.short_lease();
+async fn closing_leaves_live_guards_renewed_and_releasable(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lease = backend.short_lease();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let other = here.lock("b").acquire().await.unwrap();
     let Err(unreleased) = here.close().await else {
@@ -317,8 +317,8 @@ async fn closing_leaves_live_guards_renewed_and_releasable(ground: Ground) {
     here.close().await.unwrap();
 }
 
-async fn closing_sends_what_dropped_guards_left(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn closing_sends_what_dropped_guards_left(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     for name in ["a", "b", "c"] {
         drop(here.lock(name).acquire().await.unwrap());
     }
@@ -328,8 +328,8 @@ async fn closing_sends_what_dropped_guards_left(ground: Ground) {
     }
 }
 
-async fn the_last_clone_closes_the_manager(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn the_last_clone_closes_the_manager(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.clone().lock("a");
     drop(here);
     // A lock keeps its manager, and so does a call under way.
@@ -341,8 +341,8 @@ async fn the_last_clone_closes_the_manager(ground: Ground) {
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn the_status_tells_holder_and_queue(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn the_status_tells_holder_and_queue(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
     let status = lock.status().await.unwrap();
     assert_eq!((status.holder, status.waiting), (None, 0));
@@ -352,7 +352,7 @@ async fn the_status_tells_holder_and_queue(ground: Ground) {
     let mut waiters = Vec::new();
     for place in 1..=2 {
         waiters.push(tokio::spawn(lock.acquire()));
-        ground.queued(&lock, place, 1).await;
+        backend.queued(&lock, place, 1).await;
     }
     let status = lock.status().await.unwrap();
     assert_eq!(status.waiting, 2);
@@ -370,8 +370,8 @@ async fn the_status_tells_holder_and_queue(ground: Ground) {
     assert_eq!((status.holder, status.waiting), (None, 0));
 }
 
-async fn the_stats_count_what_happens(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn the_stats_count_what_happens(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let idle = here.stats();
     assert_eq!((idle.held, idle.waiting, idle.acquired), (0, 0, 0));
     assert_eq!((idle.handed_over, idle.lost), (0, 0));
@@ -380,7 +380,7 @@ async fn the_stats_count_what_happens(ground: Ground) {
     let guard = here.lock("a").acquire().await.unwrap();
     let other = here.lock("b").try_acquire().await.unwrap().acquired().unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
-    ground.queued(&here.lock("a"), 1, 1).await;
+    backend.queued(&here.lock("a"), 1, 1).await;
     assert_eq!((here.stats().held, here.stats().acquired), (2, 2));
     assert_eq!((there.stats().waiting, there.stats().acquired), (1, 0));
 
@@ -407,8 +407,8 @@ async fn the_stats_count_what_happens(ground: Ground) {
     assert_eq!((stats.lost, stats.held, stats.released_by_drop), (1, 0, 0));
 }
 
-async fn an_idle_client_answers_a_ping(ground: Ground) {
-    let client: LockManager = ground.client().await;
+async fn an_idle_client_answers_a_ping(backend: Backend) {
+    let client: LockManager = backend.client().await;
     let answered: Result<()> = client.ping().await;
     answered.unwrap();
 }

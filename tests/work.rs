@@ -9,10 +9,10 @@ mod support;
 use std::time::Duration;
 
 use fairlock::{Error, LostReason};
-use support::{Ground, on_both};
+use support::{Backend, on_each_backend};
 use tokio::time::timeout;
 
-on_both! {
+on_each_backend! {
     work_is_stopped_when_the_lease_is_lost,
     work_that_ends_in_time_returns_its_result,
     with_releases_when_the_work_is_done,
@@ -22,8 +22,8 @@ on_both! {
 
 const LONG: Duration = Duration::from_secs(30);
 
-async fn work_is_stopped_when_the_lease_is_lost(ground: Ground) {
-    let client = ground.client().await;
+async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
+    let client = backend.client().await;
     let lock = client.lock("a").fixed_lease(Duration::from_millis(300));
     let guard = lock.acquire().await.unwrap();
     let stopped = timeout(LONG, guard.run(std::future::pending::<()>()))
@@ -41,8 +41,8 @@ async fn work_is_stopped_when_the_lease_is_lost(ground: Ground) {
     assert!(matches!(stopped, Err(Error::Lost(_))), "{stopped:?}");
 }
 
-async fn work_that_ends_in_time_returns_its_result(ground: Ground) {
-    let client = ground.client().await;
+async fn work_that_ends_in_time_returns_its_result(backend: Backend) {
+    let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
     // The work's own error is not the lock's.
@@ -52,8 +52,8 @@ async fn work_that_ends_in_time_returns_its_result(ground: Ground) {
     guard.release().await.unwrap();
 }
 
-async fn with_releases_when_the_work_is_done(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn with_releases_when_the_work_is_done(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a");
     let name = String::from("borrowed");
     let fence = lock
@@ -77,8 +77,8 @@ async fn with_releases_when_the_work_is_done(ground: Ground) {
     assert_eq!(here.stats().released_by_drop, 0);
 }
 
-async fn with_tells_when_the_work_was_not_covered(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn with_tells_when_the_work_was_not_covered(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
     let worked = here
         .lock("a")
@@ -90,8 +90,8 @@ async fn with_tells_when_the_work_was_not_covered(ground: Ground) {
     assert_eq!(lost.reason(), LostReason::Taken);
 }
 
-async fn dropped_work_leaves_the_lock_held(ground: Ground) {
-    let (here, there) = (ground.client().await, ground.client().await);
+async fn dropped_work_leaves_the_lock_held(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let work = guard.run(std::future::pending::<()>());
     assert!(timeout(Duration::from_millis(50), work).await.is_err());

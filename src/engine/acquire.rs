@@ -1,6 +1,6 @@
 //! One acquire call, from its first poll to a hold.
 //!
-//! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the room, and
+//! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the waitlist, and
 //! withdraws it unless a grant was on its way, which then releases itself.
 
 use std::pin::pin;
@@ -14,35 +14,39 @@ use tokio::time::Instant;
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::durability::confirmed;
-use crate::engine::hold::owned::Held;
+use crate::engine::hold::owned::OwnedHold;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
-use crate::engine::retry::{Patience, until_answered};
-use crate::engine::waitlist::driver::attend;
-use crate::engine::waitlist::registry::Rooms;
-use crate::engine::waitlist::{Admitted, Entered, Heard, Room, Standing, Verdict};
+use crate::engine::retry::{RetryBudget, until_answered};
+use crate::engine::waitlist::driver::drive;
+use crate::engine::waitlist::registry::Waitlists;
+use crate::engine::waitlist::{Admitted, Entered, Progress, Standing, WaitOutcome, Waitlist};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
-use crate::time::clock::Tick;
-use crate::time::deadline::Terms;
+use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 
 /// What is to be acquired, and how.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct AcquireParams {
     pub(crate) keys: Arc<Keys>,
     pub(crate) channel: Arc<str>,
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
 }
 
 /// Waits for the lock, in the order of the queue, until `until` if there is a bound.
-pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<Instant>) -> Result<Held> {
-    let client = rooms.client();
+pub(crate) async fn acquire(
+    waitlists: &Arc<Waitlists>,
+    params: &AcquireParams,
+    until: Option<Instant>,
+) -> Result<OwnedHold> {
+    let client = waitlists.client();
     let began = client.now();
-    let _permit = rooms.admit()?;
+    let _permit = waitlists.admit()?;
     let mut bound = pin!(async {
         match until {
             // On the heap, since most waits have no bound and would carry the timer along.
@@ -55,15 +59,15 @@ pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<I
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
         ticket: None,
         // The owner may hold the lock already, and then it must not wait.
-        is_admitted: wanted.owner.is_some(),
+        is_admitted: params.owner.is_some(),
     };
     loop {
-        let mut entry = Entry::new(rooms, wanted, standing)?;
+        let mut entry = Entry::new(waitlists, params, standing)?;
         let free_at = tokio::select! {
             biased;
-            verdict = entry.wait() => match verdict {
-                Verdict::Done(done) => return confirmed(client, done?).await,
-                Verdict::TooLate(ticket) => {
+            outcome = entry.wait() => match outcome {
+                WaitOutcome::Done(done) => return confirmed(client, done?).await,
+                WaitOutcome::TooLate(ticket) => {
                     standing = Standing {
                         ticket,
                         is_admitted: true,
@@ -74,10 +78,10 @@ pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<I
             },
             () = &mut bound => match entry.quit() {
                 Ok(free_at) => free_at,
-                Err(verdict) => match settle(verdict.await) {
+                Err(outcome) => match settle(outcome.await) {
                     // The grant came together with the bound: it counts.
-                    Verdict::Done(done) => return confirmed(client, done?).await,
-                    Verdict::TooLate(_) => None,
+                    WaitOutcome::Done(done) => return confirmed(client, done?).await,
+                    WaitOutcome::TooLate(_) => None,
                 },
             },
         };
@@ -92,18 +96,18 @@ pub(crate) async fn acquire(rooms: &Arc<Rooms>, wanted: &Wanted, until: Option<I
 }
 
 /// Takes the lock if it is free and nobody who can be reached waits for it.
-pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Attempt> {
-    let client = Arc::clone(rooms.client());
-    let keeper = rooms.keeper();
+pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams) -> Result<Attempt> {
+    let client = Arc::clone(waitlists.client());
+    let background = waitlists.background();
     // A client that is closed meanwhile keeps running until it is known what became of this. Declared before
-    // what is left to the keeper when this is dropped midway.
-    let _running = keeper.keep_running();
+    // what is left to the background task when this is dropped midway.
+    let _running = background.keep_running();
     client.check_open()?;
-    let calls = PendingCalls::new(wanted.terms.lease(), GivesUp::Unknown);
-    let request = client.next_request(&wanted.terms, wanted.owner.as_ref());
+    let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown);
+    let request = client.next_request(&params.terms, params.owner.as_ref());
     let mut cancelled = Cancelled {
-        rooms: &rooms,
-        wanted: &wanted,
+        waitlists: &waitlists,
+        params: &params,
         request: &request,
         calls: &calls,
         done: false,
@@ -111,10 +115,10 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
     let ask = || {
         let pending = PendingCalls::begin(&calls, &client.clocks);
         let call = Acquire {
-            keys: Arc::clone(&wanted.keys),
+            keys: Arc::clone(&params.keys),
             request: request.clone(),
             mode: Mode::Try,
-            lease: wanted.terms.lease(),
+            lease: params.terms.lease(),
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
             heartbeat: client.options.heartbeat,
@@ -130,19 +134,19 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
                 cancelled.done = true;
                 count(&client.counters.acquired);
                 let calls = Arc::clone(&calls);
-                let keys = Arc::clone(&wanted.keys);
-                let hold = Hold::new(keys, &grant, wanted.terms, calls, client.clock, deadline);
-                let held = confirmed(&client, Held::new(hold, keeper)).await?;
+                let keys = Arc::clone(&params.keys);
+                let hold = Hold::new(keys, &grant, params.terms, calls, client.clock, deadline);
+                let held = confirmed(&client, OwnedHold::new(hold, background)).await?;
                 return Ok(Attempt::Held(held));
             }
             Acquired::Contended(contended) => {
                 cancelled.done = true;
-                keeper.withdraw(&wanted.keys, &request, false, &calls);
+                background.withdraw(&params.keys, &request, false, &calls);
                 return Ok(Attempt::Busy(contended));
             }
             // Of an earlier attempt, whose reply never came, there may be a hold by now.
             Acquired::Full => return Err(Error::TooManyHolds),
-            Acquired::Late | Acquired::Gone { .. } | Acquired::More => {}
+            Acquired::ExpiredCall | Acquired::NotRegistered { .. } | Acquired::Incomplete => {}
         }
     }
 }
@@ -150,15 +154,15 @@ pub(crate) async fn try_acquire(rooms: Arc<Rooms>, wanted: Wanted) -> Result<Att
 /// How a try ended.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    Held(Held),
+    Held(OwnedHold),
     Busy(Contended),
 }
 
 /// A try that is dropped before its answer came may hold all the same.
 struct Cancelled<'a> {
-    rooms: &'a Rooms,
-    wanted: &'a Wanted,
-    request: &'a Request,
+    waitlists: &'a Waitlists,
+    params: &'a AcquireParams,
+    request: &'a RequestId,
     calls: &'a Arc<PendingCalls>,
     done: bool,
 }
@@ -166,35 +170,39 @@ struct Cancelled<'a> {
 impl Drop for Cancelled<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.rooms
-                .keeper()
-                .withdraw(&self.wanted.keys, self.request, true, self.calls);
+            self.waitlists
+                .background()
+                .withdraw(&self.params.keys, self.request, true, self.calls);
         }
     }
 }
 
-/// A caller in a waiting room.
+/// A caller in a waiting waitlist.
 struct Entry<'a> {
-    rooms: &'a Arc<Rooms>,
-    room: Arc<Room>,
+    waitlists: &'a Arc<Waitlists>,
+    waitlist: Arc<Waitlist>,
     /// `None` once its wait is over.
     entered: Option<Entered>,
 }
 
 impl Entry<'_> {
     /// Registers a request before anything is sent: its grant may come before its reply.
-    fn new<'a>(rooms: &'a Arc<Rooms>, wanted: &Wanted, standing: Standing) -> Result<Entry<'a>> {
-        let enter = |room: &Room| room.enter(wanted.terms, wanted.owner.as_ref(), standing);
-        let (room, entered) = rooms.enter(&wanted.keys, &wanted.channel, enter);
-        let entered = entered.inspect_err(|_| rooms.discard(&room))?;
+    fn new<'a>(
+        waitlists: &'a Arc<Waitlists>,
+        params: &AcquireParams,
+        standing: Standing,
+    ) -> Result<Entry<'a>> {
+        let enter = |waitlist: &Waitlist| waitlist.enter(params.terms, params.owner.as_ref(), standing);
+        let (waitlist, entered) = waitlists.enter(&params.keys, &params.channel, enter);
+        let entered = entered.inspect_err(|_| waitlists.discard(&waitlist))?;
         Ok(Entry {
-            rooms,
-            room,
+            waitlists,
+            waitlist,
             entered: Some(entered),
         })
     }
 
-    async fn wait(&mut self) -> Verdict {
+    async fn wait(&mut self) -> WaitOutcome {
         let mut started = None;
         if let Some(Entered::Applicant(application)) = &mut self.entered {
             // Without a word, it was refused.
@@ -204,71 +212,73 @@ impl Entry<'_> {
                     self.entered = Some(Entered::Waiter(waiter));
                     started = call;
                 }
-                Err(error) => return Verdict::Done(Err(error)),
+                Err(error) => return WaitOutcome::Done(Err(error)),
             }
         }
         let Some(Entered::Waiter(waiter)) = &mut self.entered else {
-            return Verdict::Done(Err(Error::Closed));
+            return WaitOutcome::Done(Err(Error::Closed));
         };
-        let client = self.rooms.client();
-        let mut patience = Patience::new(client);
+        let client = self.waitlists.client();
+        let mut patience = RetryBudget::new(client);
         loop {
-            let call = started.take().or_else(|| self.room.call(waiter.request.number()));
+            let call = started
+                .take()
+                .or_else(|| self.waitlist.call(waiter.request.number()));
             let Some(call) = call else { break };
             // The verdict is not polled meanwhile: it would wake this task, which runs anyway, once more for each
             // grant.
             match call.answered().await {
-                Ok((Heard::Again, _)) => patience.restore(),
-                Ok((Heard::Settled, _)) => break,
-                Ok((Heard::Queued, _)) => {
-                    if self.room.needs_attendant() {
-                        client.spawn(attend(Arc::clone(self.rooms), Arc::clone(&self.room)));
+                Ok((Progress::Again, _)) => patience.reset(),
+                Ok((Progress::Settled, _)) => break,
+                Ok((Progress::Queued, _)) => {
+                    if self.waitlist.needs_driver() {
+                        client.spawn(drive(Arc::clone(self.waitlists), Arc::clone(&self.waitlist)));
                     }
                     break;
                 }
                 // Its grant may have come by another way meanwhile.
                 Err(failure) => {
-                    let pause = match patience.endure(failure) {
+                    let pause = match patience.next_delay(failure) {
                         Ok(pause) => pause,
                         Err(error) => {
                             // They would ask the same in vain.
-                            self.room.refuse_applicants(&error);
-                            return Verdict::Done(Err(error));
+                            self.waitlist.refuse_applicants(&error);
+                            return WaitOutcome::Done(Err(error));
                         }
                     };
-                    let verdict = tokio::time::timeout(pause, &mut waiter.verdict);
-                    if let Ok(verdict) = Box::pin(verdict).await {
+                    let outcome = tokio::time::timeout(pause, &mut waiter.outcome);
+                    if let Ok(outcome) = Box::pin(outcome).await {
                         self.entered = None;
-                        return settle(verdict);
+                        return settle(outcome);
                     }
                 }
             }
         }
-        let verdict = settle((&mut waiter.verdict).await);
+        let outcome = settle((&mut waiter.outcome).await);
         self.entered = None;
-        verdict
+        outcome
     }
 
     /// Gives up. Returns when the lock can next be free, as far as is known; or what has become of the request
     /// before.
-    fn quit(&mut self) -> std::result::Result<Option<Tick>, oneshot::Receiver<Verdict>> {
+    fn quit(&mut self) -> std::result::Result<Option<LocalTime>, oneshot::Receiver<WaitOutcome>> {
         match self.entered.take() {
             None => Ok(None),
-            Some(Entered::Applicant(application)) => Ok(self.room.cancel(*application)),
-            Some(Entered::Waiter(waiter)) => self.room.quit(&waiter).ok_or(waiter.verdict),
+            Some(Entered::Applicant(application)) => Ok(self.waitlist.cancel(*application)),
+            Some(Entered::Waiter(waiter)) => self.waitlist.quit(&waiter).ok_or(waiter.outcome),
         }
     }
 }
 
-/// The room drops no waiter without a verdict.
-fn settle(verdict: std::result::Result<Verdict, RecvError>) -> Verdict {
-    verdict.unwrap_or(Verdict::Done(Err(Error::Closed)))
+/// The waitlist drops no waiter without a verdict.
+fn settle(outcome: std::result::Result<WaitOutcome, RecvError>) -> WaitOutcome {
+    outcome.unwrap_or(WaitOutcome::Done(Err(Error::Closed)))
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        // Whoever took it out of the room sees to what follows: a grant that nobody has read releases itself.
+        // Whoever took it out of the waitlist sees to what follows: a grant that nobody has read releases itself.
         drop(self.quit());
-        self.rooms.discard(&self.room);
+        self.waitlists.discard(&self.waitlist);
     }
 }

@@ -13,8 +13,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc};
 
-use self::outbox::Errand;
-use self::renewer::{BATCH, BATCH_PAUSE, Schedule};
+use self::outbox::Outgoing;
+use self::renewer::{BATCH, BATCH_PAUSE, RenewalSchedule};
 use self::withdrawals::{Batch, Withdrawals};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
@@ -22,15 +22,15 @@ use crate::engine::hold::Hold;
 use crate::store::{Answer, Failure, Withdrawn};
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Background {
     client: Arc<Client>,
-    schedule: Mutex<Schedule>,
-    errands: mpsc::UnboundedSender<Errand>,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<Errand>>>,
-    /// Errands given and not done, and those who [keep the client running](Keeper::keep_running).
+    schedule: Mutex<RenewalSchedule>,
+    outbox: mpsc::UnboundedSender<Outgoing>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Outgoing>>>,
+    /// Errands given and not done, and those who [keep the client running](Background::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
 }
@@ -40,16 +40,16 @@ type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 enum Done {
     Look(Arc<Hold>),
     Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
-    Errand,
+    Outgoing,
 }
 
-impl Keeper {
-    pub(crate) fn new(client: Arc<Client>) -> Keeper {
-        let (errands, inbox) = mpsc::unbounded_channel();
-        Keeper {
+impl Background {
+    pub(crate) fn new(client: Arc<Client>) -> Background {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        Background {
             client,
             schedule: Mutex::default(),
-            errands,
+            outbox,
             inbox: Mutex::new(Some(inbox)),
             pending: Arc::default(),
             wake: Notify::new(),
@@ -61,7 +61,7 @@ impl Keeper {
     }
 
     /// Until when a caller is kept waiting for a server that does not answer.
-    pub(crate) fn patience_until(&self) -> Tick {
+    pub(crate) fn patience_until(&self) -> LocalTime {
         self.client.now().after(self.client.options.server_timeout)
     }
 
@@ -73,7 +73,7 @@ impl Keeper {
         locked(&self.schedule).looks.len()
     }
 
-    /// Keeps a closed client running until this is dropped, for something that the keeper does not know yet.
+    /// Keeps a closed client running until this is dropped, for something that the background task does not know yet.
     pub(crate) fn keep_running(&self) -> Token {
         Outstanding::begin(&self.pending)
     }
@@ -94,14 +94,14 @@ impl Keeper {
         }
     }
 
-    /// The keeper's task: until the client is closed, no hold lives and no errand is left.
+    /// The background's task: until the client is closed, no hold lives and no errand is left.
     pub(crate) async fn run(self: Arc<Self>) {
         let Some(mut inbox) = locked(&self.inbox).take() else {
             return;
         };
         let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
         let mut withdrawals = Withdrawals::new(Arc::clone(&self.client));
-        let (mut looks, mut batch_over) = (0, Tick::ZERO);
+        let (mut looks, mut batch_over) = (0, LocalTime::ZERO);
         loop {
             while let Some(batch) = withdrawals.next() {
                 jobs.push(Box::pin(Arc::clone(&self).withdraw_batch(batch)));
@@ -119,7 +119,7 @@ impl Keeper {
             // next ones only so much work, so none starves.
             tokio::select! {
                 biased;
-                () = self.client.clock.sleep_until(next.unwrap_or(Tick::ZERO)), if next.is_some() => {
+                () = self.client.clock.sleep_until(next.unwrap_or(LocalTime::ZERO)), if next.is_some() => {
                     let now = self.client.now();
                     if next_look.is_some_and(|at| at <= now) {
                         batch_over = now.after(BATCH_PAUSE);
@@ -137,12 +137,12 @@ impl Keeper {
                         self.watch(&hold);
                     }
                     Done::Withdrawn(batch, answer) => withdrawals.answered(batch, &answer),
-                    Done::Errand => {}
+                    Done::Outgoing => {}
                 },
-                Some(errand) = inbox.recv() => match errand {
-                    Errand::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
-                    Errand::Release(hold, token) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, token))),
-                    Errand::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
+                Some(outgoing) = inbox.recv() => match outgoing {
+                    Outgoing::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
+                    Outgoing::Release(hold, token) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, token))),
+                    Outgoing::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
                 },
                 () = self.wake.notified() => {}
                 () = self.drained(), if is_closed && self.pending() > 0 => {}

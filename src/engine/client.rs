@@ -12,12 +12,12 @@ use crate::engine::server_clocks::ServerClocks;
 use crate::error::{Error, Invalid, ServerError};
 use crate::options::ManagerOptions;
 use crate::owner::Owner;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::{
     Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store, Withdraw, Withdrawn,
 };
-use crate::time::clock::{Clock, Tick};
-use crate::time::deadline::{NOT_AFTER, Terms};
+use crate::time::clock::{Clock, LocalTime};
+use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -45,7 +45,7 @@ impl Client {
             clock: store.clock(),
             clocks: Arc::new(ServerClocks::new(store.clock(), first)),
             store,
-            presence: Presence::new(options.question_interval()),
+            presence: Presence::new(options.poll_interval()),
             options,
             counters: Counters::default(),
             requests: AtomicU64::new(0),
@@ -54,12 +54,12 @@ impl Client {
         }
     }
 
-    pub(crate) fn next_request(&self, terms: &Terms, owner: Option<&Owner>) -> Request {
+    pub(crate) fn next_request(&self, terms: &LeaseTerms, owner: Option<&Owner>) -> RequestId {
         let n = self.requests.fetch_add(1, Ordering::Relaxed);
-        Request::new(&self.id, terms.grant(), n, owner)
+        RequestId::new(&self.id, terms.grant(), n, owner)
     }
 
-    pub(crate) fn now(&self) -> Tick {
+    pub(crate) fn now(&self) -> LocalTime {
         self.clock.now()
     }
 
@@ -73,7 +73,7 @@ impl Client {
         pending.answered(&answer);
         match answer {
             Ok(Answer {
-                reply: Acquired::Late,
+                reply: Acquired::ExpiredCall,
                 ..
             }) => {
                 count(&self.counters.late);

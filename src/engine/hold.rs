@@ -1,4 +1,4 @@
-//! One hold, from its grant to its end: what its guard and the keeper share.
+//! One hold, from its grant to its end: what its guard and the background task share.
 //!
 //! A hold is over when anything says so first: its release, the server, or the local clock at its deadline. It
 //! never comes back.
@@ -18,25 +18,25 @@ use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Grant, Renew};
 use crate::sync::locked;
-use crate::time::clock::{Clock, Tick};
-use crate::time::deadline::{Terms, renewal_due, renewal_retry};
+use crate::time::clock::{Clock, LocalTime};
+use crate::time::deadline::{LeaseTerms, renewal_due, renewal_retry};
 use crate::time::server_time::ServerTime;
 
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) owner: Owner,
     pub(crate) fence: Fence,
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
     /// The server time beyond which it is never renewed.
     pub(crate) cap: ServerTime,
     /// The same here. The server's clock may be set back, and then the one above comes later.
-    local_cap: Tick,
+    local_cap: LocalTime,
     pub(crate) calls: Arc<PendingCalls>,
     clock: Clock,
     state: Mutex<State>,
@@ -46,7 +46,7 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 struct State {
     /// Local: the server's deadline has not passed before it.
-    deadline: Tick,
+    deadline: LocalTime,
     server_deadline: ServerTime,
     /// The server knows that this client has heard of its grant.
     claimed: bool,
@@ -58,10 +58,10 @@ impl Hold {
     pub(crate) fn new(
         keys: Arc<Keys>,
         grant: &Grant,
-        terms: Terms,
+        terms: LeaseTerms,
         calls: Arc<PendingCalls>,
         clock: Clock,
-        deadline: Tick,
+        deadline: LocalTime,
     ) -> Hold {
         let granted_for = if grant.pushed {
             grant.request.grant()
@@ -102,7 +102,7 @@ impl Hold {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Tick {
+    pub(crate) fn deadline(&self) -> LocalTime {
         locked(&self.state).deadline
     }
 
@@ -187,7 +187,7 @@ impl Hold {
 
     /// The server has prolonged it. Both local deadlines are safe, so the later one counts. What is heard after the
     /// former deadline changes nothing: somebody may have been told that it is lost.
-    pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: Tick) {
+    pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: LocalTime) {
         let mut state = locked(&self.state);
         if self.clock.now() >= state.deadline {
             return;
@@ -223,8 +223,8 @@ impl Hold {
         state.server_deadline < self.cap
     }
 
-    /// When the keeper must look at it next: to renew it, or at its end.
-    pub(crate) fn next_look(&self) -> Tick {
+    /// When the background task must look at it next: to renew it, or at its end.
+    pub(crate) fn next_look(&self) -> LocalTime {
         let state = locked(&self.state);
         let now = self.clock.now();
         if state.claimed && (!self.is_short_of_cap(&state) || state.deadline >= self.local_cap) {

@@ -158,16 +158,16 @@ mod tests {
     use super::*;
     use crate::error::ServerError;
     use crate::store::{Answer, ServerId};
-    use crate::time::clock::{Clock, Tick};
-    use crate::time::clock_offset::Exchange;
+    use crate::time::clock::{Clock, LocalTime};
+    use crate::time::clock_offset::Sample;
     use crate::time::deadline::NOT_AFTER;
 
     const NOW: ServerTime = ServerTime::from_ms(1_000_000);
 
     fn pending() -> (Arc<PendingCalls>, Arc<ServerClocks>) {
-        let at = Exchange {
-            sent: Tick::ZERO,
-            received: Tick::ZERO,
+        let at = Sample {
+            sent: LocalTime::ZERO,
+            received: LocalTime::ZERO,
             now: NOW,
         };
         let first = Answer {
@@ -234,9 +234,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_are_unanswered_until_the_last_of_them_cannot_run_any_more() {
         let (calls, clocks) = pending();
-        let set_back = Exchange {
-            sent: Tick::ZERO,
-            received: Tick::ZERO,
+        let set_back = Sample {
+            sent: LocalTime::ZERO,
+            received: LocalTime::ZERO,
             now: ServerTime::from_ms(500_000),
         };
         let first = write(&PendingCalls::begin(&calls, &clocks));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::store::Mode;
 use crate::store::keys::Keys;
 use crate::sync::locked;
-use crate::time::clock::Tick;
-use crate::time::deadline::over_everywhere;
+use crate::time::clock::LocalTime;
+use crate::time::deadline::expired_on_server_by;
 
 /// What a client knows of its presence on its servers.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Presence {
     epoch: AtomicU64,
     /// By the names of their locks: when the leases of this client that expire without a release are over on the
     /// server.
-    expired_leases: Mutex<HashMap<Arc<str>, Tick>>,
+    expired_leases: Mutex<HashMap<Arc<str>, LocalTime>>,
     poll_interval: Duration,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Presence {
 /// is trusted for one, so that whoever joins meanwhile is covered by the next poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
-    pub(crate) since: Tick,
+    pub(crate) since: LocalTime,
     /// [`Presence::epoch`] when it was asked for.
     pub(crate) epoch: u64,
 }
@@ -56,8 +56,8 @@ impl Presence {
 
     /// A lease of that length, which is over here at its `deadline`, expires on the server without a release. The
     /// next script to notice takes this client for dead, and deletes its record of that lock.
-    pub(crate) fn lease_expires(&self, keys: &Keys, now: Tick, deadline: Tick, lease: Duration) {
-        let end = over_everywhere(deadline, lease);
+    pub(crate) fn lease_expires(&self, keys: &Keys, now: LocalTime, deadline: LocalTime, lease: Duration) {
+        let end = expired_on_server_by(deadline, lease);
         let mut expired = locked(&self.expired_leases);
         if expired.len() == expired.capacity() {
             // No record is trusted for longer than that.
@@ -71,23 +71,29 @@ impl Presence {
     }
 
     /// When the last lease of this lock that expired lately is over on the server, or was.
-    pub(crate) fn last_expiry(&self, keys: &Keys) -> Option<Tick> {
+    pub(crate) fn last_expiry(&self, keys: &Keys) -> Option<LocalTime> {
         locked(&self.expired_leases).get(&keys.name).copied()
     }
 
     /// How a request of this lock is to be sent, by what is known of the record.
-    pub(crate) fn mode(&self, keys: &Keys, now: Tick, known: Option<Registration>, is_poll: bool) -> Mode {
+    pub(crate) fn mode(
+        &self,
+        keys: &Keys,
+        now: LocalTime,
+        known: Option<Registration>,
+        is_poll: bool,
+    ) -> Mode {
         let (epoch, expiry) = (self.epoch(), self.last_expiry(keys));
         match known.filter(|known| known.epoch == epoch) {
             // Whose answer tells whether it is still there.
-            Some(_) if is_poll => Mode::Question,
+            Some(_) if is_poll => Mode::Poll,
             Some(known)
                 if expiry.is_none_or(|end| end <= known.since)
                     && now.since(known.since) < self.poll_interval =>
             {
                 Mode::Wait
             }
-            _ => Mode::Open,
+            _ => Mode::Register,
         }
     }
 }
@@ -98,8 +104,8 @@ mod tests {
 
     const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-    fn at(seconds: u64) -> Tick {
-        Tick::ZERO.after(Duration::from_secs(seconds))
+    fn at(seconds: u64) -> LocalTime {
+        LocalTime::ZERO.after(Duration::from_secs(seconds))
     }
 
     #[test]
@@ -109,7 +115,7 @@ mod tests {
         for deadline in [at(5), at(30), at(5)] {
             presence.lease_expires(&keys, at(0), deadline, Duration::ZERO);
         }
-        let last = over_everywhere(at(30), Duration::ZERO);
+        let last = expired_on_server_by(at(30), Duration::ZERO);
         assert_eq!(presence.last_expiry(&keys), Some(last));
     }
 
@@ -123,7 +129,7 @@ mod tests {
         }
         let lately = Keys::new("fairlock", "lately").unwrap();
         presence.lease_expires(&lately, now, now, Duration::ZERO);
-        let last = over_everywhere(now, Duration::ZERO);
+        let last = expired_on_server_by(now, Duration::ZERO);
         assert_eq!(presence.last_expiry(&lately), Some(last));
         assert!(locked(&presence.expired_leases).len() < 10);
     }

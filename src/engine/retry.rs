@@ -6,20 +6,20 @@ use crate::engine::client::Client;
 use crate::error::Result;
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 /// How long failures are put up with: until no server has answered for the `server_timeout`.
 #[derive(Debug)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct RetryBudget<'a> {
     client: &'a Client,
     /// When the call began that failed first, or may fail next.
-    since: Tick,
+    since: LocalTime,
     backoff: Backoff,
 }
 
-impl Patience<'_> {
-    pub(crate) fn new(client: &Client) -> Patience<'_> {
-        Patience {
+impl RetryBudget<'_> {
+    pub(crate) fn new(client: &Client) -> RetryBudget<'_> {
+        RetryBudget {
             client,
             since: client.now(),
             backoff: Backoff::new(),
@@ -27,7 +27,7 @@ impl Patience<'_> {
     }
 
     /// How long to wait before the next try; or what to tell the caller.
-    pub(crate) fn endure(&mut self, failure: Failure) -> Result<Duration> {
+    pub(crate) fn next_delay(&mut self, failure: Failure) -> Result<Duration> {
         if matches!(failure, Failure::Refused(_) | Failure::Closed) {
             return Err(failure.into());
         }
@@ -38,8 +38,8 @@ impl Patience<'_> {
     }
 
     /// Begins anew: an answer came, or nothing was called for a while.
-    pub(crate) fn restore(&mut self) {
-        *self = Patience::new(self.client);
+    pub(crate) fn reset(&mut self) {
+        *self = RetryBudget::new(self.client);
     }
 }
 
@@ -49,14 +49,14 @@ pub(crate) async fn until_answered<T, C>(client: &Client, mut call: impl FnMut()
 where
     C: Future<Output = std::result::Result<T, Failure>>,
 {
-    let mut patience = Patience::new(client);
+    let mut patience = RetryBudget::new(client);
     let mut unknown = false;
     loop {
         match call().await {
             Ok(answer) => return Ok((answer, unknown)),
             Err(failure) => {
                 unknown |= matches!(failure, Failure::Unknown(_));
-                tokio::time::sleep(patience.endure(failure)?).await;
+                tokio::time::sleep(patience.next_delay(failure)?).await;
             }
         }
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::store::{Answer, ServerId};
 use crate::sync::locked;
-use crate::time::clock::{Clock, Tick};
-use crate::time::clock_offset::Anchors;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock::{Clock, LocalTime};
+use crate::time::clock_offset::ClockOffset;
+use crate::time::clock_offset::Sample;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
@@ -22,17 +22,17 @@ pub(crate) struct ServerClocks {
 #[derive(Debug)]
 struct State {
     known: HashMap<ServerId, Known>,
-    /// The newest exchange with any of them, for the first call to one that nothing is known of: with a clock
+    /// The newest sample with any of them, for the first call to one that nothing is known of: with a clock
     /// too far ahead it does nothing, and its answer tells the time.
-    newest: Exchange,
+    newest: Sample,
 }
 
 #[derive(Debug)]
 struct Known {
-    anchors: Anchors,
-    /// The newest exchange, kept over a reconnect: good enough for a `not_after`, which is no promise to
+    offsets: ClockOffset,
+    /// The newest sample, kept over a reconnect: good enough for a `not_after`, which is no promise to
     /// anybody.
-    newest: Exchange,
+    newest: Sample,
 }
 
 impl ServerClocks {
@@ -49,15 +49,15 @@ impl ServerClocks {
         clocks
     }
 
-    pub(crate) fn record(&self, from: ServerId, exchange: Exchange) {
+    pub(crate) fn record(&self, from: ServerId, sample: Sample) {
         let mut state = locked(&self.state);
         let known = state.known.entry(from).or_insert_with(|| Known {
-            anchors: Anchors::default(),
-            newest: exchange,
+            offsets: ClockOffset::default(),
+            newest: sample,
         });
-        known.anchors.record(exchange);
-        known.newest = exchange;
-        state.newest = exchange;
+        known.offsets.record(sample);
+        known.newest = sample;
+        state.newest = sample;
     }
 
     /// The time of this server now, or a little later.
@@ -66,7 +66,7 @@ impl ServerClocks {
         let state = locked(&self.state);
         let known = state.known.get(&server);
         known
-            .and_then(|known| known.anchors.server_time(now))
+            .and_then(|known| known.offsets.server_time(now))
             .unwrap_or_else(|| {
                 let newest = known.map_or(state.newest, |known| known.newest);
                 newest.now.after(now.since(newest.sent))
@@ -74,7 +74,7 @@ impl ServerClocks {
     }
 
     /// Until when a call that is written now to this server may run: `None` if its caller has given up.
-    pub(crate) fn not_after(&self, server: ServerId, until: Option<Tick>) -> Option<ServerTime> {
+    pub(crate) fn not_after(&self, server: ServerId, until: Option<LocalTime>) -> Option<ServerTime> {
         let left = match until {
             Some(until) => until.since(self.clock.now()).min(NOT_AFTER),
             None => NOT_AFTER,
@@ -84,16 +84,16 @@ impl ServerClocks {
 
     /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet;
     /// `None` while nothing links the clocks.
-    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<Tick> {
+    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<LocalTime> {
         let now = self.clock.now();
         let state = locked(&self.state);
-        state.known.get(&server)?.anchors.local(deadline, now, span)
+        state.known.get(&server)?.offsets.local(deadline, now, span)
     }
 
     /// A connection to this server was replaced: the next one under its address may have another clock.
     pub(crate) fn forget(&self, server: ServerId) {
         if let Some(known) = locked(&self.state).known.get_mut(&server) {
-            known.anchors.clear();
+            known.offsets.clear();
         }
     }
 }
@@ -108,9 +108,9 @@ mod tests {
     const OTHER: ServerId = ServerId(1);
 
     fn answer(now_ms: u64) -> Answer<()> {
-        let at = Exchange {
-            sent: Tick::ZERO,
-            received: Tick::ZERO,
+        let at = Sample {
+            sent: LocalTime::ZERO,
+            received: LocalTime::ZERO,
             now: ServerTime::from_ms(now_ms),
         };
         Answer {
@@ -141,7 +141,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_of_a_server_is_never_told_too_early() {
         let mut first = answer(1_000_000);
-        first.at.received = Tick::ZERO.after(Duration::from_millis(500));
+        first.at.received = LocalTime::ZERO.after(Duration::from_millis(500));
         let clocks = ServerClocks::new(Clock::tokio(), &first);
         tokio::time::sleep(SPAN).await;
         for _ in 0..2 {
@@ -156,7 +156,7 @@ mod tests {
         let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
         assert_eq!(clocks.server_time(OTHER).ms(), 1_000_000);
         tokio::time::sleep(SPAN).await;
-        let other = Exchange {
+        let other = Sample {
             sent: clocks.clock.now(),
             received: clocks.clock.now(),
             now: ServerTime::from_ms(7_000_000),

@@ -2,78 +2,81 @@
 
 use std::sync::Arc;
 
-use crate::engine::background::Keeper;
+use crate::engine::background::Background;
 use crate::engine::client::{Client, runtime};
-use crate::engine::waitlist::registry::{Relay, Rooms};
+use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::{Answer, Store};
 
 /// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client
-/// is closed; guards that live keep their keeper.
+/// is closed; guards that live keep their background task.
 #[derive(Debug)]
-pub(crate) struct Service {
-    rooms: Arc<Rooms>,
-    /// Leads the store's messages to the rooms, for as long as they are wanted.
-    _relay: Arc<Relay>,
+pub(crate) struct Shared {
+    waitlists: Arc<Waitlists>,
+    /// Leads the store's messages to the waitlists, for as long as they are wanted.
+    _relay: Arc<LateListener>,
 }
 
-impl Service {
+impl Shared {
     pub(crate) fn new(
-        relay: Arc<Relay>,
+        late_listener: Arc<LateListener>,
         id: ClientId,
         store: Arc<dyn Store>,
         options: ManagerOptions,
         first: &Answer<()>,
-    ) -> Service {
+    ) -> Shared {
         let client = Arc::new(Client::new(id, store, options, first));
-        let keeper = Arc::new(Keeper::new(Arc::clone(&client)));
-        let rooms = Arc::new(Rooms::new(client, keeper));
-        relay.lead_to(&rooms);
-        Service { rooms, _relay: relay }
+        let background = Arc::new(Background::new(Arc::clone(&client)));
+        let waitlists = Arc::new(Waitlists::new(client, background));
+        late_listener.lead_to(&waitlists);
+        Shared {
+            waitlists,
+            _relay: late_listener,
+        }
     }
 
-    pub(crate) fn rooms(&self) -> &Arc<Rooms> {
-        &self.rooms
+    pub(crate) fn waitlists(&self) -> &Arc<Waitlists> {
+        &self.waitlists
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
-        self.rooms.client()
+        self.waitlists.client()
     }
 
-    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
-        self.rooms.keeper()
+    pub(crate) fn background(&self) -> &Arc<Background> {
+        self.waitlists.background()
     }
 
-    /// Starts the keeper, on the runtime of the first call. Each call comes by here, and each needs a
+    /// Starts the background task, on the runtime of the first call. Each call comes by here, and each needs a
     /// runtime.
     pub(crate) fn start(&self) -> Result<()> {
         let runtime = runtime()?;
         if self.client().is_settled() || !self.client().settle_on(runtime) {
             return Ok(());
         }
-        let running = Running(Arc::clone(&self.rooms));
+        let running = Running(Arc::clone(&self.waitlists));
         self.client().spawn(async move {
-            Arc::clone(running.0.keeper()).run().await;
+            Arc::clone(running.0.background()).run().await;
             drop(running);
         });
         Ok(())
     }
 }
 
-impl Drop for Service {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.rooms.close();
-        self.keeper().wake_if_closing();
+        self.waitlists.close();
+        self.background().wake_if_closing();
         if !self.client().is_settled() {
             self.client().store.close();
         }
     }
 }
 
-/// The keeper's task, or what is left when its runtime is gone: then everybody who waits is told.
-struct Running(Arc<Rooms>);
+/// The background's task, or what is left when its runtime is gone: then everybody who waits is told.
+struct Running(Arc<Waitlists>);
 
 impl Drop for Running {
     fn drop(&mut self) {

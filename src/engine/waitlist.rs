@@ -1,11 +1,11 @@
-//! The waiting room: how one client waits for one lock.
+//! The waiting waitlist: how one client waits for one lock.
 //!
 //! A request is registered here before it is sent, since its grant can come before its reply. It leaves when it is
 //! granted, when it fails, or when its caller stops waiting; whoever takes it out owns what follows. So a grant is
 //! handed to exactly one, and a cancelled request that is still here was not granted to anybody.
 //!
-//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the agenda of the
-//! room's attendant.
+//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the schedule of the
+//! waitlist's driver.
 
 pub(crate) mod admission;
 mod applicants;
@@ -25,34 +25,34 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) use self::applicants::{Admitted, Entered, Standing};
 use self::applicants::{Applicant, refuse};
 use self::calls::Answered;
-pub(crate) use self::calls::Heard;
-use crate::engine::background::Keeper;
+pub(crate) use self::calls::Progress;
+use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
-use crate::engine::hold::owned::Held;
+use crate::engine::hold::owned::OwnedHold;
 use crate::engine::pending_calls::PendingCalls;
 use crate::engine::presence::Registration;
 use crate::engine::waitlist::admission::Admission;
-use crate::engine::waitlist::schedule::{Agenda, Sight, Todo};
+use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
 use crate::error::{Error, Result};
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Grant, Push, ServerId};
 use crate::sync::locked;
-use crate::time::clock::Tick;
-use crate::time::deadline::Terms;
+use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
 
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Waitlist {
     pub(crate) keys: Arc<Keys>,
     pub(crate) channel: Arc<str>,
-    this: Weak<Room>,
+    this: Weak<Waitlist>,
     client: Arc<Client>,
-    keeper: Arc<Keeper>,
+    background: Arc<Background>,
     state: Mutex<State>,
-    /// Something for the attendant to do.
+    /// Something for the driver to do.
     pub(crate) call: Notify,
 }
 
@@ -63,35 +63,35 @@ struct State {
     /// Those that wait to be among them; `None` until one has given up.
     admission: Option<Box<Admission<Applicant>>>,
     /// When the lock can next be free, as far as is known.
-    free_at: Option<Tick>,
-    /// Whether the room has an attendant.
-    attended: bool,
-    agenda: Agenda,
+    free_at: Option<LocalTime>,
+    /// Whether the waitlist has an driver.
+    driven: bool,
+    schedule: Schedule,
     /// What is known of the client's record on the server; `None` when there may be none.
     record: Option<Registration>,
     /// How often a subscription was confirmed.
     subscriptions: u64,
     /// When the last one left; of no meaning while somebody waits.
-    empty_since: Option<Tick>,
+    empty_since: Option<LocalTime>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    request: Request,
-    terms: Terms,
+    request: RequestId,
+    terms: LeaseTerms,
     standing: Standing,
     /// When it became one of the waiters.
-    joined: Tick,
+    joined: LocalTime,
     /// It has been in the queue, or took the place of one that had.
     was_queued: bool,
     calls: Arc<PendingCalls>,
-    verdict: oneshot::Sender<Verdict>,
+    outcome: oneshot::Sender<WaitOutcome>,
 }
 
 /// How the wait of a request ended.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    Done(Result<Held>),
+pub(crate) enum WaitOutcome {
+    Done(Result<OwnedHold>),
     /// Its grant was heard of too late to be used. The request is being withdrawn, for good: a release of the grant
     /// alone could come so late that it frees a newer one, since an owner that holds already is granted its next holds
     /// under the same fence. Another request may take its place in the queue.
@@ -108,19 +108,19 @@ impl State {
     }
 }
 
-impl Room {
+impl Waitlist {
     pub(crate) fn new(
         keys: Arc<Keys>,
         channel: Arc<str>,
         client: Arc<Client>,
-        keeper: Arc<Keeper>,
-    ) -> Arc<Room> {
-        Arc::new_cyclic(|this| Room {
+        background: Arc<Background>,
+    ) -> Arc<Waitlist> {
+        Arc::new_cyclic(|this| Waitlist {
             keys,
             channel,
             this: Weak::clone(this),
             client,
-            keeper,
+            background,
             state: Mutex::default(),
             call: Notify::new(),
         })
@@ -129,17 +129,17 @@ impl Room {
     /// Whether nothing would be lost with it.
     pub(crate) fn is_idle(&self) -> bool {
         let state = locked(&self.state);
-        state.is_empty() && !state.attended
+        state.is_empty() && !state.driven
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         locked(&self.state).is_empty()
     }
 
-    /// Whether the caller is to start an attendant. An empty room needs none: it may have been removed.
-    pub(crate) fn needs_attendant(&self) -> bool {
+    /// Whether the caller is to start an driver. An empty waitlist needs none: it may have been removed.
+    pub(crate) fn needs_driver(&self) -> bool {
         let mut state = locked(&self.state);
-        !state.waiters.is_empty() && !std::mem::replace(&mut state.attended, true)
+        !state.waiters.is_empty() && !std::mem::replace(&mut state.driven, true)
     }
 
     /// A push has come.
@@ -159,37 +159,37 @@ impl Room {
 
     /// Everybody asks again, with tickets: whose turn came while this client could not be reached has lost its place.
     pub(crate) fn ask_all(&self) {
-        locked(&self.state).agenda.ask_all();
+        locked(&self.state).schedule.ask_all();
         self.call.notify_one();
     }
 
     /// The channel is subscribed to by another connection.
     pub(crate) fn reconnected(&self) {
         let mut state = locked(&self.state);
-        state.agenda.ask_all();
-        state.agenda.reconnected(self.client.now());
+        state.schedule.ask_all();
+        state.schedule.reconnected(self.client.now());
         drop(state);
         self.call.notify_one();
     }
 
-    /// Tells a request of its grant, and takes it out of the room. `deadline` is local; `None` when nobody can say.
-    fn tell(&self, grant: &Grant, deadline: Option<Tick>) -> Heard {
-        // A closed client keeps running until the keeper knows of the hold, or of the withdrawal.
-        let _running = self.keeper.keep_running();
+    /// Tells a request of its grant, and takes it out of the waitlist. `deadline` is local; `None` when nobody can say.
+    fn tell(&self, grant: &Grant, deadline: Option<LocalTime>) -> Progress {
+        // A closed client keeps running until the background task knows of the hold, or of the withdrawal.
+        let _running = self.background.keep_running();
         let number = grant.request.number();
         let now = self.client.now();
         let mut state = locked(&self.state);
         let waiter = state.waiters.get(&number);
         if waiter.is_none_or(|waiter| waiter.request != grant.request) {
-            return Heard::Settled;
+            return Progress::Settled;
         }
         let Some(deadline) = deadline else {
             drop(state);
             self.ask_again(number);
-            return Heard::Queued;
+            return Progress::Queued;
         };
         let Some(waiter) = state.waiters.remove(&number) else {
-            return Heard::Settled;
+            return Progress::Settled;
         };
         if deadline.since(now) < waiter.terms.grant() / 4 {
             // Another of its caller's takes its place.
@@ -201,11 +201,11 @@ impl Room {
                     .presence
                     .lease_expires(&self.keys, now, deadline, lease);
             }
-            self.keeper
+            self.background
                 .withdraw(&self.keys, &grant.request, true, &waiter.calls);
             // A receiver that is gone has left its place too.
-            let _ = waiter.verdict.send(Verdict::TooLate(waiter.standing.ticket));
-            return Heard::Settled;
+            let _ = waiter.outcome.send(WaitOutcome::TooLate(waiter.standing.ticket));
+            return Progress::Settled;
         }
         let mut others = Vec::new();
         if !grant.request.is_owner() {
@@ -218,7 +218,7 @@ impl Room {
             others.extend(same_owner.map(|(number, _)| *number));
         }
         let wakes = !others.is_empty();
-        state.agenda.ask(others);
+        state.schedule.ask(others);
         if let Some(admission) = &mut state.admission {
             admission.granted(now.since(waiter.joined));
         }
@@ -242,16 +242,16 @@ impl Room {
         // A receiver that is gone gives it back: the hold is released as it is dropped here.
         drop(
             waiter
-                .verdict
-                .send(Verdict::Done(Ok(Held::new(hold, &self.keeper)))),
+                .outcome
+                .send(WaitOutcome::Done(Ok(OwnedHold::new(hold, &self.background)))),
         );
-        Heard::Settled
+        Progress::Settled
     }
 
     /// Ends the wait of a request.
     fn fail(&self, number: u64, error: Error) {
         // A closed client keeps running until it is told.
-        let _running = self.keeper.keep_running();
+        let _running = self.background.keep_running();
         let mut state = locked(&self.state);
         let Some(waiter) = state.waiters.remove(&number) else {
             return;
@@ -260,18 +260,18 @@ impl Room {
         self.refuse(*waiter, error);
     }
 
-    /// Tells a waiter that left the room that it waited in vain, and takes it out of the queue.
+    /// Tells a waiter that left the waitlist that it waited in vain, and takes it out of the queue.
     fn refuse(&self, waiter: Waiter, error: Error) {
-        self.keeper
+        self.background
             .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
         // A receiver that is gone has no need of it.
-        let _ = waiter.verdict.send(Verdict::Done(Err(error)));
+        let _ = waiter.outcome.send(WaitOutcome::Done(Err(error)));
     }
 
     /// Ends the wait of everybody.
     pub(crate) fn fail_all(&self, error: &Error) {
         // A closed client keeps running until all of them are told.
-        let _running = self.keeper.keep_running();
+        let _running = self.background.keep_running();
         let mut state = locked(&self.state);
         let waiters = std::mem::take(&mut state.waiters);
         let applicants = state.applicants();
@@ -283,11 +283,11 @@ impl Room {
         self.call.notify_one();
     }
 
-    /// Has the attendant ask for whoever is the first now.
-    fn question_now(&self) {
+    /// Has the driver ask for whoever is the first now.
+    fn poll_now(&self) {
         let mut state = locked(&self.state);
         if !state.waiters.is_empty() {
-            state.agenda.question_by(self.client.now());
+            state.schedule.poll_by(self.client.now());
             drop(state);
             self.call.notify_one();
         }
@@ -297,27 +297,27 @@ impl Room {
     pub(crate) fn subscribed(&self) {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
-        state.agenda.subscribed(self.client.now());
+        state.schedule.subscribed(self.client.now());
         if state.waiters.is_empty() {
             // A turn that came before may have taken it away, and nobody is here to ask.
             state.record = None;
         }
     }
 
-    /// The room's question was answered.
-    pub(crate) fn questioned(&self, seen: bool) -> Sight {
-        locked(&self.state).agenda.questioned(self.client.now(), seen)
+    /// The waitlist's poll was answered.
+    pub(crate) fn polled(&self, seen: bool) -> Sight {
+        locked(&self.state).schedule.polled(self.client.now(), seen)
     }
 
-    /// What to do now. The room stays `kept` long when it is empty.
-    pub(crate) fn todo(&self, kept: Duration) -> Todo {
+    /// What to do now. The waitlist stays `kept` long when it is empty.
+    pub(crate) fn todo(&self, kept: Duration) -> Action {
         let now = self.client.now();
         let mut state = locked(&self.state);
         let is_empty = state.is_empty();
         let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(kept));
         state
-            .agenda
-            .next(now, self.client.options.question_interval(), leave_at)
+            .schedule
+            .next(now, self.client.options.poll_interval(), leave_at)
     }
 
     /// The numbers of all who wait.
@@ -325,7 +325,7 @@ impl Room {
         locked(&self.state).waiters.keys().copied().collect()
     }
 
-    /// For whom the room asks its question: of those who wait, the one whose turn comes first. As long as that one
+    /// For whom the waitlist asks its poll: of those who wait, the one whose turn comes first. As long as that one
     /// has not lost its place, none has.
     pub(crate) fn first(&self) -> Option<u64> {
         let state = locked(&self.state);
@@ -336,7 +336,7 @@ impl Room {
     }
 
     pub(crate) fn ask_again(&self, number: u64) {
-        locked(&self.state).agenda.ask([number]);
+        locked(&self.state).schedule.ask([number]);
         self.call.notify_one();
     }
 }

@@ -8,8 +8,8 @@ use futures_util::FutureExt;
 use super::LockManager;
 #[cfg(feature = "redis")]
 use crate::engine::client::runtime;
-use crate::engine::shared::Service;
-use crate::engine::waitlist::registry::Relay;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::options::ManagerOptions;
 use crate::store::Durability;
@@ -161,8 +161,8 @@ impl LockManagerBuilder {
 
         self.options.check()?;
         runtime()?;
-        let relay = Arc::new(Relay::default());
-        let listener = Arc::downgrade(&relay);
+        let late_listener = Arc::new(LateListener::default());
+        let listener = Arc::downgrade(&late_listener);
         let options = Options {
             attempt_timeout: self.options.attempt_timeout(),
             server_timeout: self.options.server_timeout,
@@ -172,9 +172,9 @@ impl LockManagerBuilder {
         };
         let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
         let first = store.time().await?;
-        let service = Service::new(relay, ClientId::random(), store, self.options, &first);
-        service.start()?;
-        Ok(LockManager::of(service))
+        let shared = Shared::new(late_listener, ClientId::random(), store, self.options, &first);
+        shared.start()?;
+        Ok(LockManager::of(shared))
     }
 
     /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
@@ -198,14 +198,14 @@ impl LockManagerBuilder {
     }
 
     pub(super) fn build(self, store: &MemoryStore) -> LockManager {
-        let relay = Arc::new(Relay::default());
-        let listener = Arc::downgrade(&relay);
+        let late_listener = Arc::new(LateListener::default());
+        let listener = Arc::downgrade(&late_listener);
         let store = store.connect(listener);
         let time = store.time().now_or_never();
         let first = time.and_then(std::result::Result::ok);
         let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-        LockManager::of(Service::new(
-            relay,
+        LockManager::of(Shared::new(
+            late_listener,
             ClientId::random(),
             store,
             self.options,

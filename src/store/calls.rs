@@ -8,28 +8,28 @@ use uuid::Uuid;
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::Stamp;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// How an acquire takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Take the lock if nobody who can be reached is in front; never queue.
+    /// Take the lock if no reachable waiter is in front; never queue.
     Try,
-    /// Queue if it is held; the client's record is as it was.
+    /// Queue if the lock is held. The client's presence record stays as it is.
     Wait,
-    /// The same, and open the client's record (or prolong it).
-    Open,
-    /// The same, but only prolong the record: without one the answer is [`Acquired::Gone`]. Tells whether the
-    /// server sees the client's subscription.
-    Question,
+    /// The same, and write the client's presence record, or prolong it.
+    Register,
+    /// The same, but only prolong the record: without one the answer is [`Acquired::NotRegistered`]. Tells whether
+    /// the server sees the client's subscription.
+    Poll,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) mode: Mode,
     pub(crate) lease: Duration,
     /// Tells past which server time this call must do nothing new.
@@ -46,22 +46,22 @@ pub(crate) enum Acquired {
     /// Somebody else holds.
     Contended(Contended),
     /// The call ran after its `not_after`: nothing was done.
-    Late,
-    /// The client has no record: nothing was done, and all requests of its room must come back with their
-    /// tickets.
-    Gone {
+    ExpiredCall,
+    /// The client has no presence record: nothing was done, and all requests of its waitlist must come back with
+    /// their tickets.
+    NotRegistered {
         /// Whether the server sees a subscriber on the client's channel.
         seen: bool,
     },
     /// So many unreachable waiters were removed that the call stopped half-way: call again.
-    More,
+    Incomplete,
     /// The owner has as many holds as one may have: nothing was done.
     Full,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) fence: Fence,
     /// When the hold ends unless it is renewed.
     pub(crate) deadline: ServerTime,
@@ -77,20 +77,20 @@ pub(crate) struct Contended {
     pub(crate) ticket: Option<Ticket>,
     /// How many are queued before this request, at most.
     pub(crate) ahead: u64,
-    /// [`Mode::Question`]: whether the server sees a subscriber on the client's channel.
+    /// [`Mode::Poll`]: whether the server sees a subscriber on the client's channel.
     pub(crate) seen: bool,
     /// This call put the request into the queue (it was not there before).
     pub(crate) enqueued: bool,
     /// The server's ACL refuses this client's publishing: hand-overs to others fall back to their timers.
     pub(crate) denied: bool,
     /// The holder's grant, when the holder is another request of the same client: it may not have heard.
-    pub(crate) sibling: Option<Grant>,
+    pub(crate) own_grant: Option<Grant>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) what: ReleaseWhat,
 }
 
@@ -108,7 +108,7 @@ pub(crate) enum ReleaseWhat {
 pub(crate) struct Withdraw {
     pub(crate) keys: Arc<Keys>,
     /// One at least, and [`MAX_WITHDRAWN`] at most.
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<RequestId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub(crate) enum ReleaseOutcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Renew {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) fence: Fence,
     pub(crate) lease: Duration,
     /// Never beyond this.
@@ -170,7 +170,7 @@ pub(crate) struct Confirmed {
 #[derive(Clone, Debug)]
 pub(crate) struct Inspect {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

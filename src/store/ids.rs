@@ -42,9 +42,9 @@ impl fmt::Debug for ClientId {
 /// empty or of fixed width, so that a script can cut them out by position. The string carries what a hand-over
 /// must know of the request: whom to wake, for how long to grant, and on whose behalf.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Request(Arc<str>);
+pub(crate) struct RequestId(Arc<str>);
 
-impl Request {
+impl RequestId {
     /// Wide enough for a day of milliseconds, the longest lease.
     const GRANT_DIGITS: usize = 8;
     const GRANT_AT: usize = ClientId::LEN + 1;
@@ -52,7 +52,7 @@ impl Request {
     const MOST: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1 + 20 + 1 + Owner::LEN;
 
     /// The `n`-th request of `client`. A pushed grant gives it `grant` (whole milliseconds, at most a day) to claim it.
-    pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> Request {
+    pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> RequestId {
         let mut text = String::with_capacity(Self::MOST);
         text.push_str(&client.0);
         // A string takes whatever is written to it.
@@ -63,18 +63,18 @@ impl Request {
             width = Self::GRANT_DIGITS
         );
         text.push_str(owner.map_or("", Owner::as_str));
-        Request(text.into())
+        RequestId(text.into())
     }
 
     /// A request as the server names it; `None` when it has not the form of one.
-    pub(crate) fn from_wire(text: &str) -> Option<Request> {
+    pub(crate) fn from_wire(text: &str) -> Option<RequestId> {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
             && text.as_bytes().get(Self::GRANT_AT + Self::GRANT_DIGITS) == Some(&b':')
             && text[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS]
                 .bytes()
                 .all(|b| b.is_ascii_digit());
-        well_formed.then(|| Request(text.into()))
+        well_formed.then(|| RequestId(text.into()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -115,13 +115,13 @@ impl Request {
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

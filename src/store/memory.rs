@@ -20,8 +20,8 @@ use crate::store::{
     Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
     Withdrawn,
 };
-use crate::time::clock::{Clock, Tick};
-use crate::time::clock_offset::Exchange;
+use crate::time::clock::{Clock, LocalTime};
+use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, millis};
 use lock::{Channels, Now};
 use rules::Rules;
@@ -103,8 +103,8 @@ impl Shared {
     }
 
     /// The store's time at a local one.
-    fn at(&self, local: Tick) -> Duration {
-        let time = Duration::from_micros(self.origin_us) + local.since(Tick::ZERO);
+    fn at(&self, local: LocalTime) -> Duration {
+        let time = Duration::from_micros(self.origin_us) + local.since(LocalTime::ZERO);
         #[cfg(test)]
         let time = self.skew.applied(time, local);
         time
@@ -202,7 +202,7 @@ impl Client {
         for (listener, channel, message) in messages {
             listener.pushed(ServerId::default(), &channel, &message);
         }
-        let at = Exchange {
+        let at = Sample {
             sent,
             received: sent,
             now: ServerTime::from_ms(now.ms),

@@ -37,13 +37,13 @@ use tokio::sync::mpsc;
 
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
-pub(crate) use self::in_flight::ROOM;
+pub(crate) use self::in_flight::MAX_IN_FLIGHT;
 use self::wire::Reply;
 pub(crate) use self::wire::{Command, Priority, Wire, WireError, WireErrorKind};
 use super::{ConnectionId, Failure, ServerId};
 use crate::error::ServerError;
 use crate::sync::outstanding::Token;
-use crate::time::clock::{Clock, Tick};
+use crate::time::clock::{Clock, LocalTime};
 
 /// How often one call is sent at most, when each time the server has forgotten the scripts again.
 const SENDINGS: usize = 8;
@@ -56,8 +56,8 @@ pub(crate) struct Pipeline<W: Wire> {
     state: Mutex<State<W>>,
     in_flight: InFlight,
     /// When a reply last came, in ns of the clock.
-    heard: AtomicU64,
-    condemned: mpsc::UnboundedSender<Condemned>,
+    response: AtomicU64,
+    condemned: mpsc::UnboundedSender<Replacement>,
     spawn: Spawn,
     clock: Clock,
     attempt_timeout: Duration,
@@ -65,7 +65,7 @@ pub(crate) struct Pipeline<W: Wire> {
 
 /// A connection that must be replaced, and why.
 #[derive(Debug)]
-pub(crate) struct Condemned {
+pub(crate) struct Replacement {
     pub(crate) generation: u64,
     pub(crate) why: Why,
 }
@@ -75,7 +75,7 @@ pub(crate) enum Why {
     /// A call was not answered in time, and nothing else was since it was sent.
     Silent,
     /// A reply was not to the call that it answered.
-    OutOfStep,
+    Desynchronised,
     /// The server is a replica now: its name may lead to another one.
     ReadOnly,
 }
@@ -103,7 +103,7 @@ enum Gate<W> {
 /// A call under way.
 struct Sent<W: Wire> {
     reply: Reply<W>,
-    at: Tick,
+    at: LocalTime,
     generation: u64,
     reloads: u64,
     flight: Flight<W>,
@@ -124,23 +124,23 @@ enum Entry<W: Wire> {
 
 /// A reply of the server.
 #[derive(Debug)]
-pub(crate) struct Heard<R> {
+pub(crate) struct Response<R> {
     pub(crate) value: R,
-    pub(crate) sent: Tick,
-    pub(crate) received: Tick,
+    pub(crate) sent: LocalTime,
+    pub(crate) received: LocalTime,
     pub(crate) generation: u64,
 }
 
 impl<W: Wire> Pipeline<W> {
     /// A pipeline to this server, on which nothing is sent before [`open`](Self::open). No more than `room`
-    /// calls that can wait are in flight, as [`ROOM`] for a server that is shared by many.
+    /// calls that can wait are in flight, as [`MAX_IN_FLIGHT`] for a server that is shared by many.
     pub(crate) fn new(
         server: ServerId,
         clock: Clock,
         attempt_timeout: Duration,
-        room: u32,
+        max_in_flight: u32,
         spawn: Spawn,
-    ) -> (Arc<Pipeline<W>>, mpsc::UnboundedReceiver<Condemned>) {
+    ) -> (Arc<Pipeline<W>>, mpsc::UnboundedReceiver<Replacement>) {
         let (condemned, to_replace) = mpsc::unbounded_channel();
         let state = State {
             gate: Gate::Down(not_executed("not connected yet")),
@@ -154,8 +154,8 @@ impl<W: Wire> Pipeline<W> {
         let pipeline = Pipeline {
             server,
             state: Mutex::new(state),
-            in_flight: InFlight::new(room),
-            heard: AtomicU64::new(0),
+            in_flight: InFlight::new(max_in_flight),
+            response: AtomicU64::new(0),
             condemned,
             spawn,
             clock,
@@ -181,7 +181,7 @@ impl<W: Wire> Pipeline<W> {
     pub(crate) async fn call(
         self: Arc<Self>,
         command: impl Fn() -> W::Command,
-    ) -> Result<Heard<W::Reply>, Failure> {
+    ) -> Result<Response<W::Reply>, Failure> {
         let mut place = None;
         let mut forgotten = None;
         for _ in 0..SENDINGS {
@@ -197,7 +197,7 @@ impl<W: Wire> Pipeline<W> {
             let WireError { failure, kind } = match result {
                 Ok(value) => {
                     sent.flight.answered(sent.at, received);
-                    return Ok(Heard {
+                    return Ok(Response {
                         value,
                         sent: sent.at,
                         received,
@@ -224,11 +224,11 @@ impl<W: Wire> Pipeline<W> {
     pub(crate) async fn ping(self: Arc<Self>, nonce: u64) {
         let nonce = nonce.to_string();
         // What a failure means for the connection is found there, as with any call.
-        if let Ok(heard) = Arc::clone(&self).call(|| W::ping(&nonce)).await {
-            if !W::echoes(&heard.value, &nonce) {
-                self.out_of_step(
-                    heard.generation,
-                    format!("{:?} as the reply to PING {nonce}", heard.value),
+        if let Ok(response) = Arc::clone(&self).call(|| W::ping(&nonce)).await {
+            if !W::echoes(&response.value, &nonce) {
+                self.desynchronised(
+                    response.generation,
+                    format!("{:?} as the reply to PING {nonce}", response.value),
                 );
             }
         }
@@ -246,7 +246,7 @@ impl<W: Wire> Pipeline<W> {
         });
         // Nobody else waits while the pipeline is open.
         let can_go =
-            place.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_room());
+            place.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_capacity());
         match &state.gate {
             Gate::Open(wire) if !state.reloading && can_go => {
                 return Ok(Entry::Sent(self.send(&state, wire, command)?));
@@ -285,14 +285,14 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Whether the server has answered any call since then.
-    pub(crate) fn has_heard_since(&self, since: Tick) -> bool {
-        self.heard.load(Ordering::Relaxed) > since.as_nanos()
+    pub(crate) fn has_heard_since(&self, since: LocalTime) -> bool {
+        self.response.load(Ordering::Relaxed) > since.as_nanos()
     }
 
-    fn failed(&self, failure: Failure, kind: WireErrorKind, generation: u64, sent: Tick) -> Failure {
+    fn failed(&self, failure: Failure, kind: WireErrorKind, generation: u64, sent: LocalTime) -> Failure {
         match kind {
-            WireErrorKind::ReadOnly => self.condemn(generation, Why::ReadOnly),
-            WireErrorKind::Timeout if !self.has_heard_since(sent) => self.condemn(generation, Why::Silent),
+            WireErrorKind::ReadOnly => self.replace(generation, Why::ReadOnly),
+            WireErrorKind::Timeout if !self.has_heard_since(sent) => self.replace(generation, Why::Silent),
             WireErrorKind::Timeout | WireErrorKind::NoScript | WireErrorKind::Other => {}
         }
         match self.state().gate {
@@ -302,14 +302,14 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Asks for the replacement of a connection, unless that has been done.
-    pub(crate) fn condemn(&self, generation: u64, why: Why) {
+    pub(crate) fn replace(&self, generation: u64, why: Why) {
         // Without a receiver there is nothing left to replace.
-        let _ = self.condemned.send(Condemned { generation, why });
+        let _ = self.condemned.send(Replacement { generation, why });
     }
 
     /// A reply that is not to the call it answered: so may be all that follow on that connection.
-    pub(crate) fn out_of_step(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
-        self.condemn(generation, Why::OutOfStep);
+    pub(crate) fn desynchronised(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
+        self.replace(generation, Why::Desynchronised);
         Failure::Unknown(ServerError::new(said))
     }
 
@@ -357,9 +357,9 @@ impl<W: Wire> Pipeline<W> {
 
 impl<W: Wire> Flight<W> {
     /// The server has answered the call, and so all before it.
-    fn answered(&self, sent: Tick, received: Tick) {
+    fn answered(&self, sent: LocalTime, received: LocalTime) {
         let pipeline = &self.pipeline;
-        pipeline.heard.store(received.as_nanos(), Ordering::Relaxed);
+        pipeline.response.store(received.as_nanos(), Ordering::Relaxed);
         let latency = received.since(sent);
         if pipeline.in_flight.answered(self.number, received, latency) {
             pipeline.resume(pipeline.state());

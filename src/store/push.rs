@@ -2,7 +2,7 @@
 
 use crate::fence::Fence;
 use crate::store::calls::Grant;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::time::server_time::ServerTime;
 
 /// A message on an unlock channel: `<version> <fence> <deadline> <request>`, and what later versions add.
@@ -22,7 +22,7 @@ impl Push {
         }
         let fence = Fence::new(parts.next()?.parse().ok()?)?;
         let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
-        let request = Request::from_wire(parts.next()?)?;
+        let request = RequestId::from_wire(parts.next()?)?;
         Some(Push {
             grant: Grant {
                 request,

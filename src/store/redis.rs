@@ -9,9 +9,8 @@ mod commands;
 mod connection;
 mod connector;
 mod failure;
-mod line;
-mod link;
 mod options;
+mod pair;
 mod primary;
 mod replication;
 pub(crate) mod script;
@@ -19,6 +18,7 @@ mod sentinel;
 mod server;
 mod slot;
 mod subscriber;
+mod supervisor;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::redis::script::Operation;
 use crate::store::{
@@ -22,9 +22,9 @@ use crate::store::{
     ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
     Withdrawn,
 };
-use crate::time::clock::Tick;
-use crate::time::clock_offset::Anchors;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock::LocalTime;
+use crate::time::clock_offset::ClockOffset;
+use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// The request that all replies here answer, if they answer any.
@@ -41,7 +41,7 @@ pub fn push(message: &str) {
 
 /// A request's id: one that is understood has all its parts, and is written as it was read.
 pub fn request(text: &str) {
-    let Some(request) = Request::from_wire(text) else {
+    let Some(request) = RequestId::from_wire(text) else {
         return;
     };
     assert_eq!(request.to_string(), text);
@@ -63,14 +63,14 @@ pub fn reply(text: &str) {
     let (script, line) = text.split_once('\n').unwrap_or_default();
     let line = &whole(line);
     let keys = Arc::new(Keys::new("fairlock", "a").expect("a good name"));
-    let request = Request::from_wire(OWN).expect("a request");
+    let request = RequestId::from_wire(OWN).expect("a request");
     let owner = Owner::from_wire(OWN);
     match script {
         "acquire" => read_again(
             &Acquire {
                 keys,
                 request,
-                mode: Mode::Question,
+                mode: Mode::Poll,
                 lease: SPAN,
                 not_after: Arc::new(ServerTime::MAX),
                 ticket: None,
@@ -152,17 +152,17 @@ where
 
 /// Counted from the moment of sending, a deadline is never later here than on the server.
 fn bounded(now: ServerTime, deadline: ServerTime) {
-    let sent = Tick::ZERO.after(SPAN);
-    let at = Exchange {
+    let sent = LocalTime::ZERO.after(SPAN);
+    let at = Sample {
         sent,
         received: sent.after(Duration::from_millis(1)),
         now,
     };
-    let mut anchors = Anchors::default();
-    anchors.record(at);
-    let local = anchors.local(deadline, sent, SPAN).expect("an anchor");
+    let mut offsets = ClockOffset::default();
+    offsets.record(at);
+    let local = offsets.local(deadline, sent, SPAN).expect("an anchor");
     assert!(local >= sent && local <= sent.after(deadline.since(now)));
-    assert!(anchors.server_time(local) <= Some(ServerTime::MAX.max(now)));
+    assert!(offsets.server_time(local) <= Some(ServerTime::MAX.max(now)));
 }
 
 fn flag(flag: bool) -> String {
@@ -187,7 +187,7 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 seen,
                 enqueued,
                 denied,
-                sibling,
+                own_grant,
             } = contended;
             let ttl = u64::try_from(ttl.as_millis()).expect("it was read from one");
             let mut rest = vec![
@@ -197,12 +197,12 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 flag(*seen),
                 flag(*denied),
             ];
-            rest.extend(sibling.as_ref().map_or_else(|| vec!["-".to_owned()], grant));
+            rest.extend(own_grant.as_ref().map_or_else(|| vec!["-".to_owned()], grant));
             (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)
         }
-        Acquired::Late => (4, 0, vec![]),
-        Acquired::Gone { seen } => (5, 0, vec![flag(*seen)]),
-        Acquired::More => (6, 0, vec![]),
+        Acquired::ExpiredCall => (4, 0, vec![]),
+        Acquired::NotRegistered { seen } => (5, 0, vec![flag(*seen)]),
+        Acquired::Incomplete => (6, 0, vec![]),
         Acquired::Full => (8, 0, vec![]),
     }
 }

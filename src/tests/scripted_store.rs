@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::engine::shared::Service;
-use crate::engine::waitlist::registry::Relay;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::LateListener;
 use crate::error::ServerError;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
@@ -52,8 +52,8 @@ pub(crate) struct Scripted {
 
 /// A client of `store`, and what it sees of it.
 pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<Scripted>) {
-    let relay = Arc::new(Relay::default());
-    let listener = Arc::downgrade(&relay);
+    let late_listener = Arc::new(LateListener::default());
+    let listener = Arc::downgrade(&late_listener);
     let scripted = Arc::new(Scripted {
         store: store.connect(listener),
         fates: Mutex::new(fates.iter().copied().collect()),
@@ -67,9 +67,9 @@ pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<S
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
     let options = ManagerOptions::default();
-    let service = Service::new(relay, ClientId::random(), seen, options, &first);
-    service.start().expect("a runtime");
-    (LockManager::of(service), scripted)
+    let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first);
+    shared.start().expect("a runtime");
+    (LockManager::of(shared), scripted)
 }
 
 impl Scripted {

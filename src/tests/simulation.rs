@@ -9,9 +9,9 @@
 //! clock, and everything is drawn from the seed: the same seed gives the same history.
 //!
 //! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody
-//! waits, in `idleness`; what must be true at the end, in `World::quiet_end`.
+//! waits, in `liveness`; what must be true at the end, in `World::quiesce`.
 //!
-//! What a wait costs the server is in `crowd`: so many calls for a grant, and no more, however many wait.
+//! What a wait costs the server is in `load`: so many calls for a grant, and no more, however many wait.
 //!
 //! A suspended machine is a process that stands still: its clock goes on, and its timers fire once it wakes.
 //!
@@ -28,10 +28,10 @@
 //! | a client is told only once it is known to listen | 1,142 of 35,124 | two at once, no larger fence |
 //! | only a grant that ran out unclaimed is taken for a death | 694 of 37,651 | lost its place |
 //! | every pushed grant is claimed | 44 of 38,371 | lost its place |
-//! | a room asks at the TTL that it was told | 603 of 2,524 | free |
+//! | a waitlist asks at the TTL that it was told | 603 of 2,524 | free |
 //! | … and after the interval, when the TTL is longer | 16 of 1,565 | free |
-//! | an earlier question wakes the attendant | 672 of 1,872 | free |
-//! | a room asks once it has subscribed | 61 of 1,165 | free |
+//! | an earlier poll wakes the driver | 672 of 1,872 | free |
+//! | a waitlist asks once it has subscribed | 61 of 1,165 | free |
 //! | the withdrawal of a cancelled wait | 7,213 of 12,538 | lost its place, taken for dead, unused |
 //! | the release of a grant that nobody reads, or a guard that is dropped | 2,829 of 4,081 | unused |
 //! | the late withdrawal after unanswered calls | 1 of 7,831 | unused |
@@ -42,29 +42,29 @@
 //! | the local clock ends a hold | 48 of 1,494 | two at once |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
-//! *Free* and *unused* are the delays of `idleness`. What another rule makes up for is not noticed: the
+//! *Free* and *unused* are the delays of `liveness`. What another rule makes up for is not noticed: the
 //! withdrawal after a release, that of a cancelled try, and that of what was answered after one (the late one
 //! follows), that who finds its place lost has the others ask (so does `gone`), that a grant with too little
-//! left is given up (its guard ends in time by itself), that a question tells of another grant of the client
-//! (so does its own question). Nor is what costs only a place in the queue, in worlds in which anything else
+//! left is given up (its guard ends in time by itself), that a poll tells of another grant of the client
+//! (so does its own poll). Nor is what costs only a place in the queue, in worlds in which anything else
 //! goes wrong than leases that run out; nor an unseen subscription, since a client that is deaf counts as
 //! held up for good.
 
-mod crowd;
-mod ear;
+mod connection;
 mod faults;
 mod history;
-mod idleness;
 mod invariants;
-mod line;
+mod liveness;
+mod load;
 mod network;
 mod overload;
-mod pace;
 mod plan;
 pub(crate) mod process;
 mod run;
 mod server;
-mod tally;
+mod subscriber;
+mod summary;
 mod tests;
+mod timing;
 mod user;
 mod wire;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// An instant of a [`Clock`]: the time since that clock's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Tick(Duration);
+pub(crate) struct LocalTime(Duration);
 
-impl Tick {
-    pub(crate) const ZERO: Tick = Tick(Duration::ZERO);
+impl LocalTime {
+    pub(crate) const ZERO: LocalTime = LocalTime(Duration::ZERO);
 
     /// Nanoseconds since the clock's origin: fits 64 bits for 584 years.
     pub(crate) fn as_nanos(self) -> u64 {
@@ -15,12 +15,12 @@ impl Tick {
     }
 
     /// The time from `earlier` until this instant; zero when it is not earlier.
-    pub(crate) fn since(self, earlier: Tick) -> Duration {
+    pub(crate) fn since(self, earlier: LocalTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    pub(crate) fn after(self, span: Duration) -> Tick {
-        Tick(self.0.saturating_add(span))
+    pub(crate) fn after(self, span: Duration) -> LocalTime {
+        LocalTime(self.0.saturating_add(span))
     }
 
     fn origin_to(self) -> Duration {
@@ -47,15 +47,15 @@ impl Clock {
         }
     }
 
-    pub(crate) fn now(&self) -> Tick {
+    pub(crate) fn now(&self) -> LocalTime {
         match self {
-            Clock::Boot => Tick(since_boot()),
-            Clock::Tokio { origin } => Tick(origin.elapsed()),
+            Clock::Boot => LocalTime(since_boot()),
+            Clock::Tokio { origin } => LocalTime(origin.elapsed()),
         }
     }
 
     /// Sleeps until `due`, at the precision of tokio's timer (1 ms).
-    pub(crate) async fn sleep_until(&self, due: Tick) {
+    pub(crate) async fn sleep_until(&self, due: LocalTime) {
         match self {
             Clock::Boot => sleep_in_steps(|| self.now(), due).await,
             Clock::Tokio { origin } => tokio::time::sleep_until(*origin + due.origin_to()).await,
@@ -65,7 +65,7 @@ impl Clock {
 
 /// Tokio's timer stands still while the machine is suspended, so it is not trusted for longer than a second:
 /// a lease that ran out meanwhile is noticed within a second of waking up.
-async fn sleep_in_steps(now: impl Fn() -> Tick, due: Tick) {
+async fn sleep_in_steps(now: impl Fn() -> LocalTime, due: LocalTime) {
     loop {
         let left = due.since(now());
         if left.is_zero() {
@@ -110,7 +110,7 @@ mod tests {
         let timers = Clock::tokio();
         let suspended = Cell::new(Duration::ZERO);
         let now = || timers.now().after(suspended.get());
-        let sleep = sleep_in_steps(now, Tick::ZERO.after(Duration::from_secs(100)));
+        let sleep = sleep_in_steps(now, LocalTime::ZERO.after(Duration::from_secs(100)));
         let suspend = async {
             tokio::time::sleep(Duration::from_millis(2500)).await;
             // Meanwhile no timer goes on.
@@ -121,7 +121,7 @@ mod tests {
             () = sleep => {}
             () = suspend => {}
         }
-        assert_eq!(timers.now(), Tick::ZERO.after(Duration::from_secs(3)));
+        assert_eq!(timers.now(), LocalTime::ZERO.after(Duration::from_secs(3)));
     }
 
     /// In a namespace in which the machine was suspended for a day (time_namespaces(7)), where the system
@@ -133,7 +133,7 @@ mod tests {
         let day = Duration::from_secs(24 * 60 * 60);
         let awake =
             Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)).unwrap();
-        let counted = Clock::Boot.now().since(Tick::ZERO);
+        let counted = Clock::Boot.now().since(LocalTime::ZERO);
         if std::env::var_os(INSIDE).is_some() {
             assert!(counted >= awake + day, "{counted:?}, {awake:?}");
             return;

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 use crate::time::deadline::{MARGIN, drift};
 use crate::time::server_time::ServerTime;
 
 /// One call to a server and its reply: the only link between the two clocks. The server read its clock (`now`)
 /// some time between `sent` and `received`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exchange {
-    pub(crate) sent: Tick,
-    pub(crate) received: Tick,
+pub(crate) struct Sample {
+    pub(crate) sent: LocalTime,
+    pub(crate) received: LocalTime,
     pub(crate) now: ServerTime,
 }
 
-impl Exchange {
+impl Sample {
     /// A local time at which the server's `deadline` has not passed yet, whatever the network did: counted from
     /// the moment of sending, since the server read its clock later than that.
-    pub(crate) fn local(&self, deadline: ServerTime) -> Tick {
+    pub(crate) fn local(&self, deadline: ServerTime) -> LocalTime {
         let span = deadline.since(self.now);
         self.sent.after(span.saturating_sub(drift(span) + MARGIN))
     }
@@ -35,62 +35,62 @@ impl Exchange {
     }
 }
 
-/// Recent exchanges with one server, by which deadlines that it pushed are turned into local ones.
+/// Recent samples with one server, by which deadlines that it pushed are turned into local ones.
 ///
 /// Each gives a lower bound of `local − server`, so the largest is the tightest that is still safe. Two are kept:
-/// the best of this [`Anchors::PERIOD`] and the best of an earlier one. They belong to one server: a reconnect,
+/// the best of this [`ClockOffset::PERIOD`] and the best of an earlier one. They belong to one server: a reconnect,
 /// which may lead to another, discards them.
 ///
-/// A push may be read long after it was sent, by anchors of after the server's clock was set back: then its deadline would
+/// A push may be read long after it was sent, by offsets of after the server's clock was set back: then its deadline would
 /// seem to be later by as much, while the server, which keeps no hold for longer than its lease, has ended it. So it is
 /// noticed when the clock falls back, also over a reconnect, and for as long as such a push could seem to be in time, none
 /// is reckoned.
 #[derive(Debug, Default)]
-pub(crate) struct Anchors {
-    recent: Option<Exchange>,
-    older: Option<Exchange>,
+pub(crate) struct ClockOffset {
+    recent: Option<Sample>,
+    older: Option<Sample>,
     offset: Option<Offset>,
     /// What ends by this local time, and its own span, may be by the clock of before.
-    set_back_until: Option<Tick>,
+    set_back_until: Option<LocalTime>,
 }
 
-/// Between which bounds `local − server` is, in ns, as far as all exchanges tell since the clock was last set.
+/// Between which bounds `local − server` is, in ns, as far as all samples tell since the clock was last set.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     at_least: i128,
     at_most: i128,
-    at: Tick,
+    at: LocalTime,
 }
 
-impl Anchors {
+impl ClockOffset {
     const PERIOD: Duration = Duration::from_secs(1);
 
-    pub(crate) fn record(&mut self, exchange: Exchange) {
-        self.notice_a_set_back(&exchange);
-        // A bound above what this exchange allows at most is no bound any more: the server's clock was set.
-        let at_most = exchange.offset_at_most();
+    pub(crate) fn record(&mut self, sample: Sample) {
+        self.notice_a_set_back(&sample);
+        // A bound above what this sample allows at most is no bound any more: the server's clock was set.
+        let at_most = sample.offset_at_most();
         for anchor in [&mut self.recent, &mut self.older] {
             if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
                 *anchor = None;
             }
         }
         match &mut self.recent {
-            Some(recent) if exchange.sent.since(recent.sent) < Self::PERIOD => {
-                if exchange.offset_at_least() > recent.offset_at_least() {
-                    // Not its time of sending: the period must end though every exchange were better.
+            Some(recent) if sample.sent.since(recent.sent) < Self::PERIOD => {
+                if sample.offset_at_least() > recent.offset_at_least() {
+                    // Not its time of sending: the period must end though every sample were better.
                     self.older = self.older.or(Some(*recent));
-                    *recent = exchange;
+                    *recent = sample;
                 }
             }
             recent => {
                 self.older = recent.take();
-                *recent = Some(exchange);
+                *recent = Some(sample);
             }
         }
     }
 
-    fn notice_a_set_back(&mut self, exchange: &Exchange) {
-        let now = Offset::of(exchange);
+    fn notice_a_set_back(&mut self, sample: &Sample) {
+        let now = Offset::of(sample);
         let Some(before) = self.offset else {
             self.offset = Some(now);
             return;
@@ -112,35 +112,35 @@ impl Anchors {
 
     /// A local time at which the server's `deadline`, of something that lasts for `span`, has not passed yet; `None` when
     /// nothing tells.
-    pub(crate) fn local(&self, deadline: ServerTime, now: Tick, span: Duration) -> Option<Tick> {
+    pub(crate) fn local(&self, deadline: ServerTime, now: LocalTime, span: Duration) -> Option<LocalTime> {
         if self.set_back_until.is_some_and(|until| now < until.after(span)) {
             return None;
         }
-        self.anchors().map(|anchor| anchor.local(deadline)).max()
+        self.offsets().map(|anchor| anchor.local(deadline)).max()
     }
 
     /// The server's time at the local time `now`, or a little later; `None` without an anchor.
-    pub(crate) fn server_time(&self, now: Tick) -> Option<ServerTime> {
-        let latest = |anchor: &Exchange| anchor.now.after(now.since(anchor.sent));
-        self.anchors().map(latest).min()
+    pub(crate) fn server_time(&self, now: LocalTime) -> Option<ServerTime> {
+        let latest = |anchor: &Sample| anchor.now.after(now.since(anchor.sent));
+        self.offsets().map(latest).min()
     }
 
-    fn anchors(&self) -> impl Iterator<Item = &Exchange> {
+    fn offsets(&self) -> impl Iterator<Item = &Sample> {
         [&self.recent, &self.older].into_iter().flatten()
     }
 }
 
 impl Offset {
-    fn of(exchange: &Exchange) -> Offset {
+    fn of(sample: &Sample) -> Offset {
         Offset {
-            at_least: exchange.offset_at_least(),
-            at_most: exchange.offset_at_most(),
-            at: exchange.received,
+            at_least: sample.offset_at_least(),
+            at_most: sample.offset_at_most(),
+            at: sample.received,
         }
     }
 
     /// The same at a later time, by which the clocks may have drifted.
-    fn at(self, later: Tick) -> Offset {
+    fn at(self, later: LocalTime) -> Offset {
         let drifted = nanos(drift(later.since(self.at)));
         Offset {
             at_least: self.at_least - drifted,
@@ -175,8 +175,8 @@ mod tests {
     /// The server's clock is ahead of the local one by as much.
     const AHEAD_MS: u64 = 100_000_000;
 
-    fn tick(ms: u32) -> Tick {
-        Tick::ZERO.after(ms * MS)
+    fn tick(ms: u32) -> LocalTime {
+        LocalTime::ZERO.after(ms * MS)
     }
 
     fn server(ms: u32) -> ServerTime {
@@ -184,8 +184,8 @@ mod tests {
     }
 
     /// A call that takes so many ms each way, of which the server's clock shows `back_ms` less than it did at first.
-    fn exchange(sent_ms: u32, up_ms: u32, down_ms: u32, back_ms: u32) -> Exchange {
-        Exchange {
+    fn sample(sent_ms: u32, up_ms: u32, down_ms: u32, back_ms: u32) -> Sample {
+        Sample {
             sent: tick(sent_ms),
             received: tick(sent_ms + up_ms + down_ms),
             now: server(sent_ms + up_ms).before(back_ms * MS),
@@ -193,45 +193,45 @@ mod tests {
     }
 
     /// What a deadline at that time of the server's first clock is taken for.
-    fn local(anchors: &Anchors, deadline_ms: u32, now_ms: u32) -> Option<Tick> {
-        anchors.local(server(deadline_ms), tick(now_ms), SPAN)
+    fn local(offsets: &ClockOffset, deadline_ms: u32, now_ms: u32) -> Option<LocalTime> {
+        offsets.local(server(deadline_ms), tick(now_ms), SPAN)
     }
 
     #[test]
     fn without_an_exchange_nothing_tells() {
-        let mut anchors = Anchors::default();
-        assert_eq!(local(&anchors, 5000, 0), None);
-        anchors.record(exchange(0, 1, 1, 0));
-        assert!(local(&anchors, 5000, 2).is_some());
-        anchors.clear();
-        assert_eq!(local(&anchors, 5000, 2), None);
-        assert_eq!(anchors.server_time(tick(2)), None);
+        let mut offsets = ClockOffset::default();
+        assert_eq!(local(&offsets, 5000, 0), None);
+        offsets.record(sample(0, 1, 1, 0));
+        assert!(local(&offsets, 5000, 2).is_some());
+        offsets.clear();
+        assert_eq!(local(&offsets, 5000, 2), None);
+        assert_eq!(offsets.server_time(tick(2)), None);
     }
 
     #[test]
     fn the_fastest_way_there_of_the_last_exchanges_counts_and_is_never_too_late() {
-        let mut anchors = Anchors::default();
+        let mut offsets = ClockOffset::default();
         let mut best = None;
         for (sent, up) in [(0, 400), (500, 3), (600, 90), (1700, 50), (1800, 200)] {
-            anchors.record(exchange(sent, up, 5, 0));
-            let found = local(&anchors, 9000, sent + up + 5);
+            offsets.record(sample(sent, up, 5, 0));
+            let found = local(&offsets, 9000, sent + up + 5);
             assert!(found < Some(tick(9000)), "it has passed by then");
             best = best.max(found);
         }
-        assert_eq!(local(&anchors, 9000, 2005), best, "that of 3 ms");
+        assert_eq!(local(&offsets, 9000, 2005), best, "that of 3 ms");
         assert!(best > Some(tick(9000 - 3 - 20)), "but for drift and margin");
         // Everything before is two periods old.
-        anchors.record(exchange(3000, 60, 5, 0));
-        anchors.record(exchange(4100, 60, 5, 0));
-        assert!(local(&anchors, 9000, 4200) < best);
+        offsets.record(sample(3000, 60, 5, 0));
+        offsets.record(sample(4100, 60, 5, 0));
+        assert!(local(&offsets, 9000, 4200) < best);
     }
 
     #[test]
     fn what_a_clock_that_was_set_forward_contradicts_is_void() {
-        let mut anchors = Anchors::default();
-        anchors.record(exchange(0, 1, 1, 2000));
-        anchors.record(exchange(100, 50, 50, 0));
-        let deadline = local(&anchors, 5000, 200);
+        let mut offsets = ClockOffset::default();
+        offsets.record(sample(0, 1, 1, 2000));
+        offsets.record(sample(100, 50, 50, 0));
+        let deadline = local(&offsets, 5000, 200);
         assert!(deadline.is_some_and(|at| at < tick(5000)), "{deadline:?}");
     }
 
@@ -239,17 +239,17 @@ mod tests {
     fn a_deadline_of_before_the_clock_was_set_back_is_never_taken_for_a_later_one() {
         // In each case the push was sent just before the clock was set back.
         for (back_ms, reconnected) in [(30, false), (3000, false), (3000, true), (3_600_000, true)] {
-            let mut anchors = Anchors::default();
-            anchors.record(exchange(0, 1, 1, 0));
-            anchors.record(exchange(900, 7, 9, 0));
+            let mut offsets = ClockOffset::default();
+            offsets.record(sample(0, 1, 1, 0));
+            offsets.record(sample(900, 7, 9, 0));
             if reconnected {
-                anchors.clear();
+                offsets.clear();
             }
             let sent_ms = 2000;
-            anchors.record(exchange(sent_ms, 2, 2, back_ms));
+            offsets.record(sample(sent_ms, 2, 2, back_ms));
             let ends_ms = sent_ms + 5000;
             for now_ms in (sent_ms + 4..ends_ms + back_ms + 10_000).step_by(1 + back_ms as usize / 1000) {
-                let found = local(&anchors, ends_ms, now_ms);
+                let found = local(&offsets, ends_ms, now_ms);
                 let is_believed = found.is_some_and(|until| tick(now_ms) < until);
                 assert!(
                     !is_believed || found <= Some(tick(ends_ms)),
@@ -258,9 +258,9 @@ mod tests {
             }
             // And then all is well again.
             let later_ms = ends_ms + 2 * back_ms + 1000;
-            anchors.record(exchange(later_ms - 10, 2, 2, back_ms));
+            offsets.record(sample(later_ms - 10, 2, 2, back_ms));
             let after = server(later_ms + 5000).before(back_ms * MS);
-            let found = anchors.local(after, tick(later_ms), SPAN);
+            let found = offsets.local(after, tick(later_ms), SPAN);
             assert!(
                 found.is_some_and(|until| until > tick(later_ms + 4000) && until < tick(later_ms + 5000))
             );
@@ -269,12 +269,12 @@ mod tests {
 
     #[test]
     fn a_second_smaller_step_back_ends_no_doubt() {
-        let mut anchors = Anchors::default();
-        anchors.record(exchange(0, 1, 1, 0));
-        anchors.record(exchange(2000, 1, 1, 3_600_000));
-        anchors.record(exchange(3000, 1, 1, 3_601_000));
+        let mut offsets = ClockOffset::default();
+        offsets.record(sample(0, 1, 1, 0));
+        offsets.record(sample(2000, 1, 1, 3_600_000));
+        offsets.record(sample(3000, 1, 1, 3_601_000));
         assert_eq!(
-            local(&anchors, 7000, 20_000),
+            local(&offsets, 7000, 20_000),
             None,
             "a push of before the first one"
         );
@@ -282,32 +282,32 @@ mod tests {
 
     #[test]
     fn a_correction_within_the_margin_is_no_reason_for_doubt() {
-        let mut anchors = Anchors::default();
-        anchors.record(exchange(0, 1, 1, 0));
-        anchors.record(exchange(100, 1, 1, 4));
-        assert!(local(&anchors, 5000, 102).is_some());
+        let mut offsets = ClockOffset::default();
+        offsets.record(sample(0, 1, 1, 0));
+        offsets.record(sample(100, 1, 1, 4));
+        assert!(local(&offsets, 5000, 102).is_some());
     }
 
     #[test]
     fn the_time_is_told_by_the_fastest_way_there() {
-        let mut anchors = Anchors::default();
+        let mut offsets = ClockOffset::default();
         for (sent, up) in [(0, 400), (500, 3), (600, 90)] {
-            anchors.record(exchange(sent, up, 5, 0));
+            offsets.record(sample(sent, up, 5, 0));
         }
-        assert_eq!(anchors.server_time(tick(900)), Some(server(903)));
+        assert_eq!(offsets.server_time(tick(900)), Some(server(903)));
     }
 
     #[test]
     fn slow_answers_and_clocks_that_drift_are_no_reason_for_doubt() {
-        let mut anchors = Anchors::default();
+        let mut offsets = ClockOffset::default();
         let mut sent_ms = 0;
         for n in 0..1000_u32 {
             let (up, down) = (n * 7 % 40, n * 11 % 900);
             // Slower by 1 in 1,000.
-            anchors.record(exchange(sent_ms, up, down, sent_ms / 1000));
+            offsets.record(sample(sent_ms, up, down, sent_ms / 1000));
             sent_ms += up + down + n % 13 * 100;
             assert!(
-                local(&anchors, sent_ms + 5000, sent_ms).is_some(),
+                local(&offsets, sent_ms + 5000, sent_ms).is_some(),
                 "after {sent_ms} ms"
             );
         }
@@ -320,16 +320,16 @@ mod tests {
             for (up, down) in [(0, 0), (0, 900), (900, 0), (40, 40)] {
                 // The server reads its clock just before the next ms begins, and tells the one that goes by.
                 let read = server_ahead + Duration::from_micros(999);
-                let at = Tick::ZERO.after(up * MS);
-                let exchange = Exchange {
-                    sent: Tick::ZERO,
+                let at = LocalTime::ZERO.after(up * MS);
+                let sample = Sample {
+                    sent: LocalTime::ZERO,
                     received: at.after(down * MS),
                     now: ServerTime::from_ms(u64::try_from(read.as_millis()).unwrap()),
                 };
-                let deadline = exchange.now.after(span);
+                let deadline = sample.now.after(span);
                 // It comes sooner by what was cut off, and by the drift: its clock makes 1,001 s in 1,000.
                 let ends = at.after((span - Duration::from_micros(999)) * 1000 / 1001);
-                let local = exchange.local(deadline);
+                let local = sample.local(deadline);
                 assert!(local <= ends, "{span:?}, {up} and {down} ms: {local:?}, {ends:?}");
                 let wasted = ends.since(local);
                 assert!(

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::clock::Tick;
+use super::clock::LocalTime;
 
 /// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
 pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
@@ -18,7 +18,7 @@ const MIN_RENEWAL_RETRY: Duration = Duration::from_millis(50);
 
 /// How long a hold is to last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTerms {
     pub(crate) length: Duration,
     /// Never extended beyond its length.
     pub(crate) fixed: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Terms {
     pub(crate) claim_window: Duration,
 }
 
-impl Terms {
+impl LeaseTerms {
     /// The lease of a grant in the reply to the request's own call, and of each renewal.
     pub(crate) fn lease(&self) -> Duration {
         self.max_hold.map_or(self.length, |max| max.min(self.length))
@@ -54,18 +54,18 @@ impl Terms {
 }
 
 /// When to renew what lasts from `now` until `deadline`: once a third of it is used up.
-pub(crate) fn renewal_due(now: Tick, deadline: Tick) -> Tick {
+pub(crate) fn renewal_due(now: LocalTime, deadline: LocalTime) -> LocalTime {
     now.after(deadline.since(now) / 3)
 }
 
 /// When to repeat a renewal that failed, or goes unanswered: at a third of what is left, though not in a rush.
-pub(crate) fn renewal_retry(now: Tick, deadline: Tick) -> Tick {
+pub(crate) fn renewal_retry(now: LocalTime, deadline: LocalTime) -> LocalTime {
     now.after((deadline.since(now) / 3).max(MIN_RENEWAL_RETRY))
 }
 
 /// When a lease of that length is over on the server too, whose local `deadline` is on the safe side: unless the server took longer
 /// for the last call than one waits for it.
-pub(crate) fn over_everywhere(deadline: Tick, span: Duration) -> Tick {
+pub(crate) fn expired_on_server_by(deadline: LocalTime, span: Duration) -> LocalTime {
     deadline.after(NOT_AFTER + 2 * (drift(span) + MARGIN))
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn no_grant_lasts_longer_than_its_lease() {
-        let terms = |length, max_hold| Terms {
+        let terms = |length, max_hold| LeaseTerms {
             length,
             fixed: false,
             max_hold,
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_fixed_lease_ends_with_the_shorter_of_its_length_and_its_maximum_hold() {
         for (length, max_hold, lasts) in [(10, 4, 4), (4, 10, 4)] {
-            let terms = Terms {
+            let terms = LeaseTerms {
                 length: length * 1_000 * MS,
                 fixed: true,
                 max_hold: Some(max_hold * 1_000 * MS),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_renewal_that_failed_is_repeated_at_a_third_of_what_is_left_and_not_in_a_rush() {
-        let now = Tick::ZERO.after(1_000 * MS);
+        let now = LocalTime::ZERO.after(1_000 * MS);
         assert_eq!(renewal_retry(now, now.after(3_000 * MS)), now.after(1_000 * MS));
         for left in [0, 1, 100] {
             assert_eq!(

@@ -9,21 +9,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 /// When a caller gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GivesUp {
     /// It set a bound.
-    At(Tick),
+    At(LocalTime),
     /// Nobody knows, but most others did in that time.
-    Between(Tick, Tick),
+    Between(LocalTime, LocalTime),
     Unknown,
 }
 
 impl GivesUp {
     /// Its bound, if it set one.
-    pub(crate) fn bound(self) -> Option<Tick> {
+    pub(crate) fn bound(self) -> Option<LocalTime> {
         match self {
             GivesUp::At(time) => Some(time),
             GivesUp::Between(..) | GivesUp::Unknown => None,
@@ -36,8 +36,8 @@ pub(crate) struct AdmissionQueue<T> {
     /// By number, which is the order in which they came.
     waiting: BTreeMap<u64, (GivesUp, T)>,
     /// Those that were passed over, by when they give up, or have if they are like most others.
-    bounded: BTreeMap<(Tick, u64), T>,
-    expected: BTreeMap<(Tick, u64), T>,
+    bounded: BTreeMap<(LocalTime, u64), T>,
+    expected: BTreeMap<(LocalTime, u64), T>,
 }
 
 impl<T> Default for AdmissionQueue<T> {
@@ -68,7 +68,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Takes out the next one, when it takes so long to be served.
-    pub(crate) fn next(&mut self, now: Tick, service: Duration) -> Option<T> {
+    pub(crate) fn next(&mut self, now: LocalTime, shared: Duration) -> Option<T> {
         if let Some(first) = self.expected.first_entry() {
             if first.key().0 <= now {
                 return Some(first.remove());
@@ -76,17 +76,17 @@ impl<T> AdmissionQueue<T> {
         }
         while let Some((number, (gives_up, item))) = self.waiting.pop_first() {
             match gives_up {
-                GivesUp::At(time) if time.since(now) <= service => {
+                GivesUp::At(time) if time.since(now) <= shared => {
                     self.bounded.insert((time, number), item);
                 }
-                GivesUp::Between(soonest, latest) if now < latest && soonest.since(now) <= service => {
+                GivesUp::Between(soonest, latest) if now < latest && soonest.since(now) <= shared => {
                     self.expected.insert((latest, number), item);
                 }
                 _ => return Some(item),
             }
         }
         let most_left =
-            |passed_over: &BTreeMap<(Tick, u64), T>| passed_over.last_key_value().map(|(key, _)| *key);
+            |passed_over: &BTreeMap<(LocalTime, u64), T>| passed_over.last_key_value().map(|(key, _)| *key);
         let (bounded, expected) = (most_left(&self.bounded), most_left(&self.expected));
         match bounded {
             // Whose time is over is about to leave.
@@ -97,7 +97,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Takes out one that was passed over, and whose bound is over.
-    pub(crate) fn expired(&mut self, now: Tick) -> Option<T> {
+    pub(crate) fn expired(&mut self, now: LocalTime) -> Option<T> {
         let first = self.bounded.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
@@ -125,8 +125,8 @@ mod tests {
 
     const SERVICE: Duration = Duration::from_millis(10);
 
-    fn at(ms: u64) -> Tick {
-        Tick::ZERO.after(Duration::from_millis(ms))
+    fn at(ms: u64) -> LocalTime {
+        LocalTime::ZERO.after(Duration::from_millis(ms))
     }
 
     fn between(soonest: u64, latest: u64) -> GivesUp {

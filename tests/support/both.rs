@@ -1,16 +1,16 @@
 //! One body, two tests: in memory and on a real server.
 //!
 //! ```ignore
-//! on_both! { a_release_wakes_the_waiter }
+//! on_each_backend! { a_release_wakes_the_waiter }
 //!
-//! async fn a_release_wakes_the_waiter(ground: Ground) {
-//!     let (here, there) = (ground.client().await, ground.client().await);
+//! async fn a_release_wakes_the_waiter(backend: Backend) {
+//!     let (here, there) = (backend.client().await, backend.client().await);
 //!     …
 //! }
 //! ```
 //!
 //! In memory time is paused, so leases end at once and to the millisecond; bodies measure with tokio's `Instant`
-//! and sleep with tokio. `on_both_in_parallel!` is for bodies that need real threads, and so real time.
+//! and sleep with tokio. `on_each_backend_in_parallel!` is for bodies that need real threads, and so real time.
 //!
 //! A body that hangs fails, by name: a test that never ends would end all others with it.
 
@@ -24,7 +24,7 @@ use super::server::Server;
 
 /// Where the locks of one test live: a store or a server, of which it has a prefix to itself.
 #[derive(Debug)]
-pub struct Ground {
+pub struct Backend {
     home: Home,
     prefix: String,
 }
@@ -35,16 +35,16 @@ enum Home {
     Server(&'static Server),
 }
 
-impl Ground {
-    pub fn in_memory() -> Ground {
-        Ground {
+impl Backend {
+    pub fn in_memory() -> Backend {
+        Backend {
             home: Home::Memory(MemoryStore::new()),
             prefix: prefix(),
         }
     }
 
-    pub async fn on_a_server() -> Ground {
-        Ground {
+    pub async fn on_a_server() -> Backend {
+        Backend {
             home: Home::Server(Server::shared().await),
             prefix: prefix(),
         }
@@ -133,13 +133,13 @@ pub async fn to_its_end(body: impl Future<Output = ()>) {
 }
 
 /// Makes each of these functions a test in memory, with time paused, and one on a server.
-macro_rules! on_both {
+macro_rules! on_each_backend {
     ($($body:ident),* $(,)?) => {
         mod in_memory {
             $(
                 #[tokio::test(start_paused = true)]
                 async fn $body() {
-                    super::$body($crate::support::Ground::in_memory()).await;
+                    super::$body($crate::support::Backend::in_memory()).await;
                 }
             )*
         }
@@ -148,8 +148,8 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $body() {
-                    let ground = $crate::support::Ground::on_a_server().await;
-                    $crate::support::to_its_end(super::$body(ground)).await;
+                    let backend = $crate::support::Backend::on_a_server().await;
+                    $crate::support::to_its_end(super::$body(backend)).await;
                 }
             )*
         }
@@ -157,21 +157,21 @@ macro_rules! on_both {
 }
 
 /// The same with real threads and real time, in memory too.
-macro_rules! on_both_in_parallel {
+macro_rules! on_each_backend_in_parallel {
     ($($body:ident),* $(,)?) => {
         mod in_parallel {
             $(
                 mod $body {
                     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                     async fn in_memory() {
-                        let ground = $crate::support::Ground::in_memory();
-                        $crate::support::to_its_end(super::super::$body(ground)).await;
+                        let backend = $crate::support::Backend::in_memory();
+                        $crate::support::to_its_end(super::super::$body(backend)).await;
                     }
 
                     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                     async fn on_a_server() {
-                        let ground = $crate::support::Ground::on_a_server().await;
-                        $crate::support::to_its_end(super::super::$body(ground)).await;
+                        let backend = $crate::support::Backend::on_a_server().await;
+                        $crate::support::to_its_end(super::super::$body(backend)).await;
                     }
                 }
             )*
@@ -179,4 +179,4 @@ macro_rules! on_both_in_parallel {
     };
 }
 
-pub(crate) use {on_both, on_both_in_parallel};
+pub(crate) use {on_each_backend, on_each_backend_in_parallel};

@@ -30,9 +30,9 @@ mod signal;
 
 pub use authority::Authority;
 #[cfg(feature = "redis")]
-pub use both::{Ground, to_its_end};
+pub use both::{Backend, to_its_end};
 #[cfg(feature = "redis")]
-pub(crate) use both::{on_both, on_both_in_parallel};
+pub(crate) use both::{on_each_backend, on_each_backend_in_parallel};
 pub use cluster::{Cluster, NODE_TIMEOUT};
 pub use history::{Entry, History, Hold, now_ns};
 pub use lock_line::LockLine;

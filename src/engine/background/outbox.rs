@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use super::withdrawals::{Batch, Withdrawal};
-use super::{Done, Keeper};
+use super::{Background, Done};
 use crate::engine::hold::Hold;
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Error, LostReason};
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
 use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 /// Something to tell the server until it answers.
 #[derive(Debug)]
-pub(super) enum Errand {
+pub(super) enum Outgoing {
     /// Release a hold that nobody will release any more.
     Release(Arc<Hold>, Token),
     /// Claim a hold that nobody will renew any more.
@@ -25,18 +25,18 @@ pub(super) enum Errand {
     Withdraw(Arc<Keys>, Withdrawal),
 }
 
-impl Keeper {
+impl Background {
     /// Lets a hold run out on the server, which is over here: after its whole lease, also if it was handed
     /// over and not renewed so far.
     pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
-            self.send(Errand::Claim(Arc::clone(hold), self.keep_running()));
+            self.send(Outgoing::Claim(Arc::clone(hold), self.keep_running()));
         }
     }
 
     /// Releases a hold in the background. Never blocks; outside a runtime too.
     pub(crate) fn release_later(&self, hold: Arc<Hold>) {
-        self.send(Errand::Release(hold, self.keep_running()));
+        self.send(Outgoing::Release(hold, self.keep_running()));
     }
 
     /// Makes sure that nothing is left of a request that is never used again: at once, if it may have
@@ -45,7 +45,7 @@ impl Keeper {
     pub(crate) fn withdraw(
         &self,
         keys: &Arc<Keys>,
-        request: &Request,
+        request: &RequestId,
         at_once: bool,
         calls: &Arc<PendingCalls>,
     ) {
@@ -56,14 +56,14 @@ impl Keeper {
                 at_once,
                 _token: self.keep_running(),
             };
-            self.send(Errand::Withdraw(Arc::clone(keys), withdrawal));
+            self.send(Outgoing::Withdraw(Arc::clone(keys), withdrawal));
         }
     }
 
     /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request
     /// is never used again.
-    pub(crate) async fn release(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
-        // What waits to be sent must not run after the release. A question that is under way may, and be
+    pub(crate) async fn release(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
+        // What waits to be sent must not run after the release. A poll that is under way may, and be
         // answered before that is: so it is looked for before.
         hold.calls.end();
         let is_asked_for = hold.calls.unanswered().is_some();
@@ -75,9 +75,9 @@ impl Keeper {
         released
     }
 
-    fn send(&self, errand: Errand) {
+    fn send(&self, outgoing: Outgoing) {
         // Without a receiver the runtime is gone, and with it the connection: the leases are what is left.
-        let _ = self.errands.send(errand);
+        let _ = self.outbox.send(outgoing);
     }
 
     /// Releases a hold for nobody who waits for that.
@@ -91,10 +91,10 @@ impl Keeper {
                     "release not confirmed; the lease ends by itself");
             }
         }
-        Done::Errand
+        Done::Outgoing
     }
 
-    async fn release_grant(&self, hold: &Hold, give_up: Tick) -> Result<(), Error> {
+    async fn release_grant(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
         let mut backoff = Backoff::new();
         let mut released = false;
         let mut unanswered = false;
@@ -144,7 +144,7 @@ impl Keeper {
                 Ok(Answer {
                     reply: Renewed::Until(_),
                     ..
-                }) => return Done::Errand,
+                }) => return Done::Outgoing,
                 Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
                 Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
             }
@@ -155,7 +155,7 @@ impl Keeper {
             hold.deadline(),
             hold.terms.lease(),
         );
-        Done::Errand
+        Done::Outgoing
     }
 
     pub(super) async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use super::{Done, Job, Keeper};
+use super::{Background, Done, Job};
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::error::LostReason;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::{Answer, Failure, Renewed};
 use crate::sync::locked;
-use crate::time::clock::Tick;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock::LocalTime;
+use crate::time::clock_offset::Sample;
 
 /// How many renewals begin at a time.
 pub(super) const BATCH: usize = 128;
@@ -30,14 +30,14 @@ pub(super) const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
 /// All holds that live, by the time at which each must be looked at next.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
-    pub(super) looks: BTreeMap<(Tick, Request), Arc<Hold>>,
-    pub(super) places: HashMap<Request, Tick>,
-    /// Until when the keeper sleeps.
-    sleeping_until: Option<Tick>,
+pub(super) struct RenewalSchedule {
+    pub(super) looks: BTreeMap<(LocalTime, RequestId), Arc<Hold>>,
+    pub(super) places: HashMap<RequestId, LocalTime>,
+    /// Until when the background task sleeps.
+    sleeping_until: Option<LocalTime>,
 }
 
-impl Keeper {
+impl Background {
     /// Takes charge of a hold until it is over; of one that it has, when to look next.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
@@ -71,7 +71,7 @@ impl Keeper {
         self.wake_if_closing();
     }
 
-    pub(super) fn sleep_until_next(&self) -> Option<Tick> {
+    pub(super) fn sleep_until_next(&self) -> Option<LocalTime> {
         let mut schedule = locked(&self.schedule);
         let first = schedule.looks.keys().next().map(|(due, _)| *due);
         // A hold that came and went leaves its time: waking once for nothing is cheaper than being woken by
@@ -114,10 +114,10 @@ impl Keeper {
             .looks
             .insert((deadline, hold.request.clone()), Arc::clone(&hold));
         drop(schedule);
-        let keeper = Arc::clone(self);
+        let background = Arc::clone(self);
         let patience = hold.renewal_patience();
         Some(Box::pin(async move {
-            match tokio::time::timeout(patience, keeper.renew(&hold)).await {
+            match tokio::time::timeout(patience, background.renew(&hold)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
                     tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
@@ -151,7 +151,7 @@ impl Keeper {
         Ok(reply.got)
     }
 
-    fn renewed(&self, hold: &Hold, at: &Exchange, renewed: Renewed) {
+    fn renewed(&self, hold: &Hold, at: &Sample, renewed: Renewed) {
         match renewed {
             Renewed::Until(deadline) => hold.renewed(deadline, at.local(deadline)),
             Renewed::Expired => self.lose(hold, hold.reason_gone()),

@@ -1,4 +1,4 @@
-//! What the keeper finds out when it renews.
+//! What the background task finds out when it renews.
 
 use std::task::{Context, Wake};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use futures_util::FutureExt;
 use tokio::time::{advance, sleep};
 
 use super::*;
-use crate::engine::hold::owned::Held;
+use crate::engine::hold::owned::OwnedHold;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
-use crate::engine::shared::Service;
-use crate::engine::waitlist::Verdict;
-use crate::engine::waitlist::registry::Relay;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::WaitOutcome;
+use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
 use crate::options::{LockOptions, ManagerOptions};
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{
     Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
 };
 use crate::tests::scripted_store::{Fate, client};
-use crate::time::deadline::Terms;
+use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::{LeaseState, LockManager, MemoryStore, Owner};
 
@@ -73,11 +73,11 @@ async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
 async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
-    let keeper = locks.service().keeper();
-    let hold = Arc::clone(&keeper.held()[0]);
+    let background = locks.shared().background();
+    let hold = Arc::clone(&background.held()[0]);
     guard.release().await.unwrap();
-    assert!(keeper.look(hold).is_none());
-    assert!(locked(&keeper.schedule).places.is_empty());
+    assert!(background.look(hold).is_none());
+    assert!(locked(&background.schedule).places.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,10 +88,10 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
     let guard = locks.lock("a").acquire().await.unwrap();
 
     // The process stands still until its lease is over, but for a renewal that it had sent: nobody hears its answer.
-    let service = locks.service();
-    let hold = &service.keeper().held()[0];
+    let shared = locks.shared();
+    let hold = &shared.background().held()[0];
     stand_still(LEASE - Duration::from_millis(1));
-    let renewed = service.client().store.renew(hold.renewal()).now_or_never();
+    let renewed = shared.client().store.renew(hold.renewal()).now_or_never();
     assert!(matches!(
         renewed,
         Some(Ok(Answer {
@@ -129,11 +129,11 @@ async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
 }
 
 /// What the waiter that this hold was granted to had asked before.
-fn question(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
+fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     Acquire {
         keys: Arc::clone(&hold.keys),
         request: hold.request.clone(),
-        mode: Mode::Open,
+        mode: Mode::Register,
         lease: LEASE,
         not_after: Arc::<PendingCall>::clone(pending),
         ticket: None,
@@ -146,11 +146,11 @@ fn question(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
 async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_answered_before_the_release() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
-    let service = locks.service();
-    let hold = service.keeper().held().remove(0);
+    let shared = locks.shared();
+    let hold = shared.background().held().remove(0);
     stand_still(LEASE);
-    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
-    let asked = service.client().acquire(question(&hold, &pending), &pending);
+    let pending = PendingCalls::begin(&hold.calls, &shared.client().clocks);
+    let asked = shared.client().acquire(poll(&hold, &pending), &pending);
     let answer = asked.now_or_never();
     assert!(
         matches!(
@@ -163,7 +163,7 @@ async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_an
         "{answer:?}"
     );
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
-    service.keeper().drained().await;
+    shared.background().drained().await;
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
@@ -173,23 +173,23 @@ async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_an
 async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
-    let service = locks.service();
-    let hold = service.keeper().held().remove(0);
-    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let shared = locks.shared();
+    let hold = shared.background().held().remove(0);
+    let pending = PendingCalls::begin(&hold.calls, &shared.client().clocks);
     let not_after = pending.written(ConnectionId::default()).unwrap();
     let call = Acquire {
         not_after: Arc::new(not_after),
-        ..question(&hold, &pending)
+        ..poll(&hold, &pending)
     };
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(500)).await;
-    let answer = service.client().acquire(call, &pending).await;
+    let answer = shared.client().acquire(call, &pending).await;
     assert!(
         matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
         "{answer:?}"
     );
     release.await.unwrap().unwrap();
-    service.keeper().drained().await;
+    shared.background().drained().await;
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
@@ -199,12 +199,12 @@ async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answ
 async fn a_question_that_has_not_been_written_as_the_release_begins_is_not() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
-    let service = locks.service();
-    let hold = service.keeper().held().remove(0);
-    let pending = PendingCalls::begin(&hold.calls, &service.client().clocks);
+    let shared = locks.shared();
+    let hold = shared.background().held().remove(0);
+    let pending = PendingCalls::begin(&hold.calls, &shared.client().clocks);
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(500)).await;
-    let asked = service.client().acquire(question(&hold, &pending), &pending);
+    let asked = shared.client().acquire(poll(&hold, &pending), &pending);
     assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
     release.await.unwrap().unwrap();
     let tried = locks.lock("a").try_acquire().await.unwrap();
@@ -215,10 +215,10 @@ async fn a_question_that_has_not_been_written_as_the_release_begins_is_not() {
 async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
     let locks = LockManager::in_memory();
     let guard = locks.lock("a").acquire().await.unwrap();
-    let service = locks.service();
-    let hold = service.keeper().held().remove(0);
+    let shared = locks.shared();
+    let hold = shared.background().held().remove(0);
     guard.release().await.unwrap();
-    service.keeper().renew(&hold).await.unwrap();
+    shared.background().renew(&hold).await.unwrap();
     assert_eq!(locks.stats().lost, 0);
 }
 
@@ -273,19 +273,19 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
 }
 
 /// A client whose keeper is not started yet, and a grant of the lock to it.
-async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Grant) {
-    let relay = Arc::new(Relay::default());
-    let listener = Arc::downgrade(&relay);
+async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, Grant) {
+    let late_listener = Arc::new(LateListener::default());
+    let listener = Arc::downgrade(&late_listener);
     let store = MemoryStore::new().connect(listener);
     let first = store.time().await.unwrap();
-    let service = Service::new(
-        relay,
+    let shared = Shared::new(
+        late_listener,
         ClientId::random(),
         store,
         ManagerOptions::default(),
         &first,
     );
-    let (client, keys) = (service.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
+    let (client, keys) = (shared.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let request = client.next_request(&terms, owner);
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
@@ -293,7 +293,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Gran
     let call = Acquire {
         keys: Arc::clone(&keys),
         request,
-        mode: Mode::Open,
+        mode: Mode::Register,
         lease: LEASE,
         not_after: Arc::<PendingCall>::clone(&pending),
         ticket: None,
@@ -302,12 +302,12 @@ async fn granted_once(owner: Option<&Owner>) -> (Service, Arc<Keys>, Terms, Gran
     let Acquired::Granted(grant) = client.acquire(call, &pending).await.unwrap().reply else {
         panic!("it is free");
     };
-    (service, keys, terms, grant)
+    (shared, keys, terms, grant)
 }
 
 /// Whether the server keeps the lock for somebody.
-async fn is_held(service: &Service, keys: &Arc<Keys>, terms: &Terms) -> bool {
-    let client = service.client();
+async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool {
+    let client = shared.client();
     let call = Inspect {
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
@@ -317,41 +317,41 @@ async fn is_held(service: &Service, keys: &Arc<Keys>, terms: &Terms) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_release() {
-    let (service, keys, terms, grant) = granted_once(None).await;
-    let (client, keeper) = (service.client(), service.keeper());
+    let (shared, keys, terms, grant) = granted_once(None).await;
+    let (client, background) = (shared.client(), shared.background());
     let deadline = client.now().after(LEASE);
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
-    let held = Held::new(hold, keeper);
-    let task = AtOnce::begin(Arc::clone(keeper).run());
-    service.rooms().close();
+    let held = OwnedHold::new(hold, background);
+    let task = AtOnce::begin(Arc::clone(background).run());
+    shared.waitlists().close();
     assert!(!task.has_ended());
-    // The keeper looks whether all is done as soon as the hold has left its schedule.
+    // The background task looks whether all is done as soon as the hold has left its schedule.
     drop(held);
-    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
+    assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold() {
     let owner = Owner::new();
-    let (service, keys, terms, grant) = granted_once(Some(&owner)).await;
-    let (client, keeper) = (service.client(), service.keeper());
+    let (shared, keys, terms, grant) = granted_once(Some(&owner)).await;
+    let (client, background) = (shared.client(), shared.background());
     let channel = keys.channel_of(&client.id);
-    let join = |request: &Request| {
-        service
-            .rooms()
-            .enter(&keys, &channel, |room| room.take_in(request, terms, None))
+    let join = |request: &RequestId| {
+        shared
+            .waitlists()
+            .enter(&keys, &channel, |waitlist| waitlist.take_in(request, terms, None))
     };
-    let (room, mut waiter) = join(&grant.request);
+    let (waitlist, mut waiter) = join(&grant.request);
     let _other = join(&client.next_request(&terms, Some(&owner)));
-    let task = AtOnce::begin(Arc::clone(keeper).run());
-    // As soon as the waiter has left its room, and the owner's other one is to be asked for.
-    let (rooms, called) = (Arc::clone(service.rooms()), Arc::clone(&room));
+    let task = AtOnce::begin(Arc::clone(background).run());
+    // As soon as the waiter has left its waitlist, and the owner's other one is to be asked for.
+    let (waitlists, called) = (Arc::clone(shared.waitlists()), Arc::clone(&waitlist));
     let _closing = AtOnce::begin(async move {
         called.call.notified().await;
         // As the last of a manager's clones does when it goes.
-        rooms.close();
-        rooms.keeper().wake_if_closing();
+        waitlists.close();
+        waitlists.background().wake_if_closing();
     });
     assert!(!client.is_closed());
     let now = client.clocks.server_time(ServerId::default());
@@ -360,13 +360,13 @@ async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold(
         pushed: true,
         ..grant
     });
-    room.pushed(ServerId::default(), &push);
+    waitlist.pushed(ServerId::default(), &push);
     assert!(client.is_closed());
 
-    let Ok(Verdict::Done(Ok(held))) = waiter.verdict.try_recv() else {
+    let Ok(WaitOutcome::Done(Ok(held))) = waiter.outcome.try_recv() else {
         panic!("it is granted the lock");
     };
     assert!(!task.has_ended());
     drop(held);
-    assert!(!is_held(&service, &keys, &terms).await, "nobody released it");
+    assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
 }

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::pending_calls::PendingCalls;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
@@ -34,7 +34,7 @@ const PRECISION: Duration = Duration::from_millis(10);
 /// A request that is never used again.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(crate) calls: Arc<PendingCalls>,
     /// It may have something on the server. If not, then only what an unanswered call brings there.
     pub(crate) at_once: bool,
@@ -48,26 +48,26 @@ pub(crate) struct Withdrawals {
     /// By name.
     locks: HashMap<Arc<str>, Lock>,
     /// When the next call of each lock is due.
-    schedule: BTreeSet<(Tick, Arc<str>)>,
+    schedule: BTreeSet<(LocalTime, Arc<str>)>,
 }
 
 #[derive(Debug)]
 struct Lock {
     keys: Arc<Keys>,
     /// By the time at which each is due, and by number.
-    waiting: BTreeMap<(Tick, u64), Waiting>,
+    waiting: BTreeMap<(LocalTime, u64), Waiting>,
     /// Its time in the schedule.
-    due: Option<Tick>,
+    due: Option<LocalTime>,
     under_way: usize,
     /// After a failure.
-    not_before: Tick,
+    not_before: LocalTime,
     backoff: Backoff,
 }
 
 #[derive(Debug)]
 struct Waiting {
     withdrawal: Withdrawal,
-    give_up: Tick,
+    give_up: LocalTime,
 }
 
 /// What one call withdraws.
@@ -115,7 +115,7 @@ impl Withdrawals {
             waiting: BTreeMap::new(),
             due: None,
             under_way: 0,
-            not_before: Tick::ZERO,
+            not_before: LocalTime::ZERO,
             backoff: Backoff::new(),
         });
         lock.wait(due, Waiting { withdrawal, give_up });
@@ -123,7 +123,7 @@ impl Withdrawals {
     }
 
     /// When the next call is due.
-    pub(crate) fn due(&self) -> Option<Tick> {
+    pub(crate) fn due(&self) -> Option<LocalTime> {
         self.schedule.first().map(|(due, _)| *due)
     }
 
@@ -201,7 +201,7 @@ impl Withdrawals {
     }
 
     /// When the server has passed that time, for all that is known.
-    fn local_after(&self, keys: &Keys, time: ServerTime) -> Tick {
+    fn local_after(&self, keys: &Keys, time: ServerTime) -> LocalTime {
         let server = self.client.store.server_of(keys);
         let left = time.since(self.client.clocks.server_time(server));
         self.client.now().after(left + PRECISION)
@@ -209,7 +209,7 @@ impl Withdrawals {
 }
 
 impl Lock {
-    fn wait(&mut self, due: Tick, waiting: Waiting) {
+    fn wait(&mut self, due: LocalTime, waiting: Waiting) {
         let place = (due, waiting.withdrawal.request.number());
         let at_once = waiting.withdrawal.at_once;
         // Told of twice it is withdrawn once.
@@ -218,7 +218,7 @@ impl Lock {
     }
 
     /// Takes out what is due and still of use, as much as one call takes.
-    fn take(&mut self, now: Tick) -> Vec<Waiting> {
+    fn take(&mut self, now: LocalTime) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while taken.len() < MAX_WITHDRAWN {
             match self.waiting.first_entry() {
@@ -236,7 +236,7 @@ impl Lock {
         taken
     }
 
-    fn schedule(&mut self, schedule: &mut BTreeSet<(Tick, Arc<str>)>) {
+    fn schedule(&mut self, schedule: &mut BTreeSet<(LocalTime, Arc<str>)>) {
         let needed = if self.under_way == 0 { 1 } else { MAX_WITHDRAWN };
         let last = self.waiting.keys().nth(needed - 1);
         let due = last.map(|(due, _)| self.not_before.max(*due));

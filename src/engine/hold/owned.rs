@@ -1,30 +1,30 @@
 //! A hold that somebody owns: whoever lets go of it releases it.
 //!
-//! It is what travels from a waiting room to its waiter. A waiter that is gone drops it unread, and the lock goes on
+//! It is what travels from a waiting waitlist to its waiter. A waiter that is gone drops it unread, and the lock goes on
 //! to the next at once.
 
 use std::sync::Arc;
 
-use crate::engine::background::Keeper;
+use crate::engine::background::Background;
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::error::{Error, LostReason};
 
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OwnedHold {
     hold: Arc<Hold>,
-    keeper: Arc<Keeper>,
+    background: Arc<Background>,
     /// Dropping it leaves nothing to do.
     settled: bool,
 }
 
-impl Held {
-    pub(crate) fn new(hold: Hold, keeper: &Arc<Keeper>) -> Held {
+impl OwnedHold {
+    pub(crate) fn new(hold: Hold, background: &Arc<Background>) -> OwnedHold {
         let hold = Arc::new(hold);
-        keeper.watch(&hold);
-        Held {
+        background.watch(&hold);
+        OwnedHold {
             hold,
-            keeper: Arc::clone(keeper),
+            background: Arc::clone(background),
             settled: false,
         }
     }
@@ -33,19 +33,19 @@ impl Held {
         &self.hold
     }
 
-    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub(crate) fn background(&self) -> &Arc<Background> {
+        &self.background
     }
 
-    /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the keeper.
+    /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the background task.
     pub(crate) async fn release(self) -> Result<(), Error> {
         // A closed client ends with its last hold: not before this one's release. Declared before `held`, so that
-        // what `held` leaves to the keeper, dropped midway, is known before this is gone.
-        let _running = self.keeper.keep_running();
+        // what `held` leaves to the background task, dropped midway, is known before this is gone.
+        let _running = self.background.keep_running();
         let mut held = self;
         let lost = held.finish();
-        let give_up = held.keeper.patience_until();
-        let released = held.keeper.release(&held.hold, give_up).await;
+        let give_up = held.background.patience_until();
+        let released = held.background.release(&held.hold, give_up).await;
         held.settled = !matches!(released, Err(Error::Unavailable(_)));
         match (lost, released) {
             // The server knows whether somebody else has had the lock since.
@@ -57,10 +57,10 @@ impl Held {
 
     /// Lets it run out: no release, and no renewal but the one that a grant by another's call lacks to its whole lease.
     pub(crate) fn forget(mut self) {
-        // A closed client keeps running until the keeper knows of the claim.
-        let _running = self.keeper.keep_running();
+        // A closed client keeps running until the background task knows of the claim.
+        let _running = self.background.keep_running();
         if self.finish().is_none() {
-            self.keeper.let_run_out(&self.hold);
+            self.background.let_run_out(&self.hold);
         }
         self.settled = true;
     }
@@ -68,25 +68,25 @@ impl Held {
     /// Ends the renewals. Returns why the lease was over already, if it was.
     fn finish(&self) -> Option<LostReason> {
         if let Err(lost) = self.hold.check() {
-            // Found here before the keeper's task came to it.
-            self.keeper.lose(&self.hold, lost.reason());
+            // Found here before the background's task came to it.
+            self.background.lose(&self.hold, lost.reason());
         }
         let before = self.hold.end(LostReason::Released);
-        self.keeper.leave(&self.hold);
+        self.background.leave(&self.hold);
         before
     }
 }
 
-impl Drop for Held {
+impl Drop for OwnedHold {
     fn drop(&mut self) {
         if self.settled {
             return;
         }
         // As above.
-        let _running = self.keeper.keep_running();
+        let _running = self.background.keep_running();
         if self.finish().is_none() {
-            count(&self.keeper.counters().released_by_drop);
+            count(&self.background.counters().released_by_drop);
         }
-        self.keeper.release_later(Arc::clone(&self.hold));
+        self.background.release_later(Arc::clone(&self.hold));
     }
 }

@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(6);
 
 /// Granted just now.
 fn hold(max_hold: Option<Duration>) -> Hold {
-    let terms = Terms {
+    let terms = LeaseTerms {
         length: LEASE,
         fixed: false,
         max_hold,
@@ -22,7 +22,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
     };
     let client = ClientId::from_number(1);
     let grant = Grant {
-        request: Request::new(&client, terms.grant(), 1, None),
+        request: RequestId::new(&client, terms.grant(), 1, None),
         deadline: server(LEASE),
         fence: Fence::new(1).unwrap(),
         pushed: false,
@@ -35,7 +35,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         terms,
         PendingCalls::new(LEASE, GivesUp::Unknown),
         clock,
-        Tick::ZERO.after(LEASE),
+        LocalTime::ZERO.after(LEASE),
     )
 }
 
@@ -108,11 +108,11 @@ async fn who_begins_to_watch_as_it_ends_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_moves_its_deadline_on_and_never_back() {
     let hold = hold(None);
-    let later = Tick::ZERO.after(2 * LEASE);
+    let later = LocalTime::ZERO.after(2 * LEASE);
     hold.renewed(server(2 * LEASE), later);
     assert_eq!(hold.deadline(), later);
-    // The same deadline, by an exchange that took longer.
-    hold.renewed(server(2 * LEASE), Tick::ZERO.after(LEASE));
+    // The same deadline, by an sample that took longer.
+    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(LEASE));
     assert_eq!(hold.deadline(), later);
 }
 
@@ -120,7 +120,7 @@ async fn a_renewal_moves_its_deadline_on_and_never_back() {
 async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
     let hold = hold(None);
     assert_eq!(hold.lost().await.reason(), LostReason::Expired);
-    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert!(hold.check().is_err());
     assert!(hold.may_be_prolonged(), "the server still has it");
 }
@@ -128,8 +128,8 @@ async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
 #[tokio::test(start_paused = true)]
 async fn it_is_looked_at_when_a_third_is_used_up_and_at_its_cap_not_before_its_end() {
     let hold = hold(Some(2 * LEASE));
-    assert_eq!(hold.next_look(), Tick::ZERO.after(LEASE / 3));
-    hold.renewed(server(2 * LEASE), Tick::ZERO.after(2 * LEASE));
+    assert_eq!(hold.next_look(), LocalTime::ZERO.after(LEASE / 3));
+    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert_eq!(hold.next_look(), hold.deadline());
     assert_eq!(hold.lost().await.reason(), LostReason::MaxHold);
 }
@@ -156,7 +156,7 @@ async fn its_maximum_counts_here_whatever_the_servers_clock_says() {
     // The clock was set back by an hour: the server goes on renewing.
     let now = hold.clock.now();
     hold.renewed(server(Duration::ZERO), now.after(LEASE));
-    let end = Tick::ZERO.after(max_hold);
+    let end = LocalTime::ZERO.after(max_hold);
     assert_eq!(hold.deadline(), end);
     assert!(hold.may_be_prolonged(), "by the server's clock");
     assert_eq!(hold.next_look(), end, "it is not renewed any more");

@@ -17,7 +17,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::{AdmissionQueue, GivesUp};
 use crate::time::estimate::Estimate;
 
@@ -37,7 +37,7 @@ pub(crate) struct Admission<T> {
     arrivals: u64,
     queue: AdmissionQueue<T>,
     /// How long it takes from the admission to the grant.
-    service: Estimate,
+    shared: Estimate,
     /// How long calls without a bound waited that were given up.
     patience: Estimate,
     /// How many of those whose wait ended lately have given up, of one.
@@ -46,7 +46,7 @@ pub(crate) struct Admission<T> {
     /// How many are admitted then.
     places: f64,
     /// The latest time by which any caller was expected to give up. A later one is expected to give up no sooner.
-    latest: Tick,
+    latest: LocalTime,
 }
 
 /// By which one is found that waits to be admitted.
@@ -61,12 +61,12 @@ impl<T> Default for Admission<T> {
         Admission {
             arrivals: 0,
             queue: AdmissionQueue::default(),
-            service: Estimate::default(),
+            shared: Estimate::default(),
             patience: Estimate::default(),
             given_up: 0.0,
             is_overloaded: false,
             places: ENOUGH,
-            latest: Tick::ZERO,
+            latest: LocalTime::ZERO,
         }
     }
 }
@@ -97,7 +97,7 @@ impl<T> Admission<T> {
     }
 
     /// When a call gives up that came then. One without a bound is expected to as others did, if most do.
-    pub(crate) fn gives_up(&self, arrived: Tick, until: Option<Tick>) -> GivesUp {
+    pub(crate) fn gives_up(&self, arrived: LocalTime, until: Option<LocalTime>) -> GivesUp {
         match (until, self.patience.range()) {
             (Some(until), _) => GivesUp::At(until),
             (None, Some((least, most))) if self.is_overloaded => {
@@ -110,20 +110,20 @@ impl<T> Admission<T> {
     }
 
     /// Admits the next one, if there is a place beside so many waiters.
-    pub(crate) fn next(&mut self, now: Tick, waiters: usize) -> Option<T> {
-        let service = if self.is_overloaded {
-            self.service.at_most()
+    pub(crate) fn next(&mut self, now: LocalTime, waiters: usize) -> Option<T> {
+        let shared = if self.is_overloaded {
+            self.shared.at_most()
         } else {
             Duration::ZERO
         };
         self.has_place(waiters)
-            .then(|| self.queue.next(now, service))
+            .then(|| self.queue.next(now, shared))
             .flatten()
     }
 
     /// One of the waiters was granted the lock, so long after it was admitted.
-    pub(crate) fn granted(&mut self, service: Duration) {
-        self.service.record(service);
+    pub(crate) fn granted(&mut self, shared: Duration) {
+        self.shared.record(shared);
         self.places = (self.places + 1.0 / self.places).min(ENOUGH);
         self.ended(false);
     }
@@ -132,8 +132,8 @@ impl<T> Admission<T> {
     pub(crate) fn gave_up(&mut self, waited: Duration) {
         self.places = (LEFT * self.places).max(1.0);
         // It would have taken longer still. From grants alone nothing is learnt when there are none.
-        if waited > self.service.at_most() {
-            self.service.record(waited);
+        if waited > self.shared.at_most() {
+            self.shared.record(waited);
         }
         self.ended(true);
     }

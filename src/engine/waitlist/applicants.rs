@@ -1,4 +1,4 @@
-//! Who comes to a room, and who leaves it: some wait in the client until they are admitted to the server's
+//! Who comes to a waitlist, and who leaves it: some wait in the client until they are admitted to the server's
 //! queue ([`admission`](crate::engine::waitlist::admission)). Of those nothing is kept but when they came and how to tell them.
 
 use std::fmt;
@@ -9,15 +9,15 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::oneshot;
 
-use super::{Answered, Room, State, Verdict, Waiter};
+use super::{Answered, State, WaitOutcome, Waiter, Waitlist};
 use crate::engine::pending_calls::PendingCalls;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::sync::locked;
-use crate::time::clock::Tick;
-use crate::time::deadline::Terms;
+use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
 
@@ -25,16 +25,16 @@ use crate::time::server_time::Ticket;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     /// When its caller began to wait.
-    pub(crate) arrived: Tick,
+    pub(crate) arrived: LocalTime,
     /// When its caller gives up; `None` if nobody knows.
-    pub(crate) until: Option<Tick>,
+    pub(crate) until: Option<LocalTime>,
     /// Its place in the queue, if that is known: of one before it, which it takes, or by its arrival.
     pub(crate) ticket: Option<Ticket>,
     /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
     pub(crate) is_admitted: bool,
 }
 
-/// What became of a caller that came to a room.
+/// What became of a caller that came to a waitlist.
 #[derive(Debug)]
 pub(crate) enum Entered {
     Waiter(Joined),
@@ -44,15 +44,15 @@ pub(crate) enum Entered {
 /// The caller's side of a waiter.
 #[derive(Debug)]
 pub(crate) struct Joined {
-    pub(crate) request: Request,
+    pub(crate) request: RequestId,
     pub(super) calls: Arc<PendingCalls>,
-    pub(crate) verdict: oneshot::Receiver<Verdict>,
+    pub(crate) outcome: oneshot::Receiver<WaitOutcome>,
 }
 
 /// Waits in the client until it is admitted.
 #[derive(Debug)]
 pub(super) struct Applicant {
-    terms: Terms,
+    terms: LeaseTerms,
     standing: Standing,
     admit: oneshot::Sender<Result<Admitted>>,
 }
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// Takes those out that are admitted now.
-    fn admitted(&mut self, now: Tick) -> Vec<Applicant> {
+    fn admitted(&mut self, now: LocalTime) -> Vec<Applicant> {
         let waiters = self.waiters.len();
         let admission = self.admission.as_mut();
         let admitted =
@@ -114,9 +114,15 @@ impl State {
     }
 
     /// Takes a waiter in.
-    pub(super) fn join(&mut self, now: Tick, request: Request, terms: Terms, standing: Standing) -> Joined {
+    pub(super) fn join(
+        &mut self,
+        now: LocalTime,
+        request: RequestId,
+        terms: LeaseTerms,
+        standing: Standing,
+    ) -> Joined {
         let calls = PendingCalls::new(terms.lease(), self.gives_up(standing));
-        let (verdict, receiver) = oneshot::channel();
+        let (outcome, receiver) = oneshot::channel();
         let waiter = Box::new(Waiter {
             request: request.clone(),
             terms,
@@ -124,20 +130,25 @@ impl State {
             standing,
             joined: now,
             calls: Arc::clone(&calls),
-            verdict,
+            outcome,
         });
         self.waiters.insert(request.number(), waiter);
         Joined {
             request,
             calls,
-            verdict: receiver,
+            outcome: receiver,
         }
     }
 }
 
-impl Room {
+impl Waitlist {
     /// Takes a waiter in, unless the client is closed; or has it wait for that.
-    pub(crate) fn enter(&self, terms: Terms, owner: Option<&Owner>, standing: Standing) -> Result<Entered> {
+    pub(crate) fn enter(
+        &self,
+        terms: LeaseTerms,
+        owner: Option<&Owner>,
+        standing: Standing,
+    ) -> Result<Entered> {
         let state = &mut *locked(&self.state);
         self.client.check_open()?;
         let waiters = state.waiters.len();
@@ -172,7 +183,7 @@ impl Room {
     /// takes its place now.
     pub(super) fn give_places<'a>(
         &self,
-        now: Tick,
+        now: LocalTime,
         state: &State,
         admitted: impl IntoIterator<Item = &'a mut Standing>,
     ) {
@@ -197,9 +208,9 @@ impl Room {
 
     /// Takes a request out that is given up, and whatever the server has of it with it. Returns when the lock
     /// can next be free, if the request was still here.
-    pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<Tick>> {
-        // A closed client keeps running until the keeper knows of the withdrawal.
-        let _running = self.keeper.keep_running();
+    pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<LocalTime>> {
+        // A closed client keeps running until the background task knows of the withdrawal.
+        let _running = self.background.keep_running();
         let mut state = locked(&self.state);
         let Waiter { standing, joined, .. } = *state.waiters.remove(&waiter.request.number())?;
         let admission = state.admission.get_or_insert_default();
@@ -207,14 +218,14 @@ impl Room {
         self.learn_patience(admission, standing);
         let free_at = state.free_at;
         self.left(state);
-        self.keeper
+        self.background
             .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
         Some(free_at)
     }
 
     /// Sends one away that waits to be admitted, or just was. Returns when the lock can next be free, as far
     /// as is known.
-    pub(crate) fn cancel(&self, mut application: Application) -> Option<Tick> {
+    pub(crate) fn cancel(&self, mut application: Application) -> Option<LocalTime> {
         let mut state = locked(&self.state);
         let free_at = state.free_at;
         let remove =
@@ -248,7 +259,7 @@ impl Room {
         refuse(applicants, error);
     }
 
-    /// Some have left the room: others are admitted.
+    /// Some have left the waitlist: others are admitted.
     pub(super) fn left(&self, mut state: MutexGuard<'_, State>) {
         let now = self.client.now();
         if state.waiters.is_empty() {
@@ -284,9 +295,9 @@ impl Room {
 
     /// The next call of a request, unless it is gone. It is sent at the first poll.
     pub(crate) fn call(&self, number: u64) -> Option<Call> {
-        let room = self.this.upgrade()?;
+        let waitlist = self.this.upgrade()?;
         let asked = self.ask(number, false)?;
-        Some(Call(Box::pin(async move { room.send(asked).await })))
+        Some(Call(Box::pin(async move { waitlist.send(asked).await })))
     }
 
     /// The same, sent: as soon as there is a place, and so before the release of who left it, in whichever order

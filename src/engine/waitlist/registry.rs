@@ -1,31 +1,31 @@
-//! All waiting rooms of a client, by channel: where pushes and reconnects come in.
+//! All waiting waitlists of a client, by channel: where pushes and reconnects come in.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dashmap::DashMap;
 
-use crate::engine::background::Keeper;
+use crate::engine::background::Background;
 use crate::engine::client::Client;
-use crate::engine::waitlist::Room;
+use crate::engine::waitlist::Waitlist;
 use crate::error::{Error, Result};
 use crate::store::keys::Keys;
 use crate::store::{Listener, ServerId};
 
 #[derive(Debug)]
-pub(crate) struct Rooms {
+pub(crate) struct Waitlists {
     client: Arc<Client>,
-    keeper: Arc<Keeper>,
-    rooms: DashMap<Arc<str>, Arc<Room>>,
+    background: Arc<Background>,
+    waitlists: DashMap<Arc<str>, Arc<Waitlist>>,
     waiting: AtomicUsize,
 }
 
-impl Rooms {
-    pub(crate) fn new(client: Arc<Client>, keeper: Arc<Keeper>) -> Rooms {
-        Rooms {
+impl Waitlists {
+    pub(crate) fn new(client: Arc<Client>, background: Arc<Background>) -> Waitlists {
+        Waitlists {
             client,
-            keeper,
-            rooms: DashMap::new(),
+            background,
+            waitlists: DashMap::new(),
             waiting: AtomicUsize::new(0),
         }
     }
@@ -34,12 +34,12 @@ impl Rooms {
         &self.client
     }
 
-    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub(crate) fn background(&self) -> &Arc<Background> {
+        &self.background
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.rooms.len()
+        self.waitlists.len()
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -56,68 +56,73 @@ impl Rooms {
         Ok(Permit(Arc::clone(self)))
     }
 
-    /// Enters the room of a lock, which is made if need be; `join` runs before anybody can remove it.
+    /// Enters the waitlist of a lock, which is made if need be; `join` runs before anybody can remove it.
     pub(crate) fn enter<T>(
         &self,
         keys: &Arc<Keys>,
         channel: &Arc<str>,
-        join: impl FnOnce(&Room) -> T,
-    ) -> (Arc<Room>, T) {
+        join: impl FnOnce(&Waitlist) -> T,
+    ) -> (Arc<Waitlist>, T) {
         let make = || {
-            Room::new(
+            Waitlist::new(
                 Arc::clone(keys),
                 Arc::clone(channel),
                 Arc::clone(&self.client),
-                Arc::clone(&self.keeper),
+                Arc::clone(&self.background),
             )
         };
-        let room = self.rooms.entry(Arc::clone(channel)).or_insert_with(make);
-        let joined = join(&room);
-        (Arc::clone(&room), joined)
+        let waitlist = self.waitlists.entry(Arc::clone(channel)).or_insert_with(make);
+        let joined = join(&waitlist);
+        (Arc::clone(&waitlist), joined)
     }
 
-    /// Removes a room that never had an attendant, unless somebody is in it.
-    pub(crate) fn discard(&self, room: &Room) {
-        if room.is_idle() {
-            self.rooms.remove_if(&room.channel, |_, room| room.is_idle());
+    /// Removes a waitlist that never had an driver, unless somebody is in it.
+    pub(crate) fn discard(&self, waitlist: &Waitlist) {
+        if waitlist.is_idle() {
+            self.waitlists
+                .remove_if(&waitlist.channel, |_, waitlist| waitlist.is_idle());
         }
     }
 
-    /// Removes a room whose attendant leaves, unless somebody has come in. The subscription ends while nobody can
-    /// make the room anew, so that it ends before the next one begins.
-    pub(crate) fn remove(&self, room: &Room) -> bool {
-        let leaves = |_: &Arc<str>, room: &Arc<Room>| {
-            let leaves = room.is_empty();
+    /// Removes a waitlist whose driver leaves, unless somebody has come in. The subscription ends while nobody can
+    /// make the waitlist anew, so that it ends before the next one begins.
+    pub(crate) fn remove(&self, waitlist: &Waitlist) -> bool {
+        let leaves = |_: &Arc<str>, waitlist: &Arc<Waitlist>| {
+            let leaves = waitlist.is_empty();
             if leaves {
-                self.client.store.unsubscribe(&room.channel);
+                self.client.store.unsubscribe(&waitlist.channel);
             }
             leaves
         };
-        self.rooms.remove_if(&room.channel, leaves).is_some()
+        self.waitlists.remove_if(&waitlist.channel, leaves).is_some()
     }
 
-    /// Ends the wait of everybody; the attendants leave.
+    /// Ends the wait of everybody; the drivers leave.
     pub(crate) fn close(&self) {
-        let _running = self.keeper.keep_running();
+        let _running = self.background.keep_running();
         self.client.set_closed();
-        for room in self.all() {
-            room.fail_all(&Error::Closed);
+        for waitlist in self.all() {
+            waitlist.fail_all(&Error::Closed);
         }
     }
 
     /// In the order of their channels: what follows does not depend on that of the map.
-    fn all(&self) -> Vec<Arc<Room>> {
-        let mut rooms: Vec<_> = self.rooms.iter().map(|room| Arc::clone(&room)).collect();
-        rooms.sort_unstable_by(|a, b| a.channel.cmp(&b.channel));
-        rooms
+    fn all(&self) -> Vec<Arc<Waitlist>> {
+        let mut waitlists: Vec<_> = self
+            .waitlists
+            .iter()
+            .map(|waitlist| Arc::clone(&waitlist))
+            .collect();
+        waitlists.sort_unstable_by(|a, b| a.channel.cmp(&b.channel));
+        waitlists
     }
 }
 
-impl Listener for Rooms {
+impl Listener for Waitlists {
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
-        let room = self.rooms.get(channel).map(|room| Arc::clone(&room));
-        if let Some(room) = room {
-            room.pushed(from, message);
+        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
+        if let Some(waitlist) = waitlist {
+            waitlist.pushed(from, message);
         }
     }
 
@@ -129,9 +134,9 @@ impl Listener for Rooms {
 
     fn reconnected(&self, server: ServerId) {
         self.replaced(server);
-        for room in self.all() {
-            if self.client.store.server_of(&room.keys) == server {
-                room.reconnected();
+        for waitlist in self.all() {
+            if self.client.store.server_of(&waitlist.keys) == server {
+                waitlist.reconnected();
             }
         }
     }
@@ -139,7 +144,7 @@ impl Listener for Rooms {
 
 /// One waiter more, while it lives.
 #[derive(Debug)]
-pub(crate) struct Permit(Arc<Rooms>);
+pub(crate) struct Permit(Arc<Waitlists>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
@@ -147,37 +152,37 @@ impl Drop for Permit {
     }
 }
 
-/// Stands in for the rooms while the store that they are built on connects.
+/// Stands in for the waitlists while the store that they are built on connects.
 #[derive(Debug, Default)]
-pub(crate) struct Relay(OnceLock<Weak<Rooms>>);
+pub(crate) struct LateListener(OnceLock<Weak<Waitlists>>);
 
-impl Relay {
-    pub(crate) fn lead_to(&self, rooms: &Arc<Rooms>) {
+impl LateListener {
+    pub(crate) fn lead_to(&self, waitlists: &Arc<Waitlists>) {
         // It is set once, by the one who made it.
-        let _ = self.0.set(Arc::downgrade(rooms));
+        let _ = self.0.set(Arc::downgrade(waitlists));
     }
 
-    fn rooms(&self) -> Option<Arc<Rooms>> {
+    fn waitlists(&self) -> Option<Arc<Waitlists>> {
         self.0.get().and_then(Weak::upgrade)
     }
 }
 
-impl Listener for Relay {
+impl Listener for LateListener {
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
-        if let Some(rooms) = self.rooms() {
-            rooms.pushed(from, channel, message);
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.pushed(from, channel, message);
         }
     }
 
     fn replaced(&self, server: ServerId) {
-        if let Some(rooms) = self.rooms() {
-            rooms.replaced(server);
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.replaced(server);
         }
     }
 
     fn reconnected(&self, server: ServerId) {
-        if let Some(rooms) = self.rooms() {
-            rooms.reconnected(server);
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.reconnected(server);
         }
     }
 }

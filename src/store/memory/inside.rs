@@ -11,8 +11,8 @@ use super::{Connection, MemoryStore, Shared, millis};
 use crate::error::ServerError;
 use crate::fence::Fence;
 use crate::store::Failure;
-use crate::store::ids::Request;
-use crate::time::clock::Tick;
+use crate::store::ids::RequestId;
+use crate::time::clock::LocalTime;
 
 /// A lock that is held, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) struct Skew {
 }
 
 impl Skew {
-    pub(super) fn applied(&self, time: Duration, local: Tick) -> Duration {
+    pub(super) fn applied(&self, time: Duration, local: LocalTime) -> Duration {
         let set_back = *self.set_back.lock().unwrap_or_else(PoisonError::into_inner);
-        time + local.since(Tick::ZERO) * self.drift_ppm / 1_000_000 - set_back
+        time + local.since(LocalTime::ZERO) * self.drift_ppm / 1_000_000 - set_back
     }
 }
 
@@ -144,7 +144,7 @@ impl MemoryStore {
     }
 
     /// The holds of each lock as last written, with their deadlines in the store's time.
-    pub(crate) fn holds(&self) -> BTreeMap<String, BTreeMap<Request, u64>> {
+    pub(crate) fn holds(&self) -> BTreeMap<String, BTreeMap<RequestId, u64>> {
         let state = self.0.state();
         let holds_of = |lock: &Lock| {
             let holds = lock.written.iter().flat_map(|holder| &holder.holds);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::{Grant, Push};
 use crate::time::server_time::{ServerTime, millis};
 
@@ -51,10 +51,10 @@ pub(crate) struct Holder {
     /// `None` after a release: tells it from a lease that ran out.
     pub(crate) owner: Option<Owner>,
     /// By which the owner became the owner, or another hold of its when that is over.
-    pub(crate) request: Option<Request>,
+    pub(crate) request: Option<RequestId>,
     /// The grant was pushed, and is not claimed yet.
     pub(crate) pushed: bool,
-    pub(crate) holds: BTreeMap<Request, Hold>,
+    pub(crate) holds: BTreeMap<RequestId, Hold>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ pub(crate) struct Hold {
 /// The queue in the order of a sorted set: by ticket, then by request.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) order: BTreeSet<(u64, Request)>,
-    tickets: HashMap<Request, u64>,
+    pub(crate) order: BTreeSet<(u64, RequestId)>,
+    tickets: HashMap<RequestId, u64>,
 }
 
 /// How a hand-over ended.
@@ -83,12 +83,12 @@ impl Queue {
         self.order.len()
     }
 
-    pub(crate) fn ticket(&self, request: &Request) -> Option<u64> {
+    pub(crate) fn ticket(&self, request: &RequestId) -> Option<u64> {
         self.tickets.get(request).copied()
     }
 
     /// Whether it was not at this place, or one before it; if it was, it keeps its place.
-    pub(crate) fn add(&mut self, ticket: u64, request: &Request) -> bool {
+    pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
         if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
         }
@@ -97,13 +97,13 @@ impl Queue {
         self.order.insert((ticket, request.clone()))
     }
 
-    pub(crate) fn remove(&mut self, request: &Request) {
+    pub(crate) fn remove(&mut self, request: &RequestId) {
         if let Some(ticket) = self.tickets.remove(request) {
             self.order.remove(&(ticket, request.clone()));
         }
     }
 
-    fn pop(&mut self) -> Option<Request> {
+    fn pop(&mut self) -> Option<RequestId> {
         let (_, request) = self.order.pop_first()?;
         self.tickets.remove(&request);
         Some(request)
@@ -112,7 +112,7 @@ impl Queue {
 
 impl Holder {
     /// The hold that ends last, and whose it is.
-    pub(crate) fn latest(&self) -> Option<(&Request, Hold)> {
+    pub(crate) fn latest(&self) -> Option<(&RequestId, Hold)> {
         // Of equals the first: `max_by_key` would return the last.
         self.holds
             .iter()
@@ -137,7 +137,7 @@ impl Holder {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
 
-    pub(crate) fn grant_of(&self, request: &Request) -> Option<Grant> {
+    pub(crate) fn grant_of(&self, request: &RequestId) -> Option<Grant> {
         let hold = self.holds.get(request)?;
         Some(Grant {
             request: request.clone(),
@@ -211,7 +211,7 @@ impl Lock {
     pub(crate) fn grant(
         &mut self,
         holder: &mut Holder,
-        request: &Request,
+        request: &RequestId,
         fence: u64,
         now: Now,
         lease: u64,
@@ -244,7 +244,7 @@ impl Lock {
         &mut self,
         holder: &mut Holder,
         dead: Option<&str>,
-        mine: Option<(&Request, u64)>,
+        mine: Option<(&RequestId, u64)>,
         prefix: &str,
         now: Now,
         bound: usize,
@@ -290,7 +290,7 @@ pub(crate) fn next_fence(holder: &Holder, now: Now) -> u64 {
 }
 
 /// The grant that a hand-over makes under this fence; `None` at the end of all fences.
-fn pushed_grant(request: &Request, fence: u64, now: Now, grant_ms: u64) -> Option<Grant> {
+fn pushed_grant(request: &RequestId, fence: u64, now: Now, grant_ms: u64) -> Option<Grant> {
     Some(Grant {
         request: request.clone(),
         fence: Fence::new(fence)?,

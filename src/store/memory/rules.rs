@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::lock::{Channels, HandOver, Hold, Holder, KEPT_MS, Lock, MAX_HOLDS, Now, Queue, next_fence};
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{
     Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
@@ -93,16 +93,16 @@ impl Rules {
             return Acquired::Granted(grant);
         }
         if now.ms > not_after.ms() {
-            return Acquired::Late;
+            return Acquired::ExpiredCall;
         }
         let alive = lock
             .clients
             .get(request.client())
             .is_some_and(|until| *until > now.ms);
-        let seen = *mode == Mode::Question
-            && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
-        if *mode == Mode::Question && !alive {
-            return Acquired::Gone { seen };
+        let seen =
+            *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
+        if *mode == Mode::Poll && !alive {
+            return Acquired::NotRegistered { seen };
         }
         if holder.is_of(request.owner()) {
             if holder.holds.len() >= MAX_HOLDS {
@@ -141,7 +141,7 @@ impl Rules {
                 bound,
                 channels,
             ) {
-                HandOver::More => return Acquired::More,
+                HandOver::More => return Acquired::Incomplete,
                 HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
                 HandOver::Handed => {}
             }
@@ -150,12 +150,12 @@ impl Rules {
             }
         }
 
-        if matches!(mode, Mode::Open | Mode::Question) {
+        if matches!(mode, Mode::Register | Mode::Poll) {
             lock.clients.retain(|_, until| *until > now.ms);
             lock.clients
                 .insert(request.client().to_owned(), now.ms + heartbeat);
         }
-        let sibling = holder.request.as_ref().filter(|r| r.client() == request.client());
+        let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
         // A try is never queued, so all of the queue is ahead of it.
         let itself = usize::from(*mode != Mode::Try);
         Acquired::Contended(Contended {
@@ -165,7 +165,7 @@ impl Rules {
             seen,
             enqueued,
             denied: false,
-            sibling: sibling.and_then(|sibling| holder.grant_of(sibling)),
+            own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
         })
     }
 
@@ -207,7 +207,7 @@ impl Rules {
     fn end(
         &mut self,
         keys: &Keys,
-        caller: &Request,
+        caller: &RequestId,
         now: Now,
         channels: &mut dyn Channels,
         ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,

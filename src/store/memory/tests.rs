@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::store::Mode;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 
 #[derive(Debug, Default)]
@@ -43,8 +43,8 @@ impl Peer {
         }
     }
 
-    fn request(&self, n: u64) -> Request {
-        Request::new(&self.id, Duration::from_secs(5), n, None)
+    fn request(&self, n: u64) -> RequestId {
+        RequestId::new(&self.id, Duration::from_secs(5), n, None)
     }
 
     fn acquire(&self, n: u64) -> Answer<Acquired> {
@@ -55,7 +55,7 @@ impl Peer {
         let call = Acquire {
             keys,
             request: self.request(n),
-            mode: Mode::Open,
+            mode: Mode::Register,
             lease: Duration::from_secs(30),
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
@@ -162,7 +162,7 @@ fn a_closed_client_is_told_so_and_hears_no_more() {
     ));
     a.withdraw(1);
     assert_eq!(b.heard(), 0);
-    assert!(!matches!(a.acquire(2).reply, Acquired::Gone { .. }));
+    assert!(!matches!(a.acquire(2).reply, Acquired::NotRegistered { .. }));
 }
 
 #[tokio::test(start_paused = true)]

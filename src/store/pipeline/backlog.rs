@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::in_flight::InFlight;
 use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
 use crate::store::Failure;
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::{AdmissionQueue, GivesUp};
 
 /// A call's place among those that wait.
@@ -52,12 +52,12 @@ impl<W: Wire> Backlog<W> {
     }
 
     /// Takes out the next one that can be sent.
-    fn next(&mut self, now: Tick, in_flight: &InFlight) -> Option<Waiting<W>> {
+    fn next(&mut self, now: LocalTime, in_flight: &InFlight) -> Option<Waiting<W>> {
         if let Some(first) = self.urgent.first_entry() {
-            let can_go = first.key().0 == Priority::Keep || in_flight.has_room();
+            let can_go = first.key().0 == Priority::Keep || in_flight.has_capacity();
             return can_go.then(|| first.remove());
         }
-        if self.asks.is_empty() || !in_flight.has_room() {
+        if self.asks.is_empty() || !in_flight.has_capacity() {
             return None;
         }
         self.asks.next(now, in_flight.latency())
@@ -136,7 +136,7 @@ impl<W: Wire> Drop for Resumed<W> {
 
 impl<W: Wire> Pipeline<W> {
     /// What a call has failed by that waits since then; `None` as long as those before it are being answered.
-    fn why_waiting(&self, since: Tick) -> Option<Failure> {
+    fn why_waiting(&self, since: LocalTime) -> Option<Failure> {
         let state = self.state();
         match &state.gate {
             Gate::Open(_) if state.reloading => Some(not_executed("the scripts were not loaded in time")),

@@ -10,11 +10,11 @@ use std::time::Duration;
 use super::window::Window;
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 /// How many calls that can wait may be in flight before the next one waits, at most: what a server does in some 50 ms,
 /// so that one on the other side of the world has always enough to do, and what does not wait comes soon.
-pub(crate) const ROOM: u32 = 1024;
+pub(crate) const MAX_IN_FLIGHT: u32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct InFlight {
@@ -30,9 +30,9 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(room: u32) -> InFlight {
+    pub(super) fn new(max_in_flight: u32) -> InFlight {
         InFlight {
-            window: Mutex::new(Window::new(room.into())),
+            window: Mutex::new(Window::new(max_in_flight.into())),
             is_waited_for: AtomicBool::new(false),
             awaited: Arc::default(),
             sent: AtomicU64::new(0),
@@ -49,7 +49,7 @@ impl InFlight {
     }
 
     /// So many are answered, the last of them after that time. Returns whether it is time to send more.
-    pub(super) fn answered(&self, count: u64, now: Tick, latency: Duration) -> bool {
+    pub(super) fn answered(&self, count: u64, now: LocalTime, latency: Duration) -> bool {
         self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
         let size = {
@@ -73,15 +73,15 @@ impl InFlight {
     }
 
     /// Whether another call can be sent. If not, one waits for that.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         let mut window = self.window();
-        let has_room =
+        let has_capacity =
             self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < window.size();
-        if !has_room {
+        if !has_capacity {
             window.is_full();
             self.is_waited_for.store(true, Ordering::SeqCst);
         }
-        has_room
+        has_capacity
     }
 
     /// Most calls are answered after no more than that.

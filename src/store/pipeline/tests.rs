@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::time::deadline_queue::GivesUp;
 
-const ROOM: u32 = 4;
+const MAX_IN_FLIGHT: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A command by its name, and what its sender has to say.
@@ -122,35 +122,35 @@ fn named(name: &str, priority: Priority) -> Named {
     }
 }
 
-struct Scene {
+struct Fixture {
     pipeline: Arc<Pipeline<ByHand>>,
-    condemned: mpsc::UnboundedReceiver<Condemned>,
+    condemned: mpsc::UnboundedReceiver<Replacement>,
     wire: ByHand,
 }
 
-type Outcome = JoinHandle<Result<Heard<String>, Failure>>;
+type Outcome = JoinHandle<Result<Response<String>, Failure>>;
 
-impl Scene {
-    fn down() -> Scene {
+impl Fixture {
+    fn down() -> Fixture {
         let spawn = |task| drop(tokio::spawn(task));
         let (pipeline, condemned) = Pipeline::new(
             ServerId::default(),
             Clock::tokio(),
             PATIENCE,
-            ROOM,
+            MAX_IN_FLIGHT,
             Box::new(spawn),
         );
-        Scene {
+        Fixture {
             pipeline,
             condemned,
             wire: ByHand::default(),
         }
     }
 
-    fn open() -> Scene {
-        let scene = Scene::down();
-        scene.pipeline.open(scene.wire.clone());
-        scene
+    fn open() -> Fixture {
+        let fixture = Fixture::down();
+        fixture.pipeline.open(fixture.wire.clone());
+        fixture
     }
 
     async fn call(&self, command: Named) -> Outcome {
@@ -168,7 +168,7 @@ impl Scene {
     /// So many that nobody else has room.
     async fn fill(&self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        for n in 0..ROOM {
+        for n in 0..MAX_IN_FLIGHT {
             outcomes.push(self.ask(&n.to_string()).await);
         }
         outcomes
@@ -181,8 +181,8 @@ async fn failed(outcome: Outcome) -> Failure {
 
 #[tokio::test(start_paused = true)]
 async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks() {
-    let scene = Scene::open();
-    let _full = scene.fill().await;
+    let fixture = Fixture::open();
+    let _full = fixture.fill().await;
     for (name, priority) in [
         ("ask", Priority::Ask),
         ("end", Priority::End),
@@ -190,63 +190,66 @@ async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks()
         ("another end", Priority::End),
         ("keep", Priority::Keep),
     ] {
-        drop(scene.call(named(name, priority)).await);
+        drop(fixture.call(named(name, priority)).await);
     }
-    assert_eq!(scene.wire.written(), ["0", "1", "2", "3", "keep"]);
-    scene.wire.answer().await;
-    let after = &scene.wire.written()[5..];
+    assert_eq!(fixture.wire.written(), ["0", "1", "2", "3", "keep"]);
+    fixture.wire.answer().await;
+    let after = &fixture.wire.written()[5..];
     assert_eq!(after, ["end", "another end", "ask", "another ask"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_what_ends_a_hold_no_more_is_in_flight_than_there_is_room_for() {
-    let scene = Scene::open();
-    let _full = scene.fill().await;
-    let before = scene.wire.written().len();
-    for n in 0..2 * ROOM {
-        drop(scene.call(named(&n.to_string(), Priority::End)).await);
+    let fixture = Fixture::open();
+    let _full = fixture.fill().await;
+    let before = fixture.wire.written().len();
+    for n in 0..2 * MAX_IN_FLIGHT {
+        drop(fixture.call(named(&n.to_string(), Priority::End)).await);
     }
     for rounds in 0..=2 {
-        assert_eq!(scene.wire.written().len() - before, (rounds * ROOM) as usize);
-        scene.wire.answer().await;
+        assert_eq!(
+            fixture.wire.written().len() - before,
+            (rounds * MAX_IN_FLIGHT) as usize
+        );
+        fixture.wire.answer().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_reads_that() {
-    let scene = Scene::open();
-    let unread: Vec<_> = (0..ROOM)
+    let fixture = Fixture::open();
+    let unread: Vec<_> = (0..MAX_IN_FLIGHT)
         .map(|n| {
-            let pipeline = Arc::clone(&scene.pipeline);
+            let pipeline = Arc::clone(&fixture.pipeline);
             let mut call = Box::pin(pipeline.call(move || named(&n.to_string(), Priority::Ask)));
             let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(polled.is_pending());
             call
         })
         .collect();
-    let waits = scene.ask("waits").await;
-    assert!(!scene.wire.written().contains(&"waits".to_owned()));
-    scene.wire.answer().await;
-    scene.wire.answer().await;
+    let waits = fixture.ask("waits").await;
+    assert!(!fixture.wire.written().contains(&"waits".to_owned()));
+    fixture.wire.answer().await;
+    fixture.wire.answer().await;
     assert_eq!(waits.await.unwrap().unwrap().value, "waits");
     drop(unread);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_before_an_answer_can_come_lets_others_go_first() {
-    let scene = Scene::open();
+    let fixture = Fixture::open();
     let latency = Duration::from_millis(100);
-    let _full = scene.fill().await;
+    let _full = fixture.fill().await;
     sleep(latency).await;
-    let before = scene.wire.written().len();
+    let before = fixture.wire.written().len();
     for (name, patience) in [
         ("soon", latency / 2),
         ("sooner", latency / 3),
         ("late", 3 * latency),
     ] {
-        let gives_up = GivesUp::At(scene.pipeline.clock().now().after(patience));
+        let gives_up = GivesUp::At(fixture.pipeline.clock().now().after(patience));
         drop(
-            scene
+            fixture
                 .call(Named {
                     gives_up,
                     ..named(name, Priority::Ask)
@@ -254,68 +257,68 @@ async fn who_gives_up_before_an_answer_can_come_lets_others_go_first() {
                 .await,
         );
     }
-    drop(scene.ask("whenever").await);
-    scene.wire.answer().await;
+    drop(fixture.ask("whenever").await);
+    fixture.wire.answer().await;
     assert_eq!(
-        scene.wire.written()[before..],
+        fixture.wire.written()[before..],
         ["late", "whenever", "soon", "sooner"]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_longer_than_its_caller_fails() {
-    let scene = Scene::open();
-    let _full = scene.fill().await;
-    let gives_up = GivesUp::At(scene.pipeline.clock().now().after(PATIENCE / 2));
-    let outcome = scene
+    let fixture = Fixture::open();
+    let _full = fixture.fill().await;
+    let gives_up = GivesUp::At(fixture.pipeline.clock().now().after(PATIENCE / 2));
+    let outcome = fixture
         .call(Named {
             gives_up,
             ..named("a", Priority::Ask)
         })
         .await;
     sleep(PATIENCE / 2).await;
-    scene.wire.answer().await;
+    fixture.wire.answer().await;
     assert!(outcome.is_finished(), "it waits for ever");
     assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_read_late_of_an_answer_takes_no_room() {
-    let scene = Scene::open();
-    let _outcomes = scene.fill().await;
+    let fixture = Fixture::open();
+    let _outcomes = fixture.fill().await;
     // The caller of the last one is the first to read its answer.
-    for nth in [ROOM as usize - 1, 0] {
-        let (name, reply) = scene.wire.0.lock().unwrap().open.remove(nth);
+    for nth in [MAX_IN_FLIGHT as usize - 1, 0] {
+        let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(nth);
         reply.send(Ok(name)).unwrap();
         settle().await;
     }
-    scene.fill().await;
-    assert_eq!(scene.wire.written().len(), 2 * ROOM as usize);
+    fixture.fill().await;
+    assert_eq!(fixture.wire.written().len(), 2 * MAX_IN_FLIGHT as usize);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_while_it_waited_is_not_written() {
-    let scene = Scene::down();
+    let fixture = Fixture::down();
     let (by_sender, by_caller) = (
         named("by its sender", Priority::Ask),
         named("by its caller", Priority::Ask),
     );
-    let outcome = scene.call(by_sender.clone()).await;
-    scene.call(by_caller).await.abort();
-    let stays = scene.ask("stays").await;
+    let outcome = fixture.call(by_sender.clone()).await;
+    fixture.call(by_caller).await.abort();
+    let stays = fixture.ask("stays").await;
     by_sender.given_up.store(true, Ordering::Relaxed);
-    scene.pipeline.open(scene.wire.clone());
-    scene.wire.answer().await;
+    fixture.pipeline.open(fixture.wire.clone());
+    fixture.wire.answer().await;
     assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
     assert_eq!(stays.await.unwrap().unwrap().value, "stays");
-    assert_eq!(scene.wire.written(), ["stays"]);
+    assert_eq!(fixture.wire.written(), ["stays"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_kept_of_callers_that_are_gone_while_nothing_can_be_sent() {
-    let scene = Scene::down();
-    let waiting = || scene.pipeline.state().backlog.len();
-    let (leaves, stays) = (scene.ask("leaves").await, scene.ask("stays").await);
+    let fixture = Fixture::down();
+    let waiting = || fixture.pipeline.state().backlog.len();
+    let (leaves, stays) = (fixture.ask("leaves").await, fixture.ask("stays").await);
     assert_eq!(waiting(), 2);
     leaves.abort();
     settle().await;
@@ -327,34 +330,34 @@ async fn nothing_is_kept_of_callers_that_are_gone_while_nothing_can_be_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_sent_at_the_time_at_which_it_is_written() {
-    let scene = Scene::down();
-    let call = scene.ask("a").await;
+    let fixture = Fixture::down();
+    let call = fixture.ask("a").await;
     sleep(PATIENCE / 2).await;
-    let written = scene.pipeline.clock().now();
-    scene.pipeline.open(scene.wire.clone());
+    let written = fixture.pipeline.clock().now();
+    fixture.pipeline.open(fixture.wire.clone());
     sleep(PATIENCE / 2).await;
-    scene.wire.answer().await;
-    let heard = call.await.unwrap().unwrap();
+    fixture.wire.answer().await;
+    let response = call.await.unwrap().unwrap();
     assert_eq!(
-        (heard.sent, heard.received),
+        (response.sent, response.received),
         (written, written.after(PATIENCE / 2))
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any_newcomer() {
-    let scene = Scene::open();
-    let first = scene.ask("first").await;
-    let second = scene.ask("second").await;
+    let fixture = Fixture::open();
+    let first = fixture.ask("first").await;
+    let second = fixture.ask("second").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
     // The caller of the first one is the last to read that.
-    scene.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
-    let newcomer = scene.ask("newcomer").await;
-    scene.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
-    assert_eq!(scene.wire.written(), ["first", "second", "load"]);
-    scene.wire.answer().await;
-    assert_eq!(scene.wire.written()[3..], ["first", "second", "newcomer"]);
-    scene.wire.answer().await;
+    fixture.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
+    let newcomer = fixture.ask("newcomer").await;
+    fixture.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
+    assert_eq!(fixture.wire.written(), ["first", "second", "load"]);
+    fixture.wire.answer().await;
+    assert_eq!(fixture.wire.written()[3..], ["first", "second", "newcomer"]);
+    fixture.wire.answer().await;
     for call in [first, second, newcomer] {
         call.await.unwrap().unwrap();
     }
@@ -362,39 +365,42 @@ async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_fails_by_what_it_waits_for_once_its_patience_is_over() {
-    let scene = Scene::down();
-    scene
+    let fixture = Fixture::down();
+    fixture
         .pipeline
         .down(Failure::NotExecuted(ServerError::new("connection refused")));
-    let began = scene.pipeline.clock().now();
-    let failure = failed(scene.ask("a").await).await;
+    let began = fixture.pipeline.clock().now();
+    let failure = failed(fixture.ask("a").await).await;
     assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("refused")));
-    assert_eq!(scene.pipeline.clock().now().since(began), PATIENCE);
+    assert_eq!(fixture.pipeline.clock().now().since(began), PATIENCE);
     // Without hope it does not wait.
-    scene
+    fixture
         .pipeline
         .down(Failure::Refused(ServerError::new("WRONGPASS")));
-    let began = scene.pipeline.clock().now();
-    assert!(matches!(failed(scene.ask("a").await).await, Failure::Refused(_)));
-    assert_eq!(scene.pipeline.clock().now(), began);
+    let began = fixture.pipeline.clock().now();
+    assert!(matches!(
+        failed(fixture.ask("a").await).await,
+        Failure::Refused(_)
+    ));
+    assert_eq!(fixture.pipeline.clock().now(), began);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_reads_late_that_the_scripts_were_forgotten_has_them_loaded_no_second_time() {
-    let scene = Scene::open();
-    let first = scene.ask("first").await;
-    let second = scene.ask("second").await;
+    let fixture = Fixture::open();
+    let first = fixture.ask("first").await;
+    let second = fixture.ask("second").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    scene.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
-    let loaded = scene.wire.0.lock().unwrap().open.pop().unwrap();
+    fixture.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
+    let loaded = fixture.wire.0.lock().unwrap().open.pop().unwrap();
     loaded.1.send(Ok(loaded.0)).unwrap();
     sleep(PATIENCE / 2).await;
-    scene.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
+    fixture.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
     assert_eq!(
-        scene.wire.written(),
+        fixture.wire.written(),
         ["first", "second", "load", "second", "first"]
     );
-    scene.wire.answer().await;
+    fixture.wire.answer().await;
     for call in [first, second] {
         call.await.unwrap().unwrap();
     }
@@ -402,28 +408,28 @@ async fn who_reads_late_that_the_scripts_were_forgotten_has_them_loaded_no_secon
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_scripts_that_cannot_be_loaded_is_told_why() {
-    let scene = Scene::open();
-    let call = scene.ask("call").await;
+    let fixture = Fixture::open();
+    let call = fixture.ask("call").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    scene.wire.fail(&unknown, WireErrorKind::NoScript).await;
-    let newcomer = scene.ask("newcomer").await;
+    fixture.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    let newcomer = fixture.ask("newcomer").await;
     let denied = Failure::Refused(ServerError::new("NOPERM"));
-    scene.wire.fail(&denied, WireErrorKind::Other).await;
+    fixture.wire.fail(&denied, WireErrorKind::Other).await;
     for call in [call, newcomer] {
         assert!(matches!(failed(call).await, Failure::Refused(_)));
     }
-    assert_eq!(scene.wire.written(), ["call", "load"]);
+    assert_eq!(fixture.wire.written(), ["call", "load"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn scripts_that_a_connection_of_before_could_not_load_hold_up_nobody_on_the_next_one() {
-    let scene = Scene::open();
-    let call = scene.ask("call").await;
+    let fixture = Fixture::open();
+    let call = fixture.ask("call").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    scene.wire.fail(&unknown, WireErrorKind::NoScript).await;
-    let (former, next) = (scene.wire.clone(), ByHand::default());
-    scene.pipeline.open(next.clone());
-    let newcomer = scene.ask("newcomer").await;
+    fixture.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    let (former, next) = (fixture.wire.clone(), ByHand::default());
+    fixture.pipeline.open(next.clone());
+    let newcomer = fixture.ask("newcomer").await;
     former.fail(&unknown, WireErrorKind::Other).await;
     assert_eq!(next.written(), ["call", "newcomer"]);
     next.answer().await;
@@ -434,87 +440,87 @@ async fn scripts_that_a_connection_of_before_could_not_load_hold_up_nobody_on_th
 
 #[tokio::test(start_paused = true)]
 async fn what_keeps_a_hold_goes_as_soon_as_the_scripts_are_loaded_however_much_is_in_flight() {
-    let scene = Scene::open();
-    let _unanswered = scene.fill().await;
+    let fixture = Fixture::open();
+    let _unanswered = fixture.fill().await;
     let mut waiting = Vec::new();
-    for n in ROOM..2 * ROOM {
-        waiting.push(scene.ask(&n.to_string()).await);
+    for n in MAX_IN_FLIGHT..2 * MAX_IN_FLIGHT {
+        waiting.push(fixture.ask(&n.to_string()).await);
     }
     // That says that those before it are answered too, so others are sent in their place. Nobody answers
     // those.
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    scene.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
+    fixture.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
     let written = ["0", "1", "2", "3", "4", "5", "6", "load"];
-    assert_eq!(scene.wire.written(), written);
-    let _renewal = scene.call(named("renewal", Priority::Keep)).await;
-    let loaded = scene.wire.0.lock().unwrap().open.pop().unwrap();
+    assert_eq!(fixture.wire.written(), written);
+    let _renewal = fixture.call(named("renewal", Priority::Keep)).await;
+    let loaded = fixture.wire.0.lock().unwrap().open.pop().unwrap();
     loaded.1.send(Ok(loaded.0)).unwrap();
     sleep(PATIENCE / 2).await;
-    assert_eq!(scene.wire.written()[written.len()..], ["renewal"]);
+    assert_eq!(fixture.wire.written()[written.len()..], ["renewal"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_behind_calls_that_nobody_answers_fails_once_its_patience_is_over() {
-    let scene = Scene::open();
-    let _unanswered = scene.fill().await;
-    let waits = scene.ask("a").await;
+    let fixture = Fixture::open();
+    let _unanswered = fixture.fill().await;
+    let waits = fixture.ask("a").await;
     let failure = tokio::time::timeout(3 * PATIENCE, failed(waits)).await.unwrap();
     assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("does not answer")));
-    assert!(!scene.wire.written().contains(&"a".to_owned()));
+    assert!(!fixture.wire.written().contains(&"a".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_what_waits() {
-    let scene = Scene::down();
-    let waits = scene.ask("a").await;
-    scene.pipeline.close();
+    let fixture = Fixture::down();
+    let waits = fixture.ask("a").await;
+    fixture.pipeline.close();
     settle().await;
     assert!(waits.is_finished(), "at once");
     assert!(matches!(failed(waits).await, Failure::Closed));
-    assert!(matches!(failed(scene.ask("b").await).await, Failure::Closed));
+    assert!(matches!(failed(fixture.ask("b").await).await, Failure::Closed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_condemned_for_silence_alone() {
-    let mut scene = Scene::open();
+    let mut fixture = Fixture::open();
     let lost = Failure::Unknown(ServerError::new("no reply in time"));
-    let (one, other) = (scene.ask("one").await, scene.ask("other").await);
+    let (one, other) = (fixture.ask("one").await, fixture.ask("other").await);
     sleep(Duration::from_millis(1)).await;
     // One is answered, and so the server lives.
-    let (_, reply) = scene.wire.0.lock().unwrap().open.remove(1);
+    let (_, reply) = fixture.wire.0.lock().unwrap().open.remove(1);
     reply.send(Ok("other".to_owned())).unwrap();
     settle().await;
-    scene.wire.fail(&lost, WireErrorKind::Timeout).await;
+    fixture.wire.fail(&lost, WireErrorKind::Timeout).await;
     assert!(matches!(failed(one).await, Failure::Unknown(_)));
     other.await.unwrap().unwrap();
-    assert!(scene.condemned.try_recv().is_err());
+    assert!(fixture.condemned.try_recv().is_err());
 
-    let silent = scene.ask("silent").await;
+    let silent = fixture.ask("silent").await;
     sleep(Duration::from_millis(1)).await;
-    scene.wire.fail(&lost, WireErrorKind::Timeout).await;
+    fixture.wire.fail(&lost, WireErrorKind::Timeout).await;
     assert!(matches!(failed(silent).await, Failure::Unknown(_)));
-    assert_eq!(scene.condemned.try_recv().unwrap().why, Why::Silent);
+    assert_eq!(fixture.condemned.try_recv().unwrap().why, Why::Silent);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_whose_sign_of_life_is_anothers_is_condemned() {
-    let mut scene = Scene::open();
-    let ping = tokio::spawn(Arc::clone(&scene.pipeline).ping(7));
+    let mut fixture = Fixture::open();
+    let ping = tokio::spawn(Arc::clone(&fixture.pipeline).ping(7));
     settle().await;
-    let (name, reply) = scene.wire.0.lock().unwrap().open.remove(0);
+    let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(0);
     assert_eq!(name, "ping 7");
     reply.send(Ok("ping 6".to_owned())).unwrap();
     ping.await.unwrap();
-    assert_eq!(scene.condemned.try_recv().unwrap().why, Why::OutOfStep);
+    assert_eq!(fixture.condemned.try_recv().unwrap().why, Why::Desynchronised);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_in_flight_on_a_connection_of_before_takes_no_room() {
-    let scene = Scene::open();
-    let _unanswered = scene.fill().await;
-    let next = scene.ask("next").await;
-    scene.pipeline.open(scene.wire.clone());
+    let fixture = Fixture::open();
+    let _unanswered = fixture.fill().await;
+    let next = fixture.ask("next").await;
+    fixture.pipeline.open(fixture.wire.clone());
     settle().await;
-    scene.wire.answer().await;
+    fixture.wire.answer().await;
     assert_eq!(next.await.unwrap().unwrap().value, "next");
 }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::time::clock::Tick;
+use crate::time::clock::LocalTime;
 
 /// How many calls are to wait at the server at least: enough for it to do until others come.
 const QUEUED: u64 = 64;
@@ -26,7 +26,7 @@ pub(super) struct Window {
     round: Round,
     /// The least latency of this period and of the one before, and when this one began.
     least: [Duration; 2],
-    since: Tick,
+    since: LocalTime,
     probe: Option<Probe>,
     /// Of the last round, the longest.
     latency: Duration,
@@ -71,7 +71,7 @@ impl Window {
             size: most,
             round: Round::after(0),
             least: [Duration::MAX; 2],
-            since: Tick::ZERO,
+            since: LocalTime::ZERO,
             probe: None,
             latency: Duration::ZERO,
         }
@@ -92,7 +92,7 @@ impl Window {
     }
 
     /// This call was answered, after that time; `sent` is the last that is written.
-    pub(super) fn answered(&mut self, number: u64, sent: u64, now: Tick, latency: Duration) {
+    pub(super) fn answered(&mut self, number: u64, sent: u64, now: LocalTime, latency: Duration) {
         let round = &mut self.round;
         round.answers += 1;
         round.sum += latency;
@@ -107,7 +107,7 @@ impl Window {
         }
     }
 
-    fn resize(&mut self, now: Tick) {
+    fn resize(&mut self, now: LocalTime) {
         match self.probe.take() {
             Some(probe) if probe.is_empty => self.size = probe.size_before,
             Some(probe) => {
@@ -151,30 +151,30 @@ mod tests {
 
     /// A client that has always more to write, and a server that a call takes `path` to and fro, and `work`
     /// of.
-    struct Scene {
+    struct Fixture {
         window: Window,
         path: Duration,
         work: Duration,
-        now: Tick,
+        now: LocalTime,
         /// When the calls in flight were written.
-        in_flight: VecDeque<Tick>,
+        in_flight: VecDeque<LocalTime>,
         answered: u64,
         /// When the server has done all that it has got.
-        idle_at: Tick,
+        idle_at: LocalTime,
         /// It writes when half of those in flight are answered.
         in_bursts: bool,
     }
 
-    impl Scene {
-        fn new(path_ms: u64, work_us: u64) -> Scene {
-            Scene {
+    impl Fixture {
+        fn new(path_ms: u64, work_us: u64) -> Fixture {
+            Fixture {
                 window: Window::new(MOST),
                 path: Duration::from_millis(path_ms),
                 work: Duration::from_micros(work_us),
-                now: Tick::ZERO,
+                now: LocalTime::ZERO,
                 in_flight: VecDeque::new(),
                 answered: 0,
-                idle_at: Tick::ZERO,
+                idle_at: LocalTime::ZERO,
                 in_bursts: false,
             }
         }
@@ -210,54 +210,54 @@ mod tests {
         let mut window = Window::new(MOST);
         for number in 1..10_000 {
             let latency = Duration::from_millis(number);
-            window.answered(number, number, Tick::ZERO.after(latency), latency);
+            window.answered(number, number, LocalTime::ZERO.after(latency), latency);
             assert_eq!(window.size(), MOST);
         }
     }
 
     #[test]
     fn no_more_are_in_flight_than_keep_the_server_busy() {
-        let size = Scene::new(1, 40).after(1);
+        let size = Fixture::new(1, 40).after(1);
         assert!((QUEUED..3 * QUEUED).contains(&size), "{size}");
     }
 
     #[test]
     fn a_server_that_is_far_away_has_always_enough_to_do() {
-        assert_eq!(Scene::new(200, 40).after(5), MOST);
+        assert_eq!(Fixture::new(200, 40).after(5), MOST);
     }
 
     #[test]
     fn that_they_are_written_in_bursts_is_not_taken_for_a_queue_of_a_far_server() {
-        let mut scene = Scene::new(200, 100);
-        scene.in_bursts = true;
-        let size = scene.after(5);
+        let mut fixture = Fixture::new(200, 100);
+        fixture.in_bursts = true;
+        let size = fixture.after(5);
         assert!(size > MOST * 9 / 10, "{size}");
     }
 
     #[test]
     fn more_are_in_flight_again_once_the_server_is_faster() {
-        let mut scene = Scene::new(20, 1000);
-        let slow = scene.after(5);
+        let mut fixture = Fixture::new(20, 1000);
+        let slow = fixture.after(5);
         assert!(slow < 4 * QUEUED, "{slow}");
-        scene.work = Duration::from_micros(10);
-        assert_eq!(scene.after(5), MOST);
+        fixture.work = Duration::from_micros(10);
+        assert_eq!(fixture.after(5), MOST);
     }
 
     #[test]
     fn a_path_that_has_become_longer_is_found_out() {
-        let mut scene = Scene::new(1, 40);
-        scene.after(5);
-        scene.path = Duration::from_millis(200);
-        let misled = scene.after(5);
+        let mut fixture = Fixture::new(1, 40);
+        fixture.after(5);
+        fixture.path = Duration::from_millis(200);
+        let misled = fixture.after(5);
         assert!(misled < 3 * QUEUED, "{misled}");
-        assert_eq!(scene.after(25), MOST);
+        assert_eq!(fixture.after(25), MOST);
     }
 
     #[test]
     fn the_least_latency_stays_known_though_there_are_always_as_many_in_flight_as_may_be() {
-        let mut scene = Scene::new(1, 40);
-        let before = scene.after(1);
-        let after = scene.after(100);
+        let mut fixture = Fixture::new(1, 40);
+        let before = fixture.after(1);
+        let after = fixture.after(100);
         assert!(after.abs_diff(before) < QUEUED / 4, "{before} {after}");
     }
 
@@ -268,7 +268,7 @@ mod tests {
         let ms = Duration::from_millis;
         for (number, latency) in [(1, 9), (2, 5), (3, 7), (4, 3), (5, 2)] {
             let sent = if number < 4 { 4 } else { 8 };
-            window.answered(number, sent, Tick::ZERO, ms(latency));
+            window.answered(number, sent, LocalTime::ZERO, ms(latency));
             assert_eq!(window.latency(), ms(if number < 4 { 9 } else { 7 }));
         }
     }

@@ -8,25 +8,31 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::commands::{Command, Wire};
-use super::script::{Declared, Operation, Publishing, ReplyError};
+use super::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::error::ServerError;
-use crate::store::pipeline::{self, Pipeline, ROOM};
+use crate::store::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
 use crate::store::{Answer, Failure, ServerId};
 use crate::time::clock::Clock;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock_offset::Sample;
 use crate::time::server_time::ServerTime;
 
-pub(super) type Lane = Pipeline<Wire>;
-pub(super) type Heard = pipeline::Heard<Value>;
+pub(super) type RedisPipeline = Pipeline<Wire>;
+pub(super) type Response = pipeline::Response<Value>;
 
 /// A pipeline that lives on this runtime.
-pub(super) fn lane(
+pub(super) fn pipeline(
     server: ServerId,
     attempt_timeout: Duration,
-) -> (Arc<Lane>, mpsc::UnboundedReceiver<pipeline::Condemned>) {
+) -> (Arc<RedisPipeline>, mpsc::UnboundedReceiver<pipeline::Replacement>) {
     let runtime = Handle::current();
     let spawn = move |task| drop(runtime.spawn(task));
-    Lane::new(server, Clock::Boot, attempt_timeout, ROOM, Box::new(spawn))
+    RedisPipeline::new(
+        server,
+        Clock::Boot,
+        attempt_timeout,
+        MAX_IN_FLIGHT,
+        Box::new(spawn),
+    )
 }
 
 /// What a call fails by that was made for the lock alone, and takes more: as a server of a cluster says it.
@@ -34,18 +40,18 @@ const ELSEWHERE: &str = "TRYAGAIN the lock is waited for, and its slot is being 
 
 /// How a call is made of a server.
 #[derive(Clone, Copy)]
-pub(super) struct Manner {
-    pub(super) publishing: Publishing,
+pub(super) struct CallOptions {
+    pub(super) publishing: PubSubMode,
     /// The server is still importing the slot, and has its keys.
     pub(super) importing: bool,
     pub(super) declared: Declared,
 }
 
-impl Default for Manner {
+impl Default for CallOptions {
     /// Of a server that is no part of a cluster.
-    fn default() -> Manner {
-        Manner {
-            publishing: Publishing::Plain,
+    fn default() -> CallOptions {
+        CallOptions {
+            publishing: PubSubMode::Plain,
             importing: false,
             declared: Declared::All,
         }
@@ -54,26 +60,26 @@ impl Default for Manner {
 
 /// Runs a script.
 pub(super) async fn execute<O: Operation>(
-    lane: &Arc<Lane>,
+    pipeline: &Arc<RedisPipeline>,
     operation: O,
-    manner: Manner,
+    call_options: CallOptions,
 ) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
-        let invocation = operation.invocation(manner.publishing, manner.declared);
-        Command::script(invocation, operation.priority()).asking(manner.importing)
+        let script_call = operation.script_call(call_options.publishing, call_options.declared);
+        Command::script(script_call, operation.priority()).asking(call_options.importing)
     };
-    let heard = Arc::clone(lane).call(command).await?;
-    let line = match &heard.value {
+    let response = Arc::clone(pipeline).call(command).await?;
+    let line = match &response.value {
         Value::String(line) => operation.read(line),
-        other => Err(ReplyError::OutOfStep(format!("{other:?}"))),
+        other => Err(ReplyError::Desynchronised(format!("{other:?}"))),
     };
     match line {
         Ok((now, reply)) => Ok(Answer {
-            on: lane.connection(heard.generation),
-            at: exchange(&heard, now),
+            on: pipeline.connection(response.generation),
+            at: sample(&response, now),
             reply,
         }),
-        Err(ReplyError::OutOfStep(said)) => Err(lane.out_of_step(heard.generation, said)),
+        Err(ReplyError::Desynchronised(said)) => Err(pipeline.desynchronised(response.generation, said)),
         Err(ReplyError::Elsewhere) => Err(Failure::NotExecuted(ServerError::new(ELSEWHERE))),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
             "the lock is kept in the format of a newer version of this library",
@@ -81,10 +87,10 @@ pub(super) async fn execute<O: Operation>(
     }
 }
 
-pub(super) fn exchange(heard: &Heard, now: ServerTime) -> Exchange {
-    Exchange {
-        sent: heard.sent,
-        received: heard.received,
+pub(super) fn sample(response: &Response, now: ServerTime) -> Sample {
+    Sample {
+        sent: response.sent,
+        received: response.received,
         now,
     }
 }

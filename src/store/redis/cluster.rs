@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 use self::discovery::discover;
 use self::slots::Redirection;
 use self::table::Table;
-use super::call::Manner;
+use super::call::CallOptions;
 use super::connector::Connector;
 use super::options::Options;
 use super::server::RedisStore;
@@ -69,7 +69,7 @@ impl ClusterStore {
         let deadline = Instant::now() + options.server_timeout;
         let (publishing, ranges) = discover(&connector, deadline).await?;
         let mut table = Table::new(3 * look_every(options));
-        table.adopt(&ranges);
+        table.apply_slots(&ranges);
         let cluster = Arc::new(Cluster {
             connector,
             options,
@@ -94,7 +94,7 @@ impl ClusterStore {
             slot_of(operation.key()),
             patience,
             goes_alone,
-            move |server, manner| server.call_in(manner, operation.clone()),
+            move |server, call_options| server.call_in(call_options, operation.clone()),
         )
     }
 
@@ -106,17 +106,17 @@ impl ClusterStore {
         slot: usize,
         patience: Duration,
         goes_alone: bool,
-        send: impl Fn(&RedisStore, Manner) -> Call<T> + Send + 'static,
+        send: impl Fn(&RedisStore, CallOptions) -> Call<T> + Send + 'static,
     ) -> Call<T> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
             let mut alone = Alone::new(goes_alone);
             while redirections < REDIRECTIONS {
-                let (server, manner) = match importing.take() {
+                let (server, call_options) = match importing.take() {
                     Some(server) => (
                         server,
-                        Manner {
+                        CallOptions {
                             publishing: cluster.publishing,
                             importing: true,
                             declared: Declared::All,
@@ -124,11 +124,11 @@ impl ClusterStore {
                     ),
                     None => cluster.owner(slot)?,
                 };
-                let manner = Manner {
+                let call_options = CallOptions {
                     declared: alone.declared(),
-                    ..manner
+                    ..call_options
                 };
-                let failure = match send(&server, manner).await {
+                let failure = match send(&server, call_options).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
@@ -204,8 +204,8 @@ impl Store for ClusterStore {
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let slot = slot_of(&call.keys.lock);
-        self.route(slot, Duration::ZERO, false, move |server, manner| {
-            server.confirm_in(manner, call.clone(), within)
+        self.route(slot, Duration::ZERO, false, move |server, call_options| {
+            server.confirm_in(call_options, call.clone(), within)
         })
     }
 

@@ -1,4 +1,4 @@
-//! What is sent to the server, as fred takes it: the scripts by their hashes, the question for the time, and the wait for
+//! What is sent to the server, as fred takes it: the scripts by their hashes, the poll for the time, and the wait for
 //! replicas and disks.
 
 use std::iter;
@@ -16,37 +16,37 @@ use futures_util::future::try_join_all;
 use super::connection::echoes;
 use super::failure;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
-use crate::store::redis::script::{Invocation, Script};
+use crate::store::redis::script::{Script, ScriptCall};
 use crate::store::{ConnectionId, Durability, Failure, pipeline};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
 #[derive(Debug)]
 pub(super) struct Command {
-    words: Words,
+    words: ReplyReader,
     asking: bool,
     priority: Priority,
 }
 
 #[derive(Debug)]
-enum Words {
+enum ReplyReader {
     Plain(&'static str, Vec<Value>),
     /// By its hash.
-    Script(Invocation),
+    Script(ScriptCall),
 }
 
 impl Command {
     fn plain(name: &'static str, args: Vec<Value>) -> Command {
         Command {
-            words: Words::Plain(name, args),
+            words: ReplyReader::Plain(name, args),
             asking: false,
             priority: Priority::Keep,
         }
     }
 
-    pub(super) fn script(invocation: Invocation, priority: Priority) -> Command {
+    pub(super) fn script(script_call: ScriptCall, priority: Priority) -> Command {
         Command {
-            words: Words::Script(invocation),
+            words: ReplyReader::Script(script_call),
             asking: false,
             priority,
         }
@@ -102,8 +102,8 @@ impl Command {
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
         let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
         let (name, args) = match self.words {
-            Words::Plain(name, args) => (name, args),
-            Words::Script(invocation) => ("EVALSHA", args(invocation)),
+            ReplyReader::Plain(name, args) => (name, args),
+            ReplyReader::Script(script_call) => ("EVALSHA", args(script_call)),
         };
         if !self.asking {
             return client.custom(custom(name), args).await;
@@ -123,26 +123,26 @@ impl pipeline::Command for Command {
 
     fn gives_up(&self) -> GivesUp {
         match &self.words {
-            Words::Script(invocation) => invocation.gives_up(),
-            Words::Plain(..) => GivesUp::Unknown,
+            ReplyReader::Script(script_call) => script_call.gives_up(),
+            ReplyReader::Plain(..) => GivesUp::Unknown,
         }
     }
 
     fn prepare(self, on: ConnectionId) -> Option<Command> {
         let words = match self.words {
-            Words::Script(invocation) => Words::Script(invocation.stamped(on)?),
-            plain @ Words::Plain(..) => plain,
+            ReplyReader::Script(script_call) => ReplyReader::Script(script_call.stamped(on)?),
+            plain @ ReplyReader::Plain(..) => plain,
         };
         Some(Command { words, ..self })
     }
 }
 
 /// What EVALSHA is given.
-fn args(invocation: Invocation) -> Vec<Value> {
-    let script = invocation.script;
+fn args(script_call: ScriptCall) -> Vec<Value> {
+    let script = script_call.script;
     let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text));
-    let text = Bytes::from(invocation.text);
-    let words = invocation.words.into_iter();
+    let text = Bytes::from(script_call.text);
+    let words = script_call.words.into_iter();
     let words = words.map(|word| Value::Bytes(text.slice(word)));
     iter::once(Value::from_static_str(sha)).chain(words).collect()
 }
@@ -154,7 +154,7 @@ pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result
         .map(|script| client.script_load::<Value, _>(script.text));
     match try_join_all(loads).await {
         Ok(_) => Ok(()),
-        Err(error) => Err(failure::of_unsent(failure::of(&error))),
+        Err(error) => Err(failure::not_sent(failure::classify(&error))),
     }
 }
 
@@ -190,7 +190,7 @@ impl pipeline::Wire for Wire {
                     _ if *error.kind() == ErrorKind::Timeout => WireErrorKind::Timeout,
                     _ => WireErrorKind::Other,
                 },
-                failure: failure::of(&error),
+                failure: failure::classify(&error),
             })
         })
     }

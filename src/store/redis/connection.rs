@@ -79,10 +79,10 @@ pub(super) async fn dial(
     };
     let failure = match tokio::time::timeout(attempt_timeout, connected).await {
         Ok(Ok(())) => return Ok(connection),
-        Ok(Err(error)) => failure::of_connecting(&error),
+        Ok(Err(error)) => failure::classify_connecting(&error),
         Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
     };
-    Err(failure::named(&server, failure))
+    Err(failure::with_server(&server, failure))
 }
 
 fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client {
@@ -153,7 +153,7 @@ impl Connection {
         };
         tokio::select! {
             error = self.errors.recv() => match error {
-                Ok((error, _)) => failure::words(&error),
+                Ok((error, _)) => failure::message(&error),
                 Err(_) => ServerError::new("the connection is over"),
             },
             _ = &mut self.router => ServerError::new("the connection is over"),
@@ -198,8 +198,8 @@ impl Connection {
             let nonce = nonce.to_string();
             match client.ping::<Value>(Some(nonce.clone())).await {
                 Ok(reply) if echoes(&reply, &nonce) => Ok(()),
-                Ok(reply) => Err(out_of_step(&reply, &nonce)),
-                Err(error) => Err(failure::of(&error)),
+                Ok(reply) => Err(desynchronised(&reply, &nonce)),
+                Err(error) => Err(failure::classify(&error)),
             }
         }
     }
@@ -225,7 +225,7 @@ impl Connection {
     /// Asks for any sign of life: sentinels before 7.0 refuse a PING with a nonce.
     pub(super) async fn answers(&self) -> Result<(), Failure> {
         let pong = self.client.ping::<Value>(None).await;
-        pong.map(drop).map_err(|error| failure::of(&error))
+        pong.map(drop).map_err(|error| failure::classify(&error))
     }
 }
 
@@ -248,8 +248,8 @@ async fn change(
     let (reply, pong) = match select(changed, pong).await {
         Either::Left((reply, pong)) => (reply, pong),
         Either::Right((pong, _)) => {
-            let pong = pong.map_err(|error| failure::of(&error))?;
-            return Err(out_of_step(&pong, &nonce));
+            let pong = pong.map_err(|error| failure::classify(&error))?;
+            return Err(desynchronised(&pong, &nonce));
         }
     };
     match reply {
@@ -258,13 +258,13 @@ async fn change(
             let _ = pong.await;
             Ok(())
         }
-        Ok(reply) => Err(out_of_step(&reply, &nonce)),
+        Ok(reply) => Err(desynchronised(&reply, &nonce)),
         Err(error) => {
-            let failure = failure::of(&error);
+            let failure = failure::classify(&error);
             match pong.await {
                 Ok(reply) if echoes(&reply, &nonce) => Err(failure),
-                Ok(reply) => Err(out_of_step(&reply, &nonce)),
-                Err(error) => Err(failure::of(&error)),
+                Ok(reply) => Err(desynchronised(&reply, &nonce)),
+                Err(error) => Err(failure::classify(&error)),
             }
         }
     }
@@ -283,7 +283,7 @@ pub(super) enum Subscribing {
     Ends,
 }
 
-fn out_of_step(reply: &Value, nonce: &str) -> Failure {
+fn desynchronised(reply: &Value, nonce: &str) -> Failure {
     Failure::Unknown(ServerError::new(format!(
         "out of step: {reply:?} as the reply to PING {nonce}"
     )))

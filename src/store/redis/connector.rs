@@ -111,7 +111,7 @@ impl Connector {
         let connection = dial(config, purpose, self.attempt_timeout).await?;
         check_primary(&connection)
             .await
-            .map_err(|failure| failure::named(&server.to_string(), failure))?;
+            .map_err(|failure| failure::with_server(&server.to_string(), failure))?;
         Ok(connection)
     }
 }

@@ -23,30 +23,30 @@ const NOT_EXECUTED: [&str; 12] = [
 ];
 
 /// Sorts an error. Whatever is not the server's own word leaves it open whether the call was executed.
-pub(super) fn of(error: &Error) -> Failure {
+pub(super) fn classify(error: &Error) -> Failure {
     match code(error) {
-        None => Failure::Unknown(words(error)),
+        None => Failure::Unknown(message(error)),
         // fred ends the connection and gives this one reply to every call in flight.
-        Some("CLUSTERDOWN") => Failure::Unknown(words(error)),
-        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(words(error)),
-        Some("ERR") if passes(error.details()) => Failure::NotExecuted(words(error)),
-        Some(_) => Failure::Refused(words(error)),
+        Some("CLUSTERDOWN") => Failure::Unknown(message(error)),
+        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(message(error)),
+        Some("ERR") if is_transient(error.details()) => Failure::NotExecuted(message(error)),
+        Some(_) => Failure::Refused(message(error)),
     }
 }
 
 /// Errors without a code of their own that another time does not bring: the server is full; a key that a script reads
 /// without declaring it has gone ahead of the others to another server of the cluster; or who is to wait for replicas is one.
-fn passes(text: &str) -> bool {
+fn is_transient(text: &str) -> bool {
     ["max number of clients", "non local key", "with replica instances"]
         .iter()
         .any(|words| text.contains(words))
 }
 
 /// The same for an attempt to connect. Waiting does not mend a certificate that one of the two does not accept.
-pub(super) fn of_connecting(error: &Error) -> Failure {
+pub(super) fn classify_connecting(error: &Error) -> Failure {
     match tls_words(error) {
         Some(words) => Failure::Refused(ServerError::new(format!("TLS: {words}"))),
-        None => of(error),
+        None => classify(error),
     }
 }
 
@@ -68,7 +68,7 @@ fn tls_words(error: &Error) -> Option<&str> {
 }
 
 /// The same for a call that was not sent on account of `error`: whatever it was, the call was not executed.
-pub(super) fn of_unsent(error: Failure) -> Failure {
+pub(super) fn not_sent(error: Failure) -> Failure {
     match error {
         Failure::Unknown(error) => Failure::NotExecuted(error),
         failure => failure,
@@ -76,7 +76,7 @@ pub(super) fn of_unsent(error: Failure) -> Failure {
 }
 
 /// The failure, with the address of the server that it is about in front.
-pub(super) fn named(server: &str, failure: Failure) -> Failure {
+pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
     let named = |error: ServerError| ServerError::new(format!("{server}: {error}"));
     match failure {
         Failure::Unknown(error) => Failure::Unknown(named(error)),
@@ -108,7 +108,7 @@ fn code_within(text: &str) -> Option<&str> {
 }
 
 /// What happened, for people: the server's words, or fred's where they are good enough.
-pub(super) fn words(error: &Error) -> ServerError {
+pub(super) fn message(error: &Error) -> ServerError {
     let details = error.details();
     let message = || {
         details
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn sorted(text: &'static str) -> Failure {
-        of(&Error::new(ErrorKind::Unknown, text))
+        classify(&Error::new(ErrorKind::Unknown, text))
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
     fn what_no_server_said_is_unknown() {
         for text in [
             "Connection closed.",
-            "Request timed out.",
+            "RequestId timed out.",
             "Failed to route command.",
             "",
         ] {
@@ -185,7 +185,7 @@ mod tests {
             ErrorKind::IO,
             "Os { code: 111, kind: ConnectionRefused, message: \"Connection refused\" }",
         );
-        let Failure::Unknown(error) = of(&refused) else {
+        let Failure::Unknown(error) = classify(&refused) else {
             panic!("not the server's word")
         };
         assert_eq!(error.to_string(), "Connection refused");

@@ -19,13 +19,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{Heard, Lane, Manner, execute, lane};
+use super::call::{CallOptions, RedisPipeline, Response, execute, pipeline};
 use super::commands::Command;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
-use super::link::Link;
 use super::options::Options;
+use super::supervisor::Supervisor;
 use crate::error::{Error, ServerError};
 use crate::store::redis::script;
 use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerId};
@@ -34,13 +34,13 @@ use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerI
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 pub(super) struct Replication {
-    lane: Arc<Lane>,
-    entrants: mpsc::UnboundedSender<Entrant>,
+    pipeline: Arc<RedisPipeline>,
+    entrants: mpsc::UnboundedSender<WaitRequest>,
     tasks: [AbortHandle; 2],
 }
 
 /// Somebody whose hold was renewed, and who waits for others to have that.
-struct Entrant {
+struct WaitRequest {
     /// The connection that it was renewed on.
     generation: u64,
     since: Instant,
@@ -56,7 +56,7 @@ impl Replication {
             ..durability
         };
         let asked = Command::wait(at_once, SHORTEST_ROUND).run(connection.client());
-        match asked.await.map_err(|error| advised(failure::of(&error))) {
+        match asked.await.map_err(|error| advised(failure::classify(&error))) {
             Err(Failure::Refused(error)) => Err(Error::Refused(error)),
             _ => Ok(()),
         }
@@ -69,11 +69,11 @@ impl Replication {
         options: Options,
         first: Option<Connection>,
     ) -> Replication {
-        let (lane, condemned) = lane(server, options.attempt_timeout);
-        let link = Link {
+        let (pipeline, condemned) = pipeline(server, options.attempt_timeout);
+        let link = Supervisor {
             server,
             connector: Arc::clone(connector),
-            lane: Arc::clone(&lane),
+            pipeline: Arc::clone(&pipeline),
             scripts: [&script::RENEW].into(),
             purpose: Purpose::Replication,
             listener: None,
@@ -82,43 +82,48 @@ impl Replication {
             ping_every: options.heartbeat / 3,
         };
         let (entrants, inbox) = mpsc::unbounded_channel();
-        let rounds = Rounds {
-            lane: Arc::clone(&lane),
+        let rounds = WaitBatcher {
+            pipeline: Arc::clone(&pipeline),
             durability: options.durability,
             inbox,
         };
         let tasks = [link.start(first), tokio::spawn(rounds.run()).abort_handle()];
         Replication {
-            lane,
+            pipeline,
             entrants,
             tasks,
         }
     }
 
-    pub(super) fn confirm(&self, call: Renew, within: Duration, manner: Manner) -> Call<Confirmed> {
-        let lane = Arc::clone(&self.lane);
+    pub(super) fn confirm(
+        &self,
+        call: Renew,
+        within: Duration,
+        call_options: CallOptions,
+    ) -> Call<Confirmed> {
+        let pipeline = Arc::clone(&self.pipeline);
         let entrants = self.entrants.clone();
         Box::pin(async move {
             let since = Instant::now();
-            let answer = execute(&lane, call, manner).await?;
+            let answer = execute(&pipeline, call, call_options).await?;
             if !matches!(answer.reply, Renewed::Until(_)) {
                 return Ok(answer.confirmed(0));
             }
             let (got, told) = oneshot::channel();
-            let entrant = Entrant {
+            let wait_request = WaitRequest {
                 generation: answer.on.number,
                 since,
                 until: since + within,
                 got,
             };
-            entrants.send(entrant).map_err(|_| Failure::Closed)?;
+            entrants.send(wait_request).map_err(|_| Failure::Closed)?;
             let got = told.await.unwrap_or(Err(Failure::Closed))?;
             Ok(answer.confirmed(got))
         })
     }
 
     pub(super) fn close(&self) {
-        self.lane.close();
+        self.pipeline.close();
         for task in &self.tasks {
             task.abort();
         }
@@ -126,13 +131,13 @@ impl Replication {
 }
 
 /// The task that waits for all.
-struct Rounds {
-    lane: Arc<Lane>,
+struct WaitBatcher {
+    pipeline: Arc<RedisPipeline>,
     durability: Durability,
-    inbox: mpsc::UnboundedReceiver<Entrant>,
+    inbox: mpsc::UnboundedReceiver<WaitRequest>,
 }
 
-impl Rounds {
+impl WaitBatcher {
     async fn run(mut self) {
         let mut waiting = Vec::new();
         loop {
@@ -145,8 +150,8 @@ impl Rounds {
             while let Ok(next) = self.inbox.try_recv() {
                 waiting.push(next);
             }
-            waiting.retain(|entrant| !entrant.got.is_closed());
-            let Some(first) = waiting.iter().min_by_key(|entrant| entrant.since) else {
+            waiting.retain(|wait_request| !wait_request.got.is_closed());
+            let Some(first) = waiting.iter().min_by_key(|wait_request| wait_request.since) else {
                 continue;
             };
             let span = match self.durability.fsynced {
@@ -155,20 +160,20 @@ impl Rounds {
             };
             let outcome = self.round(SHORTEST_ROUND.max(span / 4)).await;
             let now = Instant::now();
-            for entrant in std::mem::take(&mut waiting) {
+            for wait_request in std::mem::take(&mut waiting) {
                 let told = match &outcome {
                     Err(failure) => Err(failure.clone()),
-                    Ok((generation, _)) if *generation != entrant.generation => Err(Failure::Unknown(
+                    Ok((generation, _)) if *generation != wait_request.generation => Err(Failure::Unknown(
                         ServerError::new("the connection was lost before the grant was confirmed"),
                     )),
-                    Ok((_, got)) if *got >= self.durability.wanted() || now >= entrant.until => Ok(*got),
+                    Ok((_, got)) if *got >= self.durability.wanted() || now >= wait_request.until => Ok(*got),
                     Ok(_) => {
-                        waiting.push(entrant);
+                        waiting.push(wait_request);
                         continue;
                     }
                 };
                 // Who is not there any more need not hear.
-                let _ = entrant.got.send(told);
+                let _ = wait_request.got.send(told);
             }
         }
     }
@@ -177,13 +182,13 @@ impl Rounds {
     /// it before.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
         let wait = || Command::wait(self.durability, within);
-        let heard = Arc::clone(&self.lane).call(wait).await.map_err(advised)?;
-        let Heard {
+        let response = Arc::clone(&self.pipeline).call(wait).await.map_err(advised)?;
+        let Response {
             value, generation, ..
-        } = heard;
+        } = response;
         match Command::waited(self.durability, &value) {
             Some(got) => Ok((generation, got)),
-            None => Err(self.lane.out_of_step(
+            None => Err(self.pipeline.desynchronised(
                 generation,
                 format!("{value:?} as the reply to a wait for replicas"),
             )),
@@ -215,7 +220,7 @@ mod tests {
     use super::super::tests::server::Server;
     use super::*;
     use crate::fence::Fence;
-    use crate::store::ids::{ClientId, Request};
+    use crate::store::ids::{ClientId, RequestId};
     use crate::store::keys::Keys;
     use crate::time::server_time::ServerTime;
 
@@ -239,13 +244,13 @@ mod tests {
         let enter = async |generation| {
             let (got, told) = oneshot::channel();
             let since = Instant::now();
-            let entrant = Entrant {
+            let wait_request = WaitRequest {
                 generation,
                 since,
                 until: since,
                 got,
             };
-            replication.entrants.send(entrant).ok().unwrap();
+            replication.entrants.send(wait_request).ok().unwrap();
             told.await.unwrap()
         };
         assert!(matches!(enter(1).await, Ok(0)), "its own");
@@ -260,13 +265,13 @@ mod tests {
         replication.tasks[1].abort();
         let call = Renew {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
-            request: Request::new(&ClientId::from_number(1), OPTIONS.heartbeat, 1, None),
+            request: RequestId::new(&ClientId::from_number(1), OPTIONS.heartbeat, 1, None),
             fence: Fence::new(1).unwrap(),
             lease: OPTIONS.heartbeat,
             cap: ServerTime::MAX,
         };
         let answer = replication
-            .confirm(call, OPTIONS.attempt_timeout, Manner::default())
+            .confirm(call, OPTIONS.attempt_timeout, CallOptions::default())
             .await;
         let Confirmed { renewed, got } = answer.unwrap().reply;
         assert!(!matches!(renewed, Renewed::Until(_)), "{renewed:?}");

@@ -1,17 +1,17 @@
 //! The scripts of `lua/`: their texts, their arguments and their replies. Nothing else names Lua.
 
-mod invocation;
 mod operations;
 mod reply;
+mod script_call;
 #[cfg(test)]
 mod tests;
 mod texts;
 
 use std::sync::OnceLock;
 
-pub(crate) use self::invocation::{Declared, Invocation};
 pub(crate) use self::operations::Operation;
 pub(crate) use self::reply::ReplyError;
+pub(crate) use self::script_call::{Declared, ScriptCall};
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast
 /// path has the rest of the operation in a file of its own, behind the parts that only this needs.
@@ -68,31 +68,31 @@ impl Script {
 
 /// How scripts publish, and what the number of receivers tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Publishing {
+pub(crate) enum PubSubMode {
     /// To the server's own subscribers: who is not among them can't be reached.
     Plain,
     /// Within a shard of a cluster, from 7.0 on: likewise.
     Sharded,
     /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be
     /// reached.
-    Unproven,
+    Uncounted,
     /// Within a shard that the slot has moved to lately, and its subscribers not yet: likewise.
-    Moved,
+    Migrating,
 }
 
-impl Publishing {
+impl PubSubMode {
     /// As scripts are told of it.
     fn letter(self) -> char {
         match self {
-            Publishing::Plain => 'p',
-            Publishing::Sharded => 's',
-            Publishing::Unproven => 'u',
-            Publishing::Moved => 'm',
+            PubSubMode::Plain => 'p',
+            PubSubMode::Sharded => 's',
+            PubSubMode::Uncounted => 'u',
+            PubSubMode::Migrating => 'm',
         }
     }
 
     /// Whether a server drops its subscribers of a channel when another one takes over the channel's slot.
     pub(crate) fn ends_with_the_slot(self) -> bool {
-        self == Publishing::Sharded
+        self == PubSubMode::Sharded
     }
 }

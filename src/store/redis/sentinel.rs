@@ -155,7 +155,7 @@ impl Sentinels {
             self.sentinel(client, "MASTER"),
         )
         .await
-        .map_err(|failure| failure::named(&name_of(config), failure))?;
+        .map_err(|failure| failure::with_server(&name_of(config), failure))?;
         read(&address, &state).ok_or_else(|| {
             let error = format!(
                 "{}: no address of {:?}: {address:?}",
@@ -166,10 +166,10 @@ impl Sentinels {
         })
     }
 
-    async fn sentinel(&self, client: &Client, question: &'static str) -> Result<Value, Failure> {
+    async fn sentinel(&self, client: &Client, poll: &'static str) -> Result<Value, Failure> {
         let command = CustomCommand::new_static("SENTINEL", ClusterHash::Random, false);
-        let answer = client.custom(command, vec![question, &self.service]).await;
-        answer.map_err(|error| failure::of(&error))
+        let answer = client.custom(command, vec![poll, &self.service]).await;
+        answer.map_err(|error| failure::classify(&error))
     }
 }
 
@@ -180,7 +180,7 @@ pub(super) async fn check_primary(connection: &Connection) -> Result<(), Failure
         .client()
         .custom::<Value, &str>(command, Vec::new())
         .await;
-    match role.map_err(|error| failure::of(&error))? {
+    match role.map_err(|error| failure::classify(&error))? {
         Value::Array(parts) if parts.first().and_then(Value::as_str).as_deref() == Some("master") => Ok(()),
         _ => Err(Failure::NotExecuted(ServerError::new(
             "the sentinels name it, but it is no primary",

@@ -10,16 +10,16 @@ use fred::types::Value;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{Lane, Manner, exchange, execute};
+use super::call::{CallOptions, RedisPipeline, execute, sample};
 use super::commands::Command;
 use super::connection::{Connection, Purpose, keep_trying};
 use super::connector::Connector;
-use super::line::{Line, Opened};
 use super::options::Options;
+use super::pair::{ConnectionPair, Opened};
 use super::replication::Replication;
 use super::slot::slot_of;
 use crate::error::Error;
-use crate::store::redis::script::{Operation, Publishing, Script};
+use crate::store::redis::script::{Operation, PubSubMode, Script};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
     Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
@@ -32,7 +32,7 @@ use crate::time::server_time::ServerTime;
 pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
-    lines: Vec<Line>,
+    lines: Vec<ConnectionPair>,
     /// Only for those who wait for replicas, or for disks.
     replication: Option<Replication>,
     /// Listens to the sentinels, if there are any.
@@ -60,7 +60,7 @@ impl RedisStore {
             Replication::check(&connection, options.durability).await?;
             replication = Some(connection);
         }
-        let place = (ServerId::default(), Publishing::Plain);
+        let place = (ServerId::default(), PubSubMode::Plain);
         let first = Opened {
             commands: Some(commands),
             messages: Some(messages),
@@ -81,7 +81,7 @@ impl RedisStore {
         connector: Connector,
         options: Options,
         listener: &Weak<dyn Listener>,
-        place: (ServerId, Publishing),
+        place: (ServerId, PubSubMode),
     ) -> Arc<RedisStore> {
         let first = Opened::default();
         RedisStore::start(
@@ -100,7 +100,7 @@ impl RedisStore {
         options: Options,
         listener: &Weak<dyn Listener>,
         scripts: &[&'static Script],
-        place: (ServerId, Publishing),
+        place: (ServerId, PubSubMode),
         first: Opened,
         replication: Option<Connection>,
     ) -> Arc<RedisStore> {
@@ -109,7 +109,7 @@ impl RedisStore {
         let mut first = Some(first);
         let lines = (0..options.connections).map(|_| {
             let first = first.take().unwrap_or_default();
-            Line::start(place, &connector, options, listener, &scripts, first)
+            ConnectionPair::start(place, &connector, options, listener, &scripts, first)
         });
         let lines = lines.collect();
         let listening = connector.sentinels().map(|sentinels| {
@@ -127,18 +127,18 @@ impl RedisStore {
     }
 
     /// The line of a key or a channel: one and the same for all of a lock, so that its calls keep their order.
-    pub(super) fn line(&self, of: &str) -> &Line {
+    pub(super) fn line(&self, of: &str) -> &ConnectionPair {
         &self.lines[slot_of(of) % self.lines.len()]
     }
 
-    /// The lane of what concerns no lock.
-    pub(super) fn lane(&self) -> &Arc<Lane> {
-        &self.lines[0].lane
+    /// The pipeline of what concerns no lock.
+    pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
+        &self.lines[0].pipeline
     }
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.lines.iter().any(|line| line.lane.is_open())
+        self.lines.iter().any(|line| line.pipeline.is_open())
     }
 
     /// Takes note that the server has ended a subscription by itself.
@@ -147,18 +147,27 @@ impl RedisStore {
     }
 
     pub(super) fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
-        self.call_in(Manner::default(), operation)
+        self.call_in(CallOptions::default(), operation)
     }
 
-    pub(super) fn call_in<O: Operation + Sync>(&self, manner: Manner, operation: O) -> Call<O::Reply> {
-        let lane = Arc::clone(&self.line(operation.key()).lane);
-        Box::pin(async move { execute(&lane, operation, manner).await })
+    pub(super) fn call_in<O: Operation + Sync>(
+        &self,
+        call_options: CallOptions,
+        operation: O,
+    ) -> Call<O::Reply> {
+        let pipeline = Arc::clone(&self.line(operation.key()).pipeline);
+        Box::pin(async move { execute(&pipeline, operation, call_options).await })
     }
 
-    pub(super) fn confirm_in(&self, manner: Manner, call: Renew, within: Duration) -> Call<Confirmed> {
+    pub(super) fn confirm_in(
+        &self,
+        call_options: CallOptions,
+        call: Renew,
+        within: Duration,
+    ) -> Call<Confirmed> {
         match &self.replication {
-            Some(replication) => replication.confirm(call, within, manner),
-            None => unreplicated(self.call_in(manner, call)),
+            Some(replication) => replication.confirm(call, within, call_options),
+            None => unreplicated(self.call_in(call_options, call)),
         }
     }
 }
@@ -181,7 +190,7 @@ impl Store for RedisStore {
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        self.confirm_in(Manner::default(), call, within)
+        self.confirm_in(CallOptions::default(), call, within)
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
@@ -197,18 +206,18 @@ impl Store for RedisStore {
     }
 
     fn time(&self) -> Call<()> {
-        let lane = Arc::clone(self.lane());
+        let pipeline = Arc::clone(self.pipeline());
         Box::pin(async move {
-            let heard = Arc::clone(&lane).call(Command::time).await?;
-            match time_of(&heard.value) {
+            let response = Arc::clone(&pipeline).call(Command::time).await?;
+            match time_of(&response.value) {
                 Some(now) => Ok(Answer {
-                    on: lane.connection(heard.generation),
-                    at: exchange(&heard, now),
+                    on: pipeline.connection(response.generation),
+                    at: sample(&response, now),
                     reply: (),
                 }),
                 None => {
-                    let said = format!("{:?} as the reply to TIME", heard.value);
-                    Err(lane.out_of_step(heard.generation, said))
+                    let said = format!("{:?} as the reply to TIME", response.value);
+                    Err(pipeline.desynchronised(response.generation, said))
                 }
             }
         })
@@ -228,7 +237,7 @@ impl Store for RedisStore {
     }
 
     fn clock(&self) -> Clock {
-        self.lane().clock()
+        self.pipeline().clock()
     }
 
     fn close(&self) {
@@ -254,7 +263,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("server", &self.server)
-            .field("closed", &self.lane().is_closed())
+            .field("closed", &self.pipeline().is_closed())
             .finish_non_exhaustive()
     }
 }

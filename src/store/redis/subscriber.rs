@@ -25,7 +25,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::call::Lane;
+use super::call::RedisPipeline;
 use super::connection::{Connection, Purpose, Subscribing};
 use super::connector::Connector;
 use super::failure;
@@ -42,7 +42,7 @@ const SHORTEST_UNSEEN: Duration = Duration::from_secs(1);
 const LONGEST_UNSEEN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum Instruction {
     Subscribe(Arc<str>, Waiter),
     Unsubscribe(Arc<str>),
     /// The server has ended the subscription by itself.
@@ -61,9 +61,9 @@ pub(super) struct Subscriber {
     sharded: bool,
     connector: Arc<Connector>,
     /// Where the calls go.
-    lane: Arc<Lane>,
+    pipeline: Arc<RedisPipeline>,
     listener: Weak<dyn Listener>,
-    requests: mpsc::UnboundedReceiver<Request>,
+    requests: mpsc::UnboundedReceiver<Instruction>,
     ping_every: Duration,
     pings: u64,
     /// Each is confirmed, or one of `asked` or `todo`.
@@ -83,7 +83,7 @@ pub(super) struct Subscriber {
 }
 
 /// Why a connection is given up.
-enum Verdict {
+enum Ended {
     Lost(ServerError),
     /// Nobody can ask for anything any more.
     Over,
@@ -94,16 +94,16 @@ impl Subscriber {
         server: ServerId,
         sharded: bool,
         connector: Arc<Connector>,
-        lane: Arc<Lane>,
+        pipeline: Arc<RedisPipeline>,
         listener: Weak<dyn Listener>,
         ping_every: Duration,
-    ) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+    ) -> (Subscriber, mpsc::UnboundedSender<Instruction>) {
         let (sender, requests) = mpsc::unbounded_channel();
         let subscriber = Subscriber {
             server,
             sharded,
             connector,
-            lane,
+            pipeline,
             listener,
             requests,
             ping_every,
@@ -131,8 +131,8 @@ impl Subscriber {
         loop {
             tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
             match self.serve(&mut connection, &mut missed).await {
-                Verdict::Over => return,
-                Verdict::Lost(error) => {
+                Ended::Over => return,
+                Ended::Lost(error) => {
                     tracing::warn!(server = self.connector.server(), %error, "the subscriber connection is lost");
                     missed = true;
                     backoff.ended_after(connection.age());
@@ -149,10 +149,10 @@ impl Subscriber {
 
     /// Opens a connection, and takes in requests meanwhile, so that they don't pile up.
     async fn reconnect(&mut self, backoff: &mut Backoff) -> Connection {
-        let (connector, lane) = (Arc::clone(&self.connector), Arc::clone(&self.lane));
+        let (connector, pipeline) = (Arc::clone(&self.connector), Arc::clone(&self.pipeline));
         loop {
             (self.follows, self.unseen) = (false, false);
-            let mut connecting = pin!(connect(&connector, &lane, backoff));
+            let mut connecting = pin!(connect(&connector, &pipeline, backoff));
             while !self.follows {
                 tokio::select! {
                     connection = &mut connecting => return connection,
@@ -164,7 +164,7 @@ impl Subscriber {
     }
 
     /// Serves requests on this connection until it must be given up.
-    async fn serve(&mut self, connection: &mut Connection, missed: &mut bool) -> Verdict {
+    async fn serve(&mut self, connection: &mut Connection, missed: &mut bool) -> Ended {
         loop {
             if let Err(verdict) = self.subscribe(connection).await {
                 return verdict;
@@ -177,28 +177,28 @@ impl Subscriber {
             let unseen_left = self.unseen_for.saturating_sub(connection.age());
             tokio::select! {
                 request = self.requests.recv() => {
-                    let Some(request) = request else { return Verdict::Over };
+                    let Some(request) = request else { return Ended::Over };
                     if let Err(verdict) = self.accept(request, connection).await {
                         return verdict;
                     }
                     if self.follows {
-                        return Verdict::Lost(ServerError::new("the command connection was replaced"));
+                        return Ended::Lost(ServerError::new("the command connection was replaced"));
                     }
                 }
-                error = connection.lost() => return Verdict::Lost(error),
+                error = connection.lost() => return Ended::Lost(error),
                 () = tokio::time::sleep(unseen_left), if self.unseen => {
                     self.unseen_for = match connection.age() > 2 * LONGEST_UNSEEN {
                         true => SHORTEST_UNSEEN,
                         false => LONGEST_UNSEEN.min(2 * self.unseen_for),
                     };
                     let why = "subscriptions are not seen where the calls go";
-                    return Verdict::Lost(ServerError::new(why));
+                    return Ended::Lost(ServerError::new(why));
                 }
                 // An idle connection shows by nothing else that it is dead.
                 () = tokio::time::sleep(self.ping_every) => {
                     let pong = self.ping(connection);
                     if let Err(Failure::Unknown(error)) = connection.unless_lost(pong).await {
-                        return Verdict::Lost(error);
+                        return Ended::Lost(error);
                     }
                 }
             }
@@ -206,7 +206,7 @@ impl Subscriber {
     }
 
     /// Takes in this request and all others that have come.
-    async fn accept(&mut self, request: Request, connection: &mut Connection) -> Result<(), Verdict> {
+    async fn accept(&mut self, request: Instruction, connection: &mut Connection) -> Result<(), Ended> {
         let mut unsubscribe = Vec::new();
         let mut next = Some(request);
         while let Some(request) = next {
@@ -223,7 +223,7 @@ impl Subscriber {
                 .iter()
                 .map(|name| client.sunsubscribe(name.to_string()));
             let ended = async { join(join_all(each), pong).await.1 };
-            return connection.unless_lost(ended).await.map_err(Verdict::from);
+            return connection.unless_lost(ended).await.map_err(Ended::from);
         }
         self.pings += 1;
         match connection
@@ -236,12 +236,12 @@ impl Subscriber {
                 tracing::warn!(server = self.connector.server(), %error, "the server refuses to end a subscription");
                 Ok(())
             }
-            Err(failure) => Err(Verdict::from(failure)),
+            Err(failure) => Err(Ended::from(failure)),
         }
     }
 
     /// Subscribes to what is to be subscribed.
-    async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Verdict> {
+    async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Ended> {
         self.todo.push_back(std::mem::take(&mut self.asked));
         while let Some(mut names) = self.todo.pop_front() {
             names.retain(|name| self.is_wanted(name));
@@ -264,7 +264,7 @@ impl Subscriber {
                 }
                 Err(failure) => {
                     self.todo.push_front(names);
-                    return Err(Verdict::from(failure));
+                    return Err(Ended::from(failure));
                 }
             }
         }
@@ -277,7 +277,7 @@ impl Subscriber {
         &mut self,
         connection: &mut Connection,
         names: Vec<Arc<str>>,
-    ) -> Result<(), Verdict> {
+    ) -> Result<(), Ended> {
         let client = connection.client().clone();
         let each = names.iter().map(|name| client.ssubscribe(name.to_string()));
         let begun = join(join_all(each), self.ping(connection));
@@ -285,12 +285,12 @@ impl Subscriber {
             Ok(answers) => answers,
             Err(failure) => {
                 self.todo.push_front(names);
-                return Err(Verdict::from(failure));
+                return Err(Ended::from(failure));
             }
         };
         let mut again = Vec::new();
         for (name, reply) in names.iter().zip(replies) {
-            match reply.map_err(|error| failure::of(&error)) {
+            match reply.map_err(|error| failure::classify(&error)) {
                 Ok(()) => self.confirm(name),
                 Err(Failure::Refused(error)) => self.refuse(name, &error),
                 Err(failure @ Failure::NotExecuted(_)) => self.end(name, &failure),
@@ -298,7 +298,7 @@ impl Subscriber {
             }
         }
         self.todo.push_front(again);
-        pong.map_err(Verdict::from)
+        pong.map_err(Ended::from)
     }
 
     /// Queues the PING at the first poll, like every command.
@@ -308,23 +308,23 @@ impl Subscriber {
     }
 }
 
-impl From<Failure> for Verdict {
-    fn from(failure: Failure) -> Verdict {
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
         match failure {
             Failure::Refused(error) | Failure::Unknown(error) | Failure::NotExecuted(error) => {
-                Verdict::Lost(error)
+                Ended::Lost(error)
             }
-            Failure::Closed => Verdict::Over,
+            Failure::Closed => Ended::Over,
         }
     }
 }
 
 /// Tries until there is a connection. Calls must have found their server before: an address may lead to another one
 /// by now.
-async fn connect(connector: &Connector, lane: &Arc<Lane>, backoff: &mut Backoff) -> Connection {
+async fn connect(connector: &Connector, pipeline: &Arc<RedisPipeline>, backoff: &mut Backoff) -> Connection {
     loop {
         backoff.pause().await;
-        Arc::clone(lane).ping(0).await;
+        Arc::clone(pipeline).ping(0).await;
         match connector.open(Purpose::Messages).await {
             Ok(connection) => return connection,
             Err(failure) => {

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use self::server::{Server, Wire, free_port};
 use super::*;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::pipeline::Priority;
-use crate::store::redis::script::{Declared, Invocation, Operation, Publishing, ReplyError, Script};
+use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError, Script, ScriptCall};
 use crate::store::{Call, Durability, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
 use crate::time::server_time::ServerTime;
 
@@ -67,15 +67,15 @@ impl Operation for Append {
         }
     }
 
-    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
         let slowly = self.0.starts_with("slow");
         let script = if slowly { &APPEND_SLOWLY } else { &APPEND };
-        Invocation::new(script, &["list"]).with(&self.0)
+        ScriptCall::new(script, &["list"]).with(&self.0)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, ()), ReplyError> {
         if self.0 == "misread" || reply != self.0 {
-            return Err(ReplyError::OutOfStep(reply.to_owned()));
+            return Err(ReplyError::Desynchronised(reply.to_owned()));
         }
         Ok((ServerTime::from_ms(0), ()))
     }

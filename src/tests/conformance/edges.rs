@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
 use super::world::{START_US, Setting, World};
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::memory::lock::MAX_HOLDS;
-use crate::store::redis::script::{Publishing, ReplyError};
+use crate::store::redis::script::{PubSubMode, ReplyError};
 use crate::store::{
     Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,
@@ -15,11 +15,11 @@ use crate::store::{
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// A call that opens the client's record.
-pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
+pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
     Acquire {
         keys: world.keys[0].clone(),
         request: request.clone(),
-        mode: Mode::Open,
+        mode: Mode::Register,
         lease: Duration::from_secs(30),
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
@@ -31,7 +31,7 @@ pub(super) fn acquisition(world: &World<'_>, request: &Request) -> Acquire {
 fn acquire(request: usize, lease_ms: u64) -> Step {
     let call = Call::Acquire {
         request,
-        mode: Mode::Open,
+        mode: Mode::Register,
         lease_ms,
         not_after_ms: 2_000,
         ticket_us: None,
@@ -89,7 +89,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
     let owner = world.owners[0].clone();
-    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    let nth = |n| RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
     let last = MAX_HOLDS as u64 - 1;
     let mut fence = None;
     for n in 0..=last {
@@ -132,7 +132,7 @@ fn a_full_server_takes_no_further_hold_of_an_owner() {
     let [first, second] = [4, 8].map(|n| world.requests[n].clone());
     world.ask(&acquisition(&world, &first));
     let call = acquisition(&world, &second);
-    let refused = world.ask_in(Some(Trouble::Full), &call, Publishing::Plain);
+    let refused = world.ask_in(Some(Trouble::Full), &call, PubSubMode::Plain);
     assert!(
         refused.as_ref().is_err_and(|error| error.contains("OOM")),
         "{refused:?}"
@@ -214,10 +214,10 @@ fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
 #[test]
 fn where_receivers_are_not_counted_a_live_record_is_enough_to_be_handed_the_lock() {
     let mut setting = Setting::start();
-    for (way, is_handed_over) in [(Publishing::Plain, false), (Publishing::Unproven, true)] {
+    for (way, is_handed_over) in [(PubSubMode::Plain, false), (PubSubMode::Uncounted, true)] {
         let mut world = World::new(&mut setting);
         let keys = world.keys[0].clone();
-        let of = |client| Request::new(&ClientId::from_number(client), Duration::from_secs(5), 1, None);
+        let of = |client| RequestId::new(&ClientId::from_number(client), Duration::from_secs(5), 1, None);
         let call = acquisition(&world, &of(1));
         let Acquired::Granted(grant) = world.ask(&call) else {
             panic!("the lock is free");
@@ -261,7 +261,7 @@ fn of_holds_that_end_together_the_first_by_name_stands_for_the_owner() {
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
     let owner = world.owners[0].clone();
-    let nth = |n| Request::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
+    let nth = |n| RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), n, Some(&owner));
     let mut fence = None;
     for n in 10..20 {
         let call = acquisition(&world, &nth(n));
@@ -295,7 +295,7 @@ fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
             call: Call::Inspect,
             trouble: None,
         };
-        world.run(&[Step::Tick { us }, look]);
+        world.run(&[Step::LocalTime { us }, look]);
     }
 }
 
@@ -308,7 +308,7 @@ fn a_client_is_passed_over_in_the_millisecond_in_which_its_record_runs_out() {
             acquire(0, 30_000),
             acquire(1, 30_000),
             subscribe(1),
-            Step::Tick { us },
+            Step::LocalTime { us },
             release(0, None),
         ]);
         let (keys, request) = (world.keys[0].clone(), world.requests[1].clone());
@@ -362,12 +362,12 @@ fn a_push_that_the_acl_refuses_is_told_to_who_releases_or_asks() {
         release(0, Some(Trouble::Muffled)),
         acquire(0, 1_000),
         acquire(1, 30_000),
-        Step::Tick { us: 1_000_000 },
+        Step::LocalTime { us: 1_000_000 },
         Step::Call {
             lock: 0,
             call: Call::Acquire {
                 request: 3,
-                mode: Mode::Open,
+                mode: Mode::Register,
                 lease_ms: 30_000,
                 not_after_ms: 2_000,
                 ticket_us: None,

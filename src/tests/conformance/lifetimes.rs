@@ -45,21 +45,21 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
-    ask(&mut world, 0, Mode::Open, SHORT);
-    ask(&mut world, 1, Mode::Open, SHORT);
+    ask(&mut world, 0, Mode::Register, SHORT);
+    ask(&mut world, 1, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
         lives(&mut world, key, ms(SHORT) + KEPT_MS);
     }
-    ask(&mut world, 2, Mode::Open, LONG);
-    ask(&mut world, 5, Mode::Open, SHORT);
+    ask(&mut world, 2, Mode::Register, LONG);
+    ask(&mut world, 5, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
         lives(&mut world, key, ms(LONG) + KEPT_MS);
     }
-    // Each question prolongs both.
+    // Each poll prolongs both.
     for key in [&keys.queue, &keys.clients] {
         world.tell(&["PEXPIRE", key, "5000"]);
     }
-    ask(&mut world, 2, Mode::Question, LONG);
+    ask(&mut world, 2, Mode::Poll, LONG);
     for key in [QUEUE, CLIENTS] {
         lives(&mut world, key, ms(LONG) + KEPT_MS);
     }
@@ -70,8 +70,8 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
 fn what_is_used_all_the_time_is_prolonged_once_in_ten_seconds() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    ask(&mut world, 0, Mode::Open, SHORT);
-    ask(&mut world, 1, Mode::Open, SHORT);
+    ask(&mut world, 0, Mode::Register, SHORT);
+    ask(&mut world, 1, Mode::Register, SHORT);
     let kept_ms = world.seen().kept_ms;
     for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 1_000), (CLIENTS, 1_000)] {
         let spare_ms = kept_ms[key] - (must_ms + KEPT_MS);

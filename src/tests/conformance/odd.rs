@@ -4,7 +4,7 @@ use super::edges::acquisition;
 use super::step::Trouble;
 use super::world::{Setting, World};
 use crate::store::ids::ClientId;
-use crate::store::redis::script::Publishing;
+use crate::store::redis::script::PubSubMode;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
 };
@@ -34,7 +34,7 @@ fn a_queue_of_another_type_is_found_out_before_an_owner_has_one_more_hold() {
     let queue = world.keys[0].queue.clone();
     world.tell(&["SET", &queue, "mine"]);
     let second = call(&world, SECOND);
-    let refused = world.ask_in(None, &second, Publishing::Plain).unwrap_err();
+    let refused = world.ask_in(None, &second, PubSubMode::Plain).unwrap_err();
     assert!(refused.contains("WRONGTYPE"), "{refused}");
     world.tell(&["DEL", &queue]);
     let (keys, request) = (world.keys[0].clone(), world.requests[FIRST].clone());
@@ -71,7 +71,7 @@ fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
         request: grant.request,
         what: ReleaseWhat::Grant(grant.fence),
     };
-    let released = world.ask_in(Some(Trouble::Muffled), &release, Publishing::Sharded);
+    let released = world.ask_in(Some(Trouble::Muffled), &release, PubSubMode::Sharded);
     let released = released.unwrap();
     assert_eq!(released.outcome, ReleaseOutcome::Released);
     assert!(released.denied);
@@ -93,7 +93,7 @@ fn where_a_slot_came_lately_a_live_record_is_enough_to_be_handed_the_lock() {
     if !has_shard_channels(&mut setting) {
         return;
     }
-    for (way, is_handed_over) in [(Publishing::Sharded, false), (Publishing::Moved, true)] {
+    for (way, is_handed_over) in [(PubSubMode::Sharded, false), (PubSubMode::Migrating, true)] {
         let mut world = World::new(&mut setting);
         let grant = granted(&mut world, 0);
         // It has a record, and no subscription here yet.
@@ -125,11 +125,11 @@ fn in_a_cluster_a_question_looks_for_a_subscription_to_the_shards_channel() {
     granted(&mut world, 0);
     let mut waits = call(&world, 1);
     assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
-    waits.mode = Mode::Question;
+    waits.mode = Mode::Poll;
     let channel = world.keys[0].channel_of(&ClientId::from_number(2));
     for (subscribe, is_seen) in [("SUBSCRIBE", false), ("SSUBSCRIBE", true)] {
         world.tell(&[subscribe, &channel]);
-        let answer = world.ask_by(&waits, Publishing::Sharded);
+        let answer = world.ask_by(&waits, PubSubMode::Sharded);
         assert!(
             matches!(answer, Acquired::Contended(Contended { seen, .. }) if seen == is_seen),
             "{subscribe}: {answer:?}"

@@ -11,7 +11,7 @@ use crate::store::ConnectionId;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
 use crate::store::redis::script;
-use crate::store::redis::script::Invocation;
+use crate::store::redis::script::ScriptCall;
 use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
@@ -215,7 +215,7 @@ impl Scripts {
         self.awaited.clear();
         self.command(&["UNSUBSCRIBE"]);
         self.command(&["FLUSHALL"]);
-        self.exchange();
+        self.sample();
         self.commands.messages.clear();
     }
 
@@ -229,8 +229,8 @@ impl Scripts {
     }
 
     /// Queues a call.
-    pub(super) fn call(&mut self, invocation: Invocation, now_us: u64) {
-        let parts = self.parts(invocation, now_us);
+    pub(super) fn call(&mut self, script_call: ScriptCall, now_us: u64) {
+        let parts = self.parts(script_call, now_us);
         self.commands
             .queue(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         self.awaited.push(Awaited::Call);
@@ -256,7 +256,7 @@ impl Scripts {
     }
 
     /// Sends what is queued, and returns what each look showed.
-    pub(super) fn exchange(&mut self) -> Vec<Seen> {
+    pub(super) fn sample(&mut self) -> Vec<Seen> {
         self.commands.send();
         let (mut all, mut call) = (Vec::new(), None);
         for awaited in std::mem::take(&mut self.awaited) {
@@ -271,8 +271,13 @@ impl Scripts {
     }
 
     /// Makes one call, with nothing queued before it. What it changed or published is for the next look.
-    pub(super) fn call_in(&mut self, trouble: Option<Trouble>, invocation: Invocation, now_us: u64) -> Reply {
-        let parts = self.parts(invocation, now_us);
+    pub(super) fn call_in(
+        &mut self,
+        trouble: Option<Trouble>,
+        script_call: ScriptCall,
+        now_us: u64,
+    ) -> Reply {
+        let parts = self.parts(script_call, now_us);
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let setting = match trouble {
             None => return line(self.commands.ask(&parts)),
@@ -287,13 +292,13 @@ impl Scripts {
         line(reply)
     }
 
-    fn parts(&self, invocation: Invocation, now_us: u64) -> Vec<String> {
-        let invocation = invocation
+    fn parts(&self, script_call: ScriptCall, now_us: u64) -> Vec<String> {
+        let script_call = script_call
             .stamped(ConnectionId::default())
             .expect("it is not given up");
-        let (keys, args) = invocation.keys_and_args();
+        let (keys, args) = script_call.keys_and_args();
         let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());
-        let before = ["EVALSHA", &self.shas[invocation.script.name], &number];
+        let before = ["EVALSHA", &self.shas[script_call.script.name], &number];
         let all = before.into_iter().chain(keys).chain([&*now]).chain(args);
         all.map(str::to_owned).collect()
     }

@@ -27,7 +27,7 @@ pub(super) enum Step {
         client: usize,
     },
     /// The server's clock goes on, or is set back.
-    Tick {
+    LocalTime {
         us: i64,
     },
     /// Somebody deletes a key by hand.
@@ -142,7 +142,7 @@ fn step() -> impl Strategy<Value = Step> {
         260 => (lock(), call(), trouble).prop_map(|(lock, call, trouble)| Step::Call { lock, call, trouble }),
         50 => (lock(), client()).prop_map(|(lock, client)| Step::Subscribe { lock, client }),
         10 => (lock(), client()).prop_map(|(lock, client)| Step::Unsubscribe { lock, client }),
-        40 => tick.prop_map(|us| Step::Tick { us }),
+        40 => tick.prop_map(|us| Step::LocalTime { us }),
         4 => (lock(), key).prop_map(|(lock, key)| Step::Delete { lock, key }),
         1 => Just(Step::DeleteAll),
         6 => (lock(), newer).prop_map(|(lock, newer)| Step::Format { lock, newer }),
@@ -156,7 +156,7 @@ fn call() -> impl Strategy<Value = Call> {
     let lease = || prop::sample::select(vec![100, 1_000, 5_000, 30_000, 90_000]);
     let which = || prop_oneof![4 => Just(Which::Present), 1 => Just(Which::Former)];
     let mode = prop_oneof![
-        1 => Just(Mode::Try), 2 => Just(Mode::Wait), 4 => Just(Mode::Open), 3 => Just(Mode::Question)
+        1 => Just(Mode::Try), 2 => Just(Mode::Wait), 4 => Just(Mode::Register), 3 => Just(Mode::Poll)
     ];
     let not_after = prop_oneof![9 => Just(2_000), 1 => -100..100_i64];
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];

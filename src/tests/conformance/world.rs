@@ -13,11 +13,11 @@ use super::server::{Scripts, Seen};
 use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Holder, KEPT_MS, Now, Queue};
 use crate::store::memory::rules::Rules;
-use crate::store::redis::script::{Declared, Operation, Publishing, ReplyError};
+use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
@@ -67,7 +67,7 @@ pub(super) struct World<'a> {
     pub(super) keys: Vec<Arc<Keys>>,
     clients: Vec<ClientId>,
     pub(super) owners: Vec<Owner>,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<RequestId>,
     /// The fences that each lock has had.
     fences: Vec<Vec<Fence>>,
     /// The locks that are written in a newer format.
@@ -86,7 +86,7 @@ impl World<'_> {
         let requests = (0..REQUESTS).map(|n| {
             let owner = owned().contains(&n).then(|| &owners[n % 2]);
             let grant = Duration::from_millis([100, 1_000, 5_000][n % 4 % 3]);
-            Request::new(&clients[n % CLIENTS], grant, n as u64, owner)
+            RequestId::new(&clients[n % CLIENTS], grant, n as u64, owner)
         });
         World {
             rules: Rules::with_bound(setting.bound),
@@ -133,7 +133,7 @@ impl World<'_> {
                 self.wires.subscribed.remove(&*channel);
                 self.operate(lock, &["UNSUBSCRIBE", &channel]);
             }
-            Step::Tick { us } => self.now_us = self.now_us.checked_add_signed(us).unwrap(),
+            Step::LocalTime { us } => self.now_us = self.now_us.checked_add_signed(us).unwrap(),
             Step::Delete { lock, key } => self.delete(lock, key),
             Step::DeleteAll => {
                 self.rules.locks.clear();
@@ -277,16 +277,16 @@ impl World<'_> {
     /// Has the script do it, and the rules too.
     fn make<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) {
         self.setting.calls += 1;
-        let invocation = call.invocation(Publishing::Plain, Declared::All);
+        let script_call = call.script_call(PubSubMode::Plain, Declared::All);
         let Some(trouble) = trouble else {
-            self.setting.scripts.call(invocation, self.now_us);
+            self.setting.scripts.call(script_call, self.now_us);
             let check = self.outcome(lock, call, None);
             return self.expect(lock, Some(check));
         };
         // Only the server can tell whether it refuses a call; then nothing must have been done.
         self.check();
         let scripts = &mut self.setting.scripts;
-        match scripts.call_in(Some(trouble), invocation, self.now_us) {
+        match scripts.call_in(Some(trouble), script_call, self.now_us) {
             Err(error) => self.refused::<O>(&error, trouble),
             Ok(reply) => self.outcome(lock, call, Some(trouble))(Ok(reply)),
         }
@@ -351,7 +351,7 @@ impl World<'_> {
 
     /// Sends what is queued, and compares.
     fn check(&mut self) {
-        let all = self.setting.scripts.exchange();
+        let all = self.setting.scripts.sample();
         assert_eq!(all.len(), self.expected.len());
         for (seen, expected) in all.into_iter().zip(std::mem::take(&mut self.expected)) {
             expected.compare(seen, self.started);
@@ -380,7 +380,7 @@ impl World<'_> {
         ServerTime::from_ms(self.now().ms.checked_add_signed(offset_ms).unwrap())
     }
 
-    fn request(&self, lock: usize, who: Who) -> Request {
+    fn request(&self, lock: usize, who: Who) -> RequestId {
         let (Who::Holder(n) | Who::Any(n)) = who;
         let kept = self.rules.locks.get(&self.keys[lock].lock);
         let holder = kept.and_then(|lock| lock.written.as_ref());
@@ -400,18 +400,18 @@ impl World<'_> {
 
     /// What a call answers, whatever the rules say.
     pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
-        self.ask_by(call, Publishing::Plain)
+        self.ask_by(call, PubSubMode::Plain)
     }
 
     /// The same by another way of publishing.
-    pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: Publishing) -> O::Reply {
+    pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: PubSubMode) -> O::Reply {
         self.ask_in(None, call, way).unwrap()
     }
 
     /// The same by a call for the lock alone; or why that is not enough.
     pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
-        let invocation = call.invocation(Publishing::Plain, Declared::LockAlone);
-        let reply = self.setting.scripts.call_in(None, invocation, self.now_us);
+        let script_call = call.script_call(PubSubMode::Plain, Declared::LockAlone);
+        let reply = self.setting.scripts.call_in(None, script_call, self.now_us);
         Ok(call.read(&reply.unwrap())?.1)
     }
 
@@ -420,23 +420,23 @@ impl World<'_> {
         &mut self,
         trouble: Option<Trouble>,
         call: &O,
-        way: Publishing,
+        way: PubSubMode,
     ) -> Result<O::Reply, String> {
-        let invocation = call.invocation(way, Declared::All);
+        let script_call = call.script_call(way, Declared::All);
         let scripts = &mut self.setting.scripts;
-        let reply = scripts.call_in(trouble, invocation, self.now_us);
+        let reply = scripts.call_in(trouble, script_call, self.now_us);
         reply.map(|reply| call.read(&reply).unwrap().1)
     }
 
     /// What the server has of the first lock.
     pub(super) fn seen(&mut self) -> Seen {
         self.setting.scripts.look(&self.keys[0]);
-        self.setting.scripts.exchange().remove(0)
+        self.setting.scripts.sample().remove(0)
     }
 
     /// Sends a command that the rules need not know of.
     pub(super) fn tell(&mut self, command: &[&str]) {
         self.setting.scripts.command(command);
-        self.setting.scripts.exchange();
+        self.setting.scripts.sample();
     }
 }

@@ -80,7 +80,7 @@ fn what_scripts_answer_is_understood() {
     assert_eq!(
         seeds("request")
             .iter()
-            .filter_map(|text| Request::from_wire(text))
+            .filter_map(|text| RequestId::from_wire(text))
             .count(),
         2
     );
@@ -97,11 +97,11 @@ fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
             unreachable!("nothing is sent")
         }
 
-        fn invocation(
+        fn script_call(
             &self,
-            _: crate::store::redis::script::Publishing,
+            _: crate::store::redis::script::PubSubMode,
             _: crate::store::redis::script::Declared,
-        ) -> crate::store::redis::script::Invocation {
+        ) -> crate::store::redis::script::ScriptCall {
             unreachable!("nothing is sent")
         }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use super::connection::Ends;
 use super::history::{Event, Fault};
-use super::line::Ends;
 use super::network::Network;
 use super::plan::Plan;
 use super::process::Process;
@@ -69,14 +69,14 @@ impl World {
         let lasts = match fault {
             Fault::CommandsCut => return peer.ends.cut(false),
             Fault::CommandsSilent => return peer.ends.cut(true),
-            Fault::MessagesCut => return peer.ends.ears.cut(false),
-            Fault::MessagesHalfOpen => return peer.ends.ears.cut(true),
+            Fault::MessagesCut => return peer.ends.subscribers.cut(false),
+            Fault::MessagesHalfOpen => return peer.ends.subscribers.cut(true),
             Fault::Deaf => {
-                peer.ends.ears.lose_one();
+                peer.ends.subscribers.lose_one();
                 Duration::ZERO
             }
             Fault::AtReplica => {
-                peer.ends.ears.move_to_replica();
+                peer.ends.subscribers.move_to_replica();
                 Duration::ZERO
             }
             Fault::Stopped => {
@@ -95,7 +95,7 @@ impl World {
                 peer.killed = true;
                 peer.process.kill();
                 peer.ends.cut(false);
-                peer.ends.ears.cut(self.rng.bool());
+                peer.ends.subscribers.cut(self.rng.bool());
                 self.network.history.record(Event::Died { client: victim });
                 Duration::ZERO
             }

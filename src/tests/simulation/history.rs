@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pace::Pace;
-use crate::store::ids::Request;
+use super::timing::Timing;
+use crate::store::ids::RequestId;
 use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
 use crate::sync::locked;
 use crate::{Error, Fence, LockGuard, Owner};
@@ -124,7 +124,7 @@ pub(super) enum End {
 #[derive(Clone, Debug)]
 #[allow(dead_code, reason = "some of it is only told, in transcripts")]
 pub(super) enum Event {
-    Asked {
+    PreparedCall {
         op: Op,
         client: usize,
         lock: usize,
@@ -159,7 +159,7 @@ pub(super) enum Event {
     /// The server did something for a client.
     Executed {
         client: usize,
-        deed: Deed,
+        effect: Effect,
     },
     /// The server told a client of a grant; it may never hear.
     Pushed {
@@ -180,7 +180,7 @@ pub(super) enum Event {
     /// Who holds a lock from now on, on the server, and until when if nothing is renewed.
     Holds {
         key: String,
-        holds: BTreeMap<Request, Duration>,
+        holds: BTreeMap<RequestId, Duration>,
     },
     /// A client's process is gone for good, and its calls with it.
     Died {
@@ -207,7 +207,7 @@ pub(super) struct Belief {
 
 /// A call as the server executed it, and its reply.
 #[derive(Clone)]
-pub(super) enum Deed {
+pub(super) enum Effect {
     Acquire(Acquire, Acquired),
     Release(Release, Released),
     Withdraw(Withdraw),
@@ -216,10 +216,10 @@ pub(super) enum Deed {
 }
 
 /// Without what is the same for all calls.
-impl fmt::Debug for Deed {
+impl fmt::Debug for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Deed::Acquire(call, reply) => {
+            Effect::Acquire(call, reply) => {
                 let Acquire {
                     request,
                     mode,
@@ -232,7 +232,7 @@ impl fmt::Debug for Deed {
                     call.keys.name
                 )
             }
-            Deed::Release(call, reply) => {
+            Effect::Release(call, reply) => {
                 let Release { keys, request, what } = call;
                 write!(
                     f,
@@ -240,24 +240,24 @@ impl fmt::Debug for Deed {
                     keys.name, reply.outcome
                 )
             }
-            Deed::Withdraw(call) => {
+            Effect::Withdraw(call) => {
                 let Withdraw { keys, requests } = call;
                 write!(f, "withdraw {requests:?} in {}", keys.name)
             }
-            Deed::Renew(call, reply) => {
+            Effect::Renew(call, reply) => {
                 let Renew {
                     keys, request, fence, ..
                 } = call;
                 write!(f, "renew {request} {fence} in {}: {reply:?}", keys.name)
             }
-            Deed::Other(call) => f.write_str(call),
+            Effect::Other(call) => f.write_str(call),
         }
     }
 }
 
 pub(super) struct History {
     start: Instant,
-    pace: Pace,
+    timing: Timing,
     events: Mutex<Vec<(Duration, Event)>>,
     ops: Mutex<Op>,
     believers: Mutex<Vec<Believer>>,
@@ -270,10 +270,10 @@ struct Believer {
 }
 
 impl History {
-    pub(super) fn new(pace: Pace) -> Arc<History> {
+    pub(super) fn new(timing: Timing) -> Arc<History> {
         Arc::new(History {
             start: Instant::now(),
-            pace,
+            timing,
             events: Mutex::default(),
             ops: Mutex::default(),
             believers: Mutex::default(),
@@ -286,12 +286,12 @@ impl History {
 
     /// Something goes wrong with this client, or with all of them, and is over after so long.
     pub(super) fn fault(&self, fault: Fault, client: Option<usize>, lasts: Duration) {
-        let until = self.start.elapsed() + lasts + self.pace.recovery(fault);
+        let until = self.start.elapsed() + lasts + self.timing.recovery(fault);
         self.record(Event::Fault { fault, client, until });
     }
 
     /// The holds of a lock have changed; given is how long each lasts.
-    pub(super) fn holds(&self, key: &str, left: impl Iterator<Item = (Request, Duration)>) {
+    pub(super) fn holds(&self, key: &str, left: impl Iterator<Item = (RequestId, Duration)>) {
         let now = self.start.elapsed();
         let holds = left.map(|(request, left)| (request, now + left)).collect();
         let key = key.to_owned();
@@ -304,7 +304,7 @@ impl History {
             *ops += 1;
             *ops
         };
-        self.record(Event::Asked {
+        self.record(Event::PreparedCall {
             op,
             client,
             lock,

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Deed, Event, Fault, Op, Way};
-use super::idleness;
+use super::history::{Belief, Effect, Event, Fault, Op, Way};
+use super::liveness;
 use super::plan::Plan;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 
@@ -27,7 +27,7 @@ pub(super) fn violations(
         order(events, &facts, &key_of, &mut wrong);
         places(events, &mut wrong);
     }
-    wrong.extend(idleness::delays(events, plan, &key_of));
+    wrong.extend(liveness::delays(events, plan, &key_of));
     wrong
 }
 
@@ -49,7 +49,7 @@ impl<'a> Facts<'a> {
         let mut facts = Facts::default();
         for (_, event) in events {
             match event {
-                Event::Asked { op, client, way, .. } => {
+                Event::PreparedCall { op, client, way, .. } => {
                     facts.asked.insert(*op, (*client, *way));
                 }
                 Event::Acquired(belief) => {
@@ -59,7 +59,7 @@ impl<'a> Facts<'a> {
                     facts.revoked.insert((key, *fence));
                 }
                 Event::Executed {
-                    deed: Deed::Release(call, reply),
+                    effect: Effect::Release(call, reply),
                     ..
                 } => {
                     let found = matches!(reply.outcome, ReleaseOutcome::Released | ReleaseOutcome::OneFewer);
@@ -216,29 +216,29 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
 /// beside it.
 fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
-    let mut sure: BTreeSet<&Request> = BTreeSet::new();
+    let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
     for (at, event) in events {
         let Event::Executed {
             client,
-            deed: Deed::Acquire(call, reply),
+            effect: Effect::Acquire(call, reply),
         } = event
         else {
             continue;
         };
-        let room = (*client, &*call.keys.lock);
+        let waitlist = (*client, &*call.keys.lock);
         match reply {
             Acquired::Contended(contended) => {
                 if contended.enqueued && sure.contains(&call.request) {
                     wrong.push(format!("{at:?}: it lost its place: {call:?}"));
                 }
-                if contended.enqueued && seen.contains(&room) && call.ticket.is_none() {
+                if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
                     sure.insert(&call.request);
                 }
                 if contended.seen {
-                    seen.insert(room);
+                    seen.insert(waitlist);
                 }
             }
-            Acquired::Gone { .. } if seen.contains(&room) => {
+            Acquired::NotRegistered { .. } if seen.contains(&waitlist) => {
                 wrong.push(format!("{at:?}: its client was taken for dead: {call:?}"));
             }
             _ => {}
@@ -253,18 +253,18 @@ fn order(
     key_of: &impl Fn(usize) -> String,
     wrong: &mut Vec<String>,
 ) {
-    let mut tickets: BTreeMap<&Request, u64> = BTreeMap::new();
+    let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
     // Who has to come back has missed its turn: its hold or its client's ran out, or it was not subscribed yet.
-    let mut came_back: BTreeSet<&Request> = BTreeSet::new();
+    let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
     for (_, event) in events {
         let Event::Executed {
-            deed: Deed::Acquire(call, reply),
+            effect: Effect::Acquire(call, reply),
             ..
         } = event
         else {
             continue;
         };
-        if call.ticket.is_some() && call.mode == Mode::Open {
+        if call.ticket.is_some() && call.mode == Mode::Register {
             came_back.insert(&call.request);
         }
         match reply {
@@ -274,15 +274,15 @@ fn order(
                     came_back.insert(&call.request);
                 }
             }
-            Acquired::Gone { .. } => {
-                let of_client = |request: &&&Request| request.client() == call.request.client();
+            Acquired::NotRegistered { .. } => {
+                let of_client = |request: &&&RequestId| request.client() == call.request.client();
                 came_back.extend(tickets.keys().filter(of_client));
             }
             _ => {}
         }
     }
     let ticket_of = |belief: &Belief| {
-        let request = Request::from_wire(belief.owner.as_str())?;
+        let request = RequestId::from_wire(belief.owner.as_str())?;
         let ticket = tickets.get(&request).copied();
         ticket.filter(|_| !came_back.contains(&request))
     };

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::history::{Fault, History};
-use super::pace::{LONGEST_DELAY, LONGEST_MOMENT};
+use super::timing::{LONGEST_DELAY, LONGEST_MOMENT};
 use crate::sync::locked;
 
 type Event = Box<dyn FnOnce() + Send>;

@@ -13,7 +13,7 @@ use super::faults::World;
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::options::ManagerOptions;
-use crate::store::pipeline::ROOM;
+use crate::store::pipeline::MAX_IN_FLIGHT;
 use crate::{Error, LockGuard, LockManager};
 
 /// For how long each task goes on.
@@ -40,7 +40,7 @@ struct Seen {
 }
 
 /// Tasks that take a lock each, again and again, with that much patience.
-fn crowd(plan: &Plan, way: Way, patience: Duration) -> Seen {
+fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
     let mut rng = Rng::with_seed(1);
     on_simulated_time(async {
         let world = World::of(plan, &mut rng).await;
@@ -74,7 +74,7 @@ fn crowd(plan: &Plan, way: Way, patience: Duration) -> Seen {
             let pending = world
                 .peers
                 .iter()
-                .map(|peer| peer.manager.service().keeper().pending());
+                .map(|peer| peer.manager.shared().background().pending());
             seen.pending = seen.pending.max(pending.max().unwrap_or_default());
         }
         sleep(5 * patience).await;
@@ -121,7 +121,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
         locks,
         options: ManagerOptions::default(),
         latency: Duration::from_micros(200),
-        room: ROOM,
+        waitlist: MAX_IN_FLIGHT,
         ..Plan::draw(&mut rng).without_faults()
     }
 }
@@ -134,9 +134,9 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
     for (clients, tasks, locks, patience_ms) in [(1, 100, 2, few), (4, 25, 1, many), (1, 20, 10, few)] {
         let plan = plan(clients, tasks, locks);
         for way in [Way::Bound, Way::Drop] {
-            let patient = crowd(&plan, way, Duration::from_secs(60));
+            let patient = load(&plan, way, Duration::from_secs(60));
             for patience in patience_ms.iter().copied().map(Duration::from_millis) {
-                let seen = crowd(&plan, way, patience);
+                let seen = load(&plan, way, patience);
                 println!("{clients} {tasks} {locks} {patience:?}: {seen:?}, of {patient:?}");
                 assert!(
                     2 * seen.served >= patient.served,
@@ -152,8 +152,8 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
 fn those_who_notice_late_that_their_time_is_over_hold_up_nobody_for_longer() {
     let plan = plan(1, 20, 2);
     let patience = Duration::from_millis(20);
-    let patient = crowd(&plan, Way::Bound, Duration::from_secs(60));
-    let seen = crowd(&plan, Way::Late, patience);
+    let patient = load(&plan, Way::Bound, Duration::from_secs(60));
+    let seen = load(&plan, Way::Late, patience);
     println!("{seen:?}, of {patient:?}");
     // One in five has the lock for three times its patience without a use of it.
     assert!(4 * seen.served >= patient.served, "{seen:?}, of {patient:?}");

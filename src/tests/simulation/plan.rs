@@ -7,9 +7,9 @@ use fastrand::Rng;
 
 use super::history::Fault;
 use super::network::Weather;
-use super::pace::Pace;
+use super::timing::Timing;
 use crate::options::ManagerOptions;
-use crate::store::pipeline::ROOM;
+use crate::store::pipeline::MAX_IN_FLIGHT;
 
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     /// The longest time that a message takes when nothing is wrong.
     pub(super) latency: Duration,
     /// How many calls that can wait a client has in flight at most.
-    pub(super) room: u32,
+    pub(super) waitlist: u32,
     /// How often, of 256 times, a task that could run lets others run first.
     pub(super) sluggish: u8,
     /// Some calls are for an owner who has others.
@@ -91,7 +91,7 @@ impl Plan {
             locks: rng.usize(1..=2),
             options,
             latency: Duration::from_micros(rng.u64(200..=8000)),
-            room: if rng.bool() { rng.u32(1..=8) } else { ROOM },
+            waitlist: if rng.bool() { rng.u32(1..=8) } else { MAX_IN_FLIGHT },
             sluggish: if rng.bool() { rng.u8(1..=100) } else { 0 },
             owners: rng.usize(..4) == 0,
             force: rng.usize(..8) == 0,
@@ -113,8 +113,8 @@ impl Plan {
         }
     }
 
-    pub(super) fn pace(&self) -> Pace {
-        Pace::of(&self.options, self.latency)
+    pub(super) fn timing(&self) -> Timing {
+        Timing::of(&self.options, self.latency)
     }
 
     /// Whether nothing goes wrong at all.

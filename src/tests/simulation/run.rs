@@ -8,18 +8,18 @@ use fastrand::Rng;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 
+use super::connection::{Setting, SimConnection};
 use super::faults::{Peer, World};
 use super::history::{Event, History};
 use super::invariants::violations;
-use super::line::{Line, Setting};
 use super::network::Network;
 use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use super::user::User;
-use crate::engine::shared::Service;
-use crate::engine::waitlist::registry::Relay;
-use crate::options::ROOM_KEPT;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::LateListener;
+use crate::options::WAITLIST_KEPT;
 use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
@@ -84,7 +84,7 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     world.network.history.record(Event::Calm);
     let later = world.begin(plan, 2, &mut rng);
     let mut left = Vec::from_iter(world.wait_for(users.into_iter().chain(later)).await);
-    left.extend(world.quiet_end(plan, &mut rng).await);
+    left.extend(world.quiesce(plan, &mut rng).await);
 
     let events = world.network.history.events();
     let mut violations = violations(&events, plan, key);
@@ -114,7 +114,7 @@ fn key(lock: usize) -> String {
 
 impl World {
     pub(super) async fn of(plan: &Plan, rng: &mut Rng) -> World {
-        let history = History::new(plan.pace());
+        let history = History::new(plan.timing());
         let network = Network::new(
             Arc::clone(&history),
             rng.fork(),
@@ -149,33 +149,34 @@ impl World {
         // So that the clocks of two clients show different times.
         tokio::time::sleep(Duration::from_millis(rng.u64(1..=50))).await;
         let process = Process::new(rng.fork(), plan.sluggish);
-        let relay = Arc::new(Relay::default());
-        let listener = Arc::downgrade(&relay);
+        let late_listener = Arc::new(LateListener::default());
+        let listener = Arc::downgrade(&late_listener);
         let options = plan.options.clone();
         let setting = Setting {
             attempt_timeout: options.attempt_timeout(),
             ping_every: options.heartbeat / 3,
-            room: plan.room,
+            waitlist: plan.waitlist,
         };
-        let line = Line::connect(client, &self.network, &self.server, &process, listener, setting);
-        let ends = Arc::clone(&line.0);
-        let line: Arc<dyn Store> = Arc::new(line);
+        let connection =
+            SimConnection::connect(client, &self.network, &self.server, &process, listener, setting);
+        let ends = Arc::clone(&connection.0);
+        let connection: Arc<dyn Store> = Arc::new(connection);
         let connected = process.spawn(async move {
             let first = loop {
                 // Until the network lets it through.
-                if let Ok(answer) = line.time().await {
+                if let Ok(answer) = connection.time().await {
                     break answer;
                 }
             };
-            let service = Service::new(
-                relay,
+            let shared = Shared::new(
+                late_listener,
                 ClientId::from_number(client as u128),
-                line,
+                connection,
                 options,
                 &first,
             );
-            service.start().expect("a runtime");
-            LockManager::of(service)
+            shared.start().expect("a runtime");
+            LockManager::of(shared)
         });
         Peer {
             manager: connected.await.expect("it connects"),
@@ -232,7 +233,7 @@ impl World {
     }
 
     /// Once all calls have ended and nothing goes wrong any more, nothing is left, and anybody can have every lock.
-    async fn quiet_end(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
+    async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
         tokio::time::sleep(AFTERWARDS).await;
         for tenure in self.server.store.held() {
@@ -248,7 +249,7 @@ impl World {
             }
         }
         self.peers.push(anybody);
-        tokio::time::sleep(ROOM_KEPT + AFTERWARDS).await;
+        tokio::time::sleep(WAITLIST_KEPT + AFTERWARDS).await;
         let store = &self.server.store;
         let left = (store.held().len(), store.queued(), store.subscribed());
         if left != (0, 0, 0) {
@@ -259,16 +260,16 @@ impl World {
                 continue;
             }
             let stats = peer.manager.stats();
-            let service = peer.manager.service();
+            let shared = peer.manager.shared();
             let left = (
                 stats.held,
                 stats.waiting,
-                service.rooms().len(),
-                service.keeper().pending(),
+                shared.waitlists().len(),
+                shared.background().pending(),
             );
             if left != (0, 0, 0, 0) {
                 wrong.push(format!(
-                    "left in client {client} (held, waiting, rooms, errands): {left:?}"
+                    "left in client {client} (held, waiting, waitlists, outbox): {left:?}"
                 ));
             }
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::history::{Deed, Event, History};
+use super::history::{Effect, Event, History};
 use crate::fence::Fence;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::memory::{Connection, MemoryStore};
 use crate::store::pipeline::Priority;
 use crate::store::{
@@ -29,7 +29,7 @@ pub(super) struct Server {
     stalls_until: Mutex<Instant>,
     knows_scripts: AtomicBool,
     /// As they were when last told to the history.
-    holds: Mutex<BTreeMap<String, BTreeMap<Request, u64>>>,
+    holds: Mutex<BTreeMap<String, BTreeMap<RequestId, u64>>>,
 }
 
 impl Server {
@@ -134,8 +134,8 @@ impl Server {
         }
         // Without an answer the connection was closed meanwhile.
         let answer = operation.call(connection).now_or_never()?.ok()?;
-        let deed = operation.deed(&answer.reply);
-        self.history.record(Event::Executed { client, deed });
+        let effect = operation.effect(&answer.reply);
+        self.history.record(Event::Executed { client, effect });
         self.note_holds();
         Some(answer)
     }
@@ -159,12 +159,12 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The request that it may make hold or wait.
-    fn request(&self) -> Option<&Request> {
+    fn request(&self) -> Option<&RequestId> {
         None
     }
 
     /// The requests that it withdraws.
-    fn withdraws(&self) -> &[Request] {
+    fn withdraws(&self) -> &[RequestId] {
         &[]
     }
 
@@ -178,7 +178,7 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     fn call(&self, connection: &Connection) -> Call<Self::Reply>;
 
-    fn deed(&self, reply: &Self::Reply) -> Deed;
+    fn effect(&self, reply: &Self::Reply) -> Effect;
 
     /// What it takes away from its holder by force.
     fn revokes(&self) -> Option<(String, Fence)> {
@@ -197,7 +197,7 @@ impl Operation for Acquire {
         self.not_after.gives_up()
     }
 
-    fn request(&self) -> Option<&Request> {
+    fn request(&self) -> Option<&RequestId> {
         Some(&self.request)
     }
 
@@ -210,8 +210,8 @@ impl Operation for Acquire {
         connection.acquire(self.clone())
     }
 
-    fn deed(&self, reply: &Acquired) -> Deed {
-        Deed::Acquire(self.clone(), reply.clone())
+    fn effect(&self, reply: &Acquired) -> Effect {
+        Effect::Acquire(self.clone(), reply.clone())
     }
 }
 
@@ -226,8 +226,8 @@ impl Operation for Release {
         connection.release(self.clone())
     }
 
-    fn deed(&self, reply: &Released) -> Deed {
-        Deed::Release(self.clone(), *reply)
+    fn effect(&self, reply: &Released) -> Effect {
+        Effect::Release(self.clone(), *reply)
     }
 
     fn revokes(&self) -> Option<(String, Fence)> {
@@ -245,7 +245,7 @@ impl Operation for Withdraw {
         Priority::End
     }
 
-    fn withdraws(&self) -> &[Request] {
+    fn withdraws(&self) -> &[RequestId] {
         &self.requests
     }
 
@@ -253,8 +253,8 @@ impl Operation for Withdraw {
         connection.withdraw(self.clone())
     }
 
-    fn deed(&self, _: &Withdrawn) -> Deed {
-        Deed::Withdraw(self.clone())
+    fn effect(&self, _: &Withdrawn) -> Effect {
+        Effect::Withdraw(self.clone())
     }
 }
 
@@ -265,8 +265,8 @@ impl Operation for Renew {
         connection.renew(self.clone())
     }
 
-    fn deed(&self, reply: &Renewed) -> Deed {
-        Deed::Renew(self.clone(), *reply)
+    fn effect(&self, reply: &Renewed) -> Effect {
+        Effect::Renew(self.clone(), *reply)
     }
 }
 
@@ -277,8 +277,8 @@ impl Operation for Inspect {
         connection.inspect(self.clone())
     }
 
-    fn deed(&self, _: &Inspected) -> Deed {
-        Deed::Other("inspect")
+    fn effect(&self, _: &Inspected) -> Effect {
+        Effect::Other("inspect")
     }
 }
 
@@ -289,8 +289,8 @@ impl Operation for SpinAcquire {
         connection.spin_acquire(self.clone())
     }
 
-    fn deed(&self, _: &SpinAcquired) -> Deed {
-        Deed::Other("spin acquire")
+    fn effect(&self, _: &SpinAcquired) -> Effect {
+        Effect::Other("spin acquire")
     }
 }
 
@@ -301,8 +301,8 @@ impl Operation for SpinRelease {
         connection.spin_release(self.clone())
     }
 
-    fn deed(&self, _: &SpinReleased) -> Deed {
-        Deed::Other("spin release")
+    fn effect(&self, _: &SpinReleased) -> Effect {
+        Effect::Other("spin release")
     }
 }
 
@@ -321,7 +321,7 @@ impl Operation for Time {
         connection.time()
     }
 
-    fn deed(&self, (): &()) -> Deed {
-        Deed::Other("time")
+    fn effect(&self, (): &()) -> Effect {
+        Effect::Other("time")
     }
 }

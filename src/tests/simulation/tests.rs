@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::history::Fault;
 use super::run::Outcome;
-use super::tally::Tally;
+use super::summary::Summary;
 use crate::sync::locked;
 
 /// Runs one seed, and tells how to run it again if it breaks a promise.
-fn examine(seed: u64, tally: &mut Tally) {
+fn examine(seed: u64, summary: &mut Summary) {
     let outcome = Outcome::of(seed);
-    tally.add(&outcome);
+    summary.add(&outcome);
     for violation in &outcome.violations {
         println!("seed {seed}: {violation}");
     }
@@ -28,14 +28,14 @@ const SEEDS: u64 = 2_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    let mut tally = Tally::default();
+    let mut summary = Summary::default();
     for seed in 0..SEEDS {
-        examine(seed, &mut tally);
+        examine(seed, &mut summary);
     }
-    println!("{tally}");
-    assert_eq!(tally.broken, Vec::<u64>::new(), "seeds that broke a promise");
+    println!("{summary}");
+    assert_eq!(summary.broken, Vec::<u64>::new(), "seeds that broke a promise");
     for fault in Fault::OF_MESSAGES.into_iter().chain(Fault::OF_THE_WORLD) {
-        assert!(tally.faults(fault) > 0, "{fault:?} never happened");
+        assert!(summary.faults(fault) > 0, "{fault:?} never happened");
     }
 }
 
@@ -63,17 +63,17 @@ fn campaign() {
     }
     let end = Instant::now() + Duration::from_secs(seconds);
     let next = AtomicU64::new(first);
-    let total = Mutex::new(Tally::default());
+    let total = Mutex::new(Summary::default());
     let work = || {
-        let mut tally = Tally::default();
+        let mut summary = Summary::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed > first && Instant::now() >= end {
                 break;
             }
-            examine(seed, &mut tally);
+            examine(seed, &mut summary);
         }
-        locked(&total).merge(tally);
+        locked(&total).merge(summary);
     };
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {

@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::connection::Ends;
 use super::history::Fault;
-use super::line::Ends;
 use super::network::Stream;
 use super::server::{Operation, Server};
 use crate::error::ServerError;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
 use crate::store::{ConnectionId, Failure, pipeline};
@@ -55,9 +55,9 @@ trait Executable: fmt::Debug + Send + Sync {
 
     fn needs_scripts(&self) -> bool;
 
-    fn request(&self) -> Option<&Request>;
+    fn request(&self) -> Option<&RequestId>;
 
-    fn withdraws(&self) -> &[Request];
+    fn withdraws(&self) -> &[RequestId];
 
     fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply>;
 }
@@ -76,11 +76,11 @@ impl<O: Operation> Executable for O {
         Operation::needs_scripts(self)
     }
 
-    fn request(&self) -> Option<&Request> {
+    fn request(&self) -> Option<&RequestId> {
         Operation::request(self)
     }
 
-    fn withdraws(&self) -> &[Request] {
+    fn withdraws(&self) -> &[RequestId] {
         Operation::withdraws(self)
     }
 
@@ -143,7 +143,7 @@ struct State {
     lost: bool,
     callers: Vec<Arc<Caller>>,
     /// What was withdrawn on it.
-    withdrawn: BTreeSet<Request>,
+    withdrawn: BTreeSet<RequestId>,
 }
 
 /// What becomes of what had not arrived when it broke.

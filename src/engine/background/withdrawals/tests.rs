@@ -3,13 +3,13 @@
 use tokio::time::sleep;
 
 use super::*;
-use crate::engine::shared::Service;
+use crate::engine::shared::Shared;
 use crate::error::ServerError;
 use crate::store::{ConnectionId, ServerId, Stamp};
 use crate::sync::outstanding::Outstanding;
 use crate::tests::scripted_store;
 use crate::tests::scripted_store::Fate;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
 use crate::{LockManager, MemoryStore};
 
@@ -27,7 +27,7 @@ const fn connection(number: u64) -> ConnectionId {
     }
 }
 
-struct Scene {
+struct Fixture {
     locks: LockManager,
     keys: Arc<Keys>,
     outstanding: Arc<Outstanding>,
@@ -35,28 +35,28 @@ struct Scene {
     requests: u64,
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl Fixture {
+    fn new() -> Fixture {
         let (locks, _) = scripted_store::client(&MemoryStore::new(), &[]);
-        Scene {
+        Fixture {
             keys: keys("a"),
             outstanding: Arc::default(),
-            withdrawals: Withdrawals::new(Arc::clone(locks.service().client())),
+            withdrawals: Withdrawals::new(Arc::clone(locks.shared().client())),
             locks,
             requests: 0,
         }
     }
 
-    fn service(&self) -> &Service {
-        self.locks.service()
+    fn shared(&self) -> &Shared {
+        self.locks.shared()
     }
 
-    fn request(&mut self) -> Request {
+    fn request(&mut self) -> RequestId {
         self.requests += 1;
-        Request::new(&self.service().client().id, LEASE, self.requests, None)
+        RequestId::new(&self.shared().client().id, LEASE, self.requests, None)
     }
 
-    fn add(&mut self, keys: &Arc<Keys>, at_once: bool, calls: &Arc<PendingCalls>) -> Request {
+    fn add(&mut self, keys: &Arc<Keys>, at_once: bool, calls: &Arc<PendingCalls>) -> RequestId {
         let request = self.request();
         let withdrawal = Withdrawal {
             request: request.clone(),
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     /// One that is due.
-    fn one(&mut self) -> Request {
+    fn one(&mut self) -> RequestId {
         let keys = Arc::clone(&self.keys);
         self.add(&keys, true, &PendingCalls::new(LEASE, GivesUp::Unknown))
     }
@@ -78,15 +78,15 @@ impl Scene {
     fn one_unanswered(&mut self, at_once: bool, on: ConnectionId) -> Arc<PendingCalls> {
         let keys = Arc::clone(&self.keys);
         let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
-        let clocks = &self.service().client().clocks;
+        let clocks = &self.shared().client().clocks;
         PendingCalls::begin(&calls, clocks).written(on);
         self.add(&keys, at_once, &calls);
         calls
     }
 
     fn answer(&self, more: bool) -> Result<Answer<Withdrawn>, Failure> {
-        let client = self.service().client();
-        let at = Exchange {
+        let client = self.shared().client();
+        let at = Sample {
             sent: client.now(),
             received: client.now(),
             now: client.clocks.server_time(ServerId::default()),
@@ -113,194 +113,194 @@ fn keys(name: &str) -> Arc<Keys> {
     Arc::new(Keys::new("fairlock", name).unwrap())
 }
 
-fn requests(batch: Option<&Batch>) -> Vec<Request> {
+fn requests(batch: Option<&Batch>) -> Vec<RequestId> {
     batch.map(|batch| batch.call().requests).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
-    let mut scene = Scene::new();
-    let first = scene.one();
-    let batch = scene.withdrawals.next();
+    let mut fixture = Fixture::new();
+    let first = fixture.one();
+    let batch = fixture.withdrawals.next();
     assert_eq!(requests(batch.as_ref()), [first]);
-    let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| scene.one()).collect();
-    assert!(scene.withdrawals.next().is_none());
-    let of_another_lock = scene.add(&keys("b"), true, &PendingCalls::new(LEASE, GivesUp::Unknown));
-    assert_eq!(requests(scene.withdrawals.next().as_ref()), [of_another_lock]);
+    let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| fixture.one()).collect();
+    assert!(fixture.withdrawals.next().is_none());
+    let of_another_lock = fixture.add(&keys("b"), true, &PendingCalls::new(LEASE, GivesUp::Unknown));
+    assert_eq!(requests(fixture.withdrawals.next().as_ref()), [of_another_lock]);
 
-    scene.done(batch.unwrap());
-    let batch = scene.withdrawals.next();
+    fixture.done(batch.unwrap());
+    let batch = fixture.withdrawals.next();
     assert_eq!(requests(batch.as_ref()), later);
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_that_fill_a_call_wait_for_no_other() {
-    let mut scene = Scene::new();
-    scene.one();
-    let first = scene.withdrawals.next().unwrap();
-    let later: Vec<_> = (0..2 * MAX_WITHDRAWN + 1).map(|_| scene.one()).collect();
+    let mut fixture = Fixture::new();
+    fixture.one();
+    let first = fixture.withdrawals.next().unwrap();
+    let later: Vec<_> = (0..2 * MAX_WITHDRAWN + 1).map(|_| fixture.one()).collect();
     let [second, third] = [0, 1].map(|n| {
-        let batch = scene.withdrawals.next();
+        let batch = fixture.withdrawals.next();
         let full = n * MAX_WITHDRAWN..(n + 1) * MAX_WITHDRAWN;
         assert_eq!(requests(batch.as_ref()), later[full]);
         batch.unwrap()
     });
-    assert!(scene.withdrawals.next().is_none(), "one alone waits");
-    scene.done(second);
-    scene.done(first);
-    assert!(scene.withdrawals.next().is_none(), "until all are answered");
-    scene.failed(third);
+    assert!(fixture.withdrawals.next().is_none(), "one alone waits");
+    fixture.done(second);
+    fixture.done(first);
+    assert!(fixture.withdrawals.next().is_none(), "until all are answered");
+    fixture.failed(third);
     assert!(
-        scene.withdrawals.next().is_none(),
+        fixture.withdrawals.next().is_none(),
         "a failure holds up all that wait"
     );
     sleep(Duration::from_millis(20)).await;
-    let counts = [0, 1].map(|_| requests(scene.withdrawals.next().as_ref()).len());
+    let counts = [0, 1].map(|_| requests(fixture.withdrawals.next().as_ref()).len());
     assert_eq!(counts, [MAX_WITHDRAWN, 0]);
-    let last = Vec::from_iter(scene.withdrawals.locks.values());
+    let last = Vec::from_iter(fixture.withdrawals.locks.values());
     assert_eq!((last.len(), last[0].waiting.len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_fail_together_are_repeated_as_soon_as_one_that_fails() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for _ in 0..30 * MAX_WITHDRAWN {
-        scene.one();
+        fixture.one();
     }
-    let batches = Vec::from_iter(std::iter::from_fn(|| scene.withdrawals.next()));
+    let batches = Vec::from_iter(std::iter::from_fn(|| fixture.withdrawals.next()));
     assert_eq!(batches.len(), 30);
     for batch in batches {
-        scene.failed(batch);
+        fixture.failed(batch);
     }
     sleep(Duration::from_millis(20)).await;
-    assert!(scene.withdrawals.next().is_some());
+    assert!(fixture.withdrawals.next().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
-    let mut scene = Scene::new();
-    scene.one();
-    let first = scene.withdrawals.next().unwrap();
-    let later: Vec<_> = (0..MAX_WITHDRAWN).map(|_| scene.one()).collect();
-    let second = scene.withdrawals.next().unwrap();
-    scene.done(second);
-    scene.failed(first);
+    let mut fixture = Fixture::new();
+    fixture.one();
+    let first = fixture.withdrawals.next().unwrap();
+    let later: Vec<_> = (0..MAX_WITHDRAWN).map(|_| fixture.one()).collect();
+    let second = fixture.withdrawals.next().unwrap();
+    fixture.done(second);
+    fixture.failed(first);
     sleep(Duration::from_millis(20)).await;
-    assert_eq!(requests(scene.withdrawals.next().as_ref()).len(), 1);
+    assert_eq!(requests(fixture.withdrawals.next().as_ref()).len(), 1);
     assert_eq!(later.len(), MAX_WITHDRAWN);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_withdrawn_keeps_nobody_and_nothing_of_it_is_kept() {
-    let mut scene = Scene::new();
-    scene.one();
-    let batch = scene.withdrawals.next().unwrap();
-    assert_eq!(scene.outstanding.count(), 1);
-    scene.done(batch);
-    assert_eq!(scene.outstanding.count(), 0);
-    assert!(scene.withdrawals.locks.is_empty() && scene.withdrawals.due().is_none());
+    let mut fixture = Fixture::new();
+    fixture.one();
+    let batch = fixture.withdrawals.next().unwrap();
+    assert_eq!(fixture.outstanding.count(), 1);
+    fixture.done(batch);
+    assert_eq!(fixture.outstanding.count(), 0);
+    assert!(fixture.withdrawals.locks.is_empty() && fixture.withdrawals.due().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_failed_is_repeated_after_a_pause_and_those_that_came_meanwhile_go_with_it() {
-    let mut scene = Scene::new();
-    let first = scene.one();
-    let batch = scene.withdrawals.next().unwrap();
-    scene.failed(batch);
-    let second = scene.one();
-    assert!(scene.withdrawals.next().is_none(), "not at once");
+    let mut fixture = Fixture::new();
+    let first = fixture.one();
+    let batch = fixture.withdrawals.next().unwrap();
+    fixture.failed(batch);
+    let second = fixture.one();
+    assert!(fixture.withdrawals.next().is_none(), "not at once");
     sleep(Duration::from_millis(20)).await;
-    let batch = scene.withdrawals.next();
+    let batch = fixture.withdrawals.next();
     assert_eq!(requests(batch.as_ref()), [first, second]);
-    scene.failed(batch.unwrap());
+    fixture.failed(batch.unwrap());
     sleep(Duration::from_millis(15)).await;
-    assert!(scene.withdrawals.next().is_none(), "it pauses for longer now");
+    assert!(fixture.withdrawals.next().is_none(), "it pauses for longer now");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_server_refuses_is_not_repeated() {
-    let mut scene = Scene::new();
-    scene.one();
-    let batch = scene.withdrawals.next().unwrap();
+    let mut fixture = Fixture::new();
+    fixture.one();
+    let batch = fixture.withdrawals.next().unwrap();
     let refused = Failure::Refused(ServerError::new("NOPERM"));
-    scene.withdrawals.answered(batch, &Err(refused));
-    assert_eq!(scene.outstanding.count(), 0);
+    fixture.withdrawals.answered(batch, &Err(refused));
+    assert_eq!(fixture.outstanding.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_cut_short_is_repeated_at_once() {
-    let mut scene = Scene::new();
-    let request = scene.one();
-    let batch = scene.withdrawals.next().unwrap();
-    let answer = scene.answer(true);
-    scene.withdrawals.answered(batch, &answer);
-    assert_eq!(requests(scene.withdrawals.next().as_ref()), [request]);
+    let mut fixture = Fixture::new();
+    let request = fixture.one();
+    let batch = fixture.withdrawals.next().unwrap();
+    let answer = fixture.answer(true);
+    fixture.withdrawals.answered(batch, &answer);
+    assert_eq!(requests(fixture.withdrawals.next().as_ref()), [request]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cannot_run_any_more() {
     for at_once in [true, false] {
-        let mut scene = Scene::new();
-        let calls = scene.one_unanswered(at_once, ANOTHER);
+        let mut fixture = Fixture::new();
+        let calls = fixture.one_unanswered(at_once, ANOTHER);
         if at_once {
-            let batch = scene.withdrawals.next().unwrap();
-            scene.done(batch);
+            let batch = fixture.withdrawals.next().unwrap();
+            fixture.done(batch);
         }
-        assert!(scene.withdrawals.next().is_none());
+        assert!(fixture.withdrawals.next().is_none());
         sleep(NOT_AFTER).await;
-        assert!(scene.withdrawals.next().is_none(), "it can run still");
+        assert!(fixture.withdrawals.next().is_none(), "it can run still");
         sleep(2 * PRECISION).await;
-        let batch = scene.withdrawals.next().unwrap();
+        let batch = fixture.withdrawals.next().unwrap();
         // In this very millisecond it can run still, for all that is known.
-        let mut answer = scene.answer(false);
+        let mut answer = fixture.answer(false);
         answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
-        scene.withdrawals.answered(batch, &answer);
-        assert!(scene.outstanding.count() > 0);
+        fixture.withdrawals.answered(batch, &answer);
+        assert!(fixture.outstanding.count() > 0);
         sleep(2 * PRECISION).await;
-        let batch = scene.withdrawals.next().unwrap();
-        scene.done(batch);
-        assert_eq!(scene.outstanding.count(), 0);
+        let batch = fixture.withdrawals.next().unwrap();
+        fixture.done(batch);
+        assert_eq!(fixture.outstanding.count(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_calls_have_run_before_its_withdrawal_takes_no_second_one() {
-    let mut scene = Scene::new();
-    scene.one_unanswered(true, CONNECTION);
-    let batch = scene.withdrawals.next().unwrap();
-    scene.done(batch);
-    assert_eq!(scene.outstanding.count(), 0);
+    let mut fixture = Fixture::new();
+    fixture.one_unanswered(true, CONNECTION);
+    let batch = fixture.withdrawals.next().unwrap();
+    fixture.done(batch);
+    assert_eq!(fixture.outstanding.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
-    let pending = PendingCalls::begin(&calls, &scene.service().client().clocks);
+    let pending = PendingCalls::begin(&calls, &fixture.shared().client().clocks);
     pending.written(ConnectionId::default());
-    let keys = Arc::clone(&scene.keys);
-    scene.add(&keys, false, &calls);
+    let keys = Arc::clone(&fixture.keys);
+    fixture.add(&keys, false, &calls);
     pending.answered(&Ok(()));
     sleep(NOT_AFTER + 2 * PRECISION).await;
-    assert!(scene.withdrawals.next().is_none());
-    assert_eq!(scene.outstanding.count(), 0);
+    assert!(fixture.withdrawals.next().is_none());
+    assert_eq!(fixture.outstanding.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
-    let mut scene = Scene::new();
-    scene.one();
-    let began = scene.service().client().now();
-    while let Some(due) = scene.withdrawals.due() {
-        scene.service().client().clock.sleep_until(due).await;
-        if let Some(batch) = scene.withdrawals.next() {
-            scene.failed(batch);
+    let mut fixture = Fixture::new();
+    fixture.one();
+    let began = fixture.shared().client().now();
+    while let Some(due) = fixture.withdrawals.due() {
+        fixture.shared().client().clock.sleep_until(due).await;
+        if let Some(batch) = fixture.withdrawals.next() {
+            fixture.failed(batch);
         }
     }
-    assert_eq!(scene.outstanding.count(), 0);
-    let lasted = scene.service().client().now().since(began);
+    assert_eq!(fixture.outstanding.count(), 0);
+    let lasted = fixture.shared().client().now().since(began);
     // What keeps a place for it in the queue lasts as long as the client counts as alive.
-    let heartbeat = scene.service().client().options.heartbeat;
+    let heartbeat = fixture.shared().client().options.heartbeat;
     let of_use = NOT_AFTER + LEASE.max(heartbeat) + KEPT;
     assert!(
         lasted >= of_use && lasted < of_use + Duration::from_secs(2),
@@ -311,16 +311,16 @@ async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
 /// Of a client whose next call for a withdrawal is to become this.
 async fn withdrawn(fate: Fate) -> Vec<usize> {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
-    let (service, keys) = (locks.service(), keys("a"));
+    let (shared, keys) = (locks.shared(), keys("a"));
     for n in 0..3 {
         let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
-        let pending = PendingCalls::begin(&calls, &service.client().clocks);
+        let pending = PendingCalls::begin(&calls, &shared.client().clocks);
         pending.written(ConnectionId::default());
         pending.answered(&Ok(()));
-        let request = Request::new(&service.client().id, LEASE, n, None);
-        service.keeper().withdraw(&keys, &request, true, &calls);
+        let request = RequestId::new(&shared.client().id, LEASE, n, None);
+        shared.background().withdraw(&keys, &request, true, &calls);
     }
-    service.keeper().drained().await;
+    shared.background().drained().await;
     seen.withdrawn()
 }
 
@@ -349,11 +349,11 @@ async fn where_all_was_answered_nothing_is_withdrawn() {
 #[tokio::test(start_paused = true)]
 async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
-    let service = locks.service();
-    let request = Request::new(&service.client().id, LEASE, 1, None);
+    let shared = locks.shared();
+    let request = RequestId::new(&shared.client().id, LEASE, 1, None);
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
-    drop(PendingCalls::begin(&calls, &service.client().clocks));
-    service.keeper().withdraw(&keys("a"), &request, true, &calls);
-    assert_eq!(service.keeper().pending(), 0);
+    drop(PendingCalls::begin(&calls, &shared.client().clocks));
+    shared.background().withdraw(&keys("a"), &request, true, &calls);
+    assert_eq!(shared.background().pending(), 0);
     assert_eq!(seen.withdrawn(), []);
 }

@@ -7,8 +7,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn at(time: u64) -> Tick {
-    Tick::ZERO.after(ms(time))
+fn at(time: u64) -> LocalTime {
+    LocalTime::ZERO.after(ms(time))
 }
 
 /// One for which these wait, while most give up.
@@ -73,11 +73,11 @@ fn fewer_are_admitted_when_those_give_up_too_and_one_at_least() {
 #[test]
 fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
     let (mut admission, _) = overloaded(&[Unknown, Unknown]);
-    assert_eq!(admission.next(Tick::ZERO, 3), None);
+    assert_eq!(admission.next(LocalTime::ZERO, 3), None);
     assert!(!admission.is_open(0));
-    assert_eq!(admission.next(Tick::ZERO, 2), Some(0));
-    assert_eq!(admission.next(Tick::ZERO, 2), Some(1));
-    assert_eq!(admission.next(Tick::ZERO, 2), None);
+    assert_eq!(admission.next(LocalTime::ZERO, 2), Some(0));
+    assert_eq!(admission.next(LocalTime::ZERO, 2), Some(1));
+    assert_eq!(admission.next(LocalTime::ZERO, 2), None);
     assert!(admission.is_empty() && admission.is_open(2));
 }
 
@@ -85,7 +85,7 @@ fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
 fn who_gives_up_before_it_is_admitted_is_gone() {
     let (mut admission, waits) = overloaded(&[Unknown, At(at(5)), At(at(5))]);
     assert_eq!(admission.remove(waits[1]), Some(1));
-    assert_eq!(admission.next(Tick::ZERO, 0), Some(0));
+    assert_eq!(admission.next(LocalTime::ZERO, 0), Some(0));
     assert_eq!(admission.remove(waits[0]), None, "it was admitted");
     assert_eq!(admission.drain().collect::<Vec<_>>(), [2]);
     assert!(admission.is_empty());
@@ -96,24 +96,24 @@ fn who_gives_up_sooner_than_a_grant_takes_is_passed_over() {
     let (mut admission, _) = overloaded(&[At(at(15)), At(at(500)), Unknown]);
     // A grant takes up to 60 ms, as far as is known.
     admission.granted(ms(20));
-    let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
+    let next = std::iter::from_fn(|| admission.next(LocalTime::ZERO, 0));
     assert_eq!(next.collect::<Vec<_>>(), [1, 2, 0]);
 }
 
 #[test]
 fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
     let mut admission = Admission::<()>::default();
-    assert_eq!(admission.gives_up(Tick::ZERO, None), Unknown);
+    assert_eq!(admission.gives_up(LocalTime::ZERO, None), Unknown);
     for _ in 0..100 {
         admission.lost_patience(ms(50));
     }
-    assert_eq!(admission.gives_up(Tick::ZERO, None), Unknown, "most do not");
+    assert_eq!(admission.gives_up(LocalTime::ZERO, None), Unknown, "most do not");
     admission.all_give_up(100);
     assert_eq!(
-        admission.gives_up(Tick::ZERO, None),
+        admission.gives_up(LocalTime::ZERO, None),
         GivesUp::Between(at(50), at(75))
     );
-    assert_eq!(admission.gives_up(Tick::ZERO, Some(at(7))), At(at(7)));
+    assert_eq!(admission.gives_up(LocalTime::ZERO, Some(at(7))), At(at(7)));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
         admission.granted(ms(20));
         admission.granted(ms(20));
     }
-    let next = std::iter::from_fn(|| admission.next(Tick::ZERO, 0));
+    let next = std::iter::from_fn(|| admission.next(LocalTime::ZERO, 0));
     assert_eq!(next.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
@@ -135,7 +135,7 @@ fn once_most_are_served_again_nobody_is_passed_over() {
     for _ in 0..100 {
         admission.granted(ms(20));
     }
-    assert_eq!(admission.next(Tick::ZERO, 0), Some(0));
+    assert_eq!(admission.next(LocalTime::ZERO, 0), Some(0));
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn how_long_a_grant_takes_is_learnt_from_those_who_give_up_too() {
     admission.granted(ms(1));
     let has_left = (0..30).map(|_| {
         let patience = [5, 10, 20, 40, 80].map(ms);
-        let places = patience.map(|left| admission.wait(At(Tick::ZERO.after(left)), 0));
-        let service = admission.service.at_most();
-        let admitted = patience.into_iter().position(|left| left > service).unwrap_or(4);
-        assert!(admission.next(Tick::ZERO, 0).is_some());
+        let places = patience.map(|left| admission.wait(At(LocalTime::ZERO.after(left)), 0));
+        let shared = admission.shared.at_most();
+        let admitted = patience.into_iter().position(|left| left > shared).unwrap_or(4);
+        assert!(admission.next(LocalTime::ZERO, 0).is_some());
         admission.gave_up(patience[admitted]);
         for place in places {
             admission.remove(place);

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::TryAcquire;
-use crate::engine::waitlist::driver::attend;
+use crate::engine::waitlist::driver::drive;
 use crate::tests::scripted_store;
 
 const LEASE: Duration = Duration::from_secs(2);
 
-impl Scene {
+impl Fixture {
     /// The other client holds the lock for so long, and says nothing of it any more.
     async fn held_for(&self, lease: Duration) {
         let holder = self.other.clone().fixed_lease(lease);
@@ -20,8 +20,8 @@ fn of_the_deaf(n: u128, lease: Duration) -> Acquire {
     let id = ClientId::from_number(n);
     Acquire {
         keys: keys(),
-        request: Request::new(&id, Duration::from_secs(5), 1, None),
-        mode: Mode::Open,
+        request: RequestId::new(&id, Duration::from_secs(5), 1, None),
+        mode: Mode::Register,
         lease,
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
@@ -31,37 +31,37 @@ fn of_the_deaf(n: u128, lease: Duration) -> Acquire {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_failed_is_repeated_soon() {
-    let scene = Scene::new();
-    scene.held_for(LEASE).await;
-    let waiter = scene.waiter().await;
+    let fixture = Fixture::new();
+    fixture.held_for(LEASE).await;
+    let waiter = fixture.waiter().await;
     sleep(LEASE - Duration::from_millis(1)).await;
-    scene.store.lose_calls(1);
+    fixture.store.lose_calls(1);
     sleep(3 * JITTER).await;
     released(granted(waiter).await).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_room_that_has_always_somebody_to_ask_for_subscribes_too() {
-    let scene = Scene::new();
-    let _guard = scene.other.acquire().await.unwrap();
-    let (client, room) = (scene.rooms().client(), scene.room());
-    let _newcomer = scene.newcomer();
-    room.ask_all();
-    scene.store.lose_calls(u32::MAX);
-    let attendant = tokio::spawn(attend(Arc::clone(scene.rooms()), room));
+    let fixture = Fixture::new();
+    let _guard = fixture.other.acquire().await.unwrap();
+    let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
+    let _newcomer = fixture.newcomer();
+    waitlist.ask_all();
+    fixture.store.lose_calls(u32::MAX);
+    let driver = tokio::spawn(drive(Arc::clone(fixture.waitlists()), waitlist));
     sleep(client.options.server_timeout / 2).await;
-    assert_eq!(scene.store.subscribed(), 1);
-    attendant.abort();
+    assert_eq!(fixture.store.subscribed(), 1);
+    driver.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_was_cut_short_is_repeated_until_the_lock_goes_to_somebody() {
-    let scene = Scene::on(MemoryStore::with_bound(2));
-    let store = &scene.rooms().client().store;
+    let fixture = Fixture::on(MemoryStore::with_bound(2));
+    let store = &fixture.waitlists().client().store;
     for n in 1..8 {
         store.acquire(of_the_deaf(n, LEASE)).await.unwrap();
     }
-    let waiter = scene.waiter().await;
+    let waiter = fixture.waiter().await;
     sleep(LEASE + 2 * JITTER).await;
     released(granted(waiter).await).await;
 }
@@ -69,21 +69,21 @@ async fn a_question_that_was_cut_short_is_repeated_until_the_lock_goes_to_somebo
 #[tokio::test(start_paused = true)]
 async fn one_failure_after_a_long_rest_ends_no_wait() {
     let builder = LockManager::builder().server_timeout(Duration::from_secs(1));
-    let scene = Scene::of(MemoryStore::new(), &builder);
-    let guard = scene.other.acquire().await.unwrap();
-    let waiter = scene.waiter().await;
-    scene.store.lose_calls(1);
-    sleep(scene.rooms().client().options.question_interval() + 3 * JITTER).await;
+    let fixture = Fixture::of(MemoryStore::new(), &builder);
+    let guard = fixture.other.acquire().await.unwrap();
+    let waiter = fixture.waiter().await;
+    fixture.store.lose_calls(1);
+    sleep(fixture.waitlists().client().options.poll_interval() + 3 * JITTER).await;
     handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_failed_is_tried_again_soon() {
-    let scene = Scene::new();
-    let guard = scene.other.acquire().await.unwrap();
-    scene.store.lose_subscriptions(1);
-    let waiter = scene.waiter().await;
-    assert_eq!(scene.store.subscribed(), 0);
+    let fixture = Fixture::new();
+    let guard = fixture.other.acquire().await.unwrap();
+    fixture.store.lose_subscriptions(1);
+    let waiter = fixture.waiter().await;
+    assert_eq!(fixture.store.subscribed(), 0);
     sleep(JITTER).await;
     handed_over(guard, waiter).await;
 }
@@ -92,13 +92,13 @@ async fn a_subscription_that_failed_is_tried_again_soon() {
 async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_again() {
     let store = MemoryStore::new();
     let (locks, seen) = scripted_store::client(&store, &[]);
-    let scene = Scene::on(store);
-    let guard = scene.other.acquire().await.unwrap();
+    let fixture = Fixture::on(store);
+    let guard = fixture.other.acquire().await.unwrap();
     seen.swallow_subscriptions();
     let wait = locks.lock(NAME).acquire();
     let waiter = tokio::spawn(async move { wait.await.unwrap() });
-    // Each question is answered that the server does not see it.
-    let interval = scene.rooms().client().options.question_interval();
+    // Each poll is answered that the server does not see it.
+    let interval = fixture.waitlists().client().options.poll_interval();
     sleep(3 * (interval + JITTER)).await;
     assert_eq!(seen.subscriptions(), (1, 0));
     released(guard).await;
@@ -108,30 +108,30 @@ async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_tells_nothing_of_the_subscription_ends_none() {
-    let scene = Scene::new();
-    scene.held_for(LEASE).await;
-    let (first, second) = (scene.waiter().await, scene.waiter().await);
-    scene.store.lose_subscriptions(100);
-    // The question finds the lock free.
+    let fixture = Fixture::new();
+    fixture.held_for(LEASE).await;
+    let (first, second) = (fixture.waiter().await, fixture.waiter().await);
+    fixture.store.lose_subscriptions(100);
+    // The poll finds the lock free.
     sleep(LEASE + 2 * JITTER).await;
     handed_over(granted(first).await, second).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_try_that_found_the_lock_busy_leaves_no_hold_though_an_attempt_arrives_later() {
-    let scene = Scene::new();
-    let guard = scene.other.acquire().await.unwrap();
-    scene.store.lose_calls(1);
-    let tried = scene.lock.try_acquire().await.unwrap();
+    let fixture = Fixture::new();
+    let guard = fixture.other.acquire().await.unwrap();
+    fixture.store.lose_calls(1);
+    let tried = fixture.lock.try_acquire().await.unwrap();
     assert!(matches!(tried, TryAcquire::Busy(_)));
     released(guard).await;
-    let client = scene.rooms().client();
+    let client = fixture.waitlists().client();
     let first = Acquire {
-        request: Request::new(&client.id, client.options.claim_window(), 0, None),
+        request: RequestId::new(&client.id, client.options.claim_window(), 0, None),
         mode: Mode::Try,
         ..of_the_deaf(0, client.options.lease)
     };
     let late = client.store.acquire(first).await.unwrap();
     assert!(matches!(late.reply, Acquired::Granted(_)));
-    released(scene.other.acquire_timeout(2 * NOT_AFTER).await.unwrap()).await;
+    released(fixture.other.acquire_timeout(2 * NOT_AFTER).await.unwrap()).await;
 }

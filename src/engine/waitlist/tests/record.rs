@@ -1,168 +1,168 @@
-//! What a room knows of its client's record: that there is one, for a while after a call opened it or prolonged it. When in
+//! What a waitlist knows of its client's record: that there is one, for a while after a call opened it or prolonged it. When in
 //! doubt the next call opens it.
 
 use super::*;
 
-/// A room whose client has opened its record, and in which two wait.
-async fn opened() -> (Scene, Arc<Room>) {
-    let scene = Scene::new();
-    scene.other.acquire().await.unwrap().forget();
+/// A waitlist whose client has opened its record, and in which two wait.
+async fn opened() -> (Fixture, Arc<Waitlist>) {
+    let fixture = Fixture::new();
+    fixture.other.acquire().await.unwrap().forget();
     for _ in 0..2 {
-        drop(scene.waiter().await);
+        drop(fixture.waiter().await);
     }
-    let room = scene.room();
-    assert_eq!(next_mode(&room), Mode::Wait);
-    (scene, room)
+    let waitlist = fixture.waitlist();
+    assert_eq!(next_mode(&waitlist), Mode::Wait);
+    (fixture, waitlist)
 }
 
-/// How the next request of the room asks.
-fn next_mode(room: &Room) -> Mode {
-    let next = *room.numbers().last().unwrap();
-    room.ask(next, false).unwrap().call.mode
+/// How the next request of the waitlist asks.
+fn next_mode(waitlist: &Waitlist) -> Mode {
+    let next = *waitlist.numbers().last().unwrap();
+    waitlist.ask(next, false).unwrap().call.mode
 }
 
-fn all_quit(room: &Room) {
-    for number in room.numbers() {
-        room.give_up(number);
+fn all_quit(waitlist: &Waitlist) {
+    for number in waitlist.numbers() {
+        waitlist.give_up(number);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
-    let (scene, room) = opened().await;
-    let first = room.first().unwrap();
-    let request = locked(&room.state).waiters[&first].request.clone();
+    let (fixture, waitlist) = opened().await;
+    let first = waitlist.first().unwrap();
+    let request = locked(&waitlist.state).waiters[&first].request.clone();
     let grant = Grant {
         fence: crate::fence::Fence::new(1).unwrap(),
         deadline: ServerTime::default(),
         pushed: true,
         request,
     };
-    room.tell(&grant, Some(scene.rooms().client().now()));
-    assert_eq!(next_mode(&room), Mode::Open);
+    waitlist.tell(&grant, Some(fixture.waitlists().client().now()));
+    assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
-    let (scene, room) = opened().await;
-    all_quit(&room);
-    let _verdict = scene.newcomer();
-    assert_eq!(next_mode(&room), Mode::Wait);
+    let (fixture, waitlist) = opened().await;
+    all_quit(&waitlist);
+    let _verdict = fixture.newcomer();
+    assert_eq!(next_mode(&waitlist), Mode::Wait);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_room_that_was_empty_for_as_long_as_between_two_questions_opens_it_again() {
-    let (scene, room) = opened().await;
-    all_quit(&room);
-    sleep(scene.rooms().client().options.question_interval()).await;
-    let _verdict = scene.newcomer();
-    assert_eq!(next_mode(&room), Mode::Open);
+    let (fixture, waitlist) = opened().await;
+    all_quit(&waitlist);
+    sleep(fixture.waitlists().client().options.poll_interval()).await;
+    let _verdict = fixture.newcomer();
+    assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_room_in_which_somebody_waits_asks_whether_it_is_there_however_old_it_is() {
-    let (scene, room) = opened().await;
-    sleep(2 * scene.rooms().client().options.question_interval()).await;
-    // As if no question had prolonged it.
-    locked(&room.state).record.as_mut().unwrap().since = Tick::ZERO;
-    let asked = room.ask(room.first().unwrap(), true).unwrap();
-    assert_eq!(asked.call.mode, Mode::Question);
+    let (fixture, waitlist) = opened().await;
+    sleep(2 * fixture.waitlists().client().options.poll_interval()).await;
+    // As if no poll had prolonged it.
+    locked(&waitlist.state).record.as_mut().unwrap().since = LocalTime::ZERO;
+    let asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
+    assert_eq!(asked.call.mode, Mode::Poll);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
-    let (scene, room) = opened().await;
-    all_quit(&room);
-    room.subscribed();
-    let _verdict = scene.newcomer();
-    assert_eq!(next_mode(&room), Mode::Open);
+    let (fixture, waitlist) = opened().await;
+    all_quit(&waitlist);
+    waitlist.subscribed();
+    let _verdict = fixture.newcomer();
+    assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_lost_unclaimed_takes_it_with_it_as_the_server_finds_it_over() {
-    let scene = Scene::new();
-    let guard = scene.other.acquire().await.unwrap();
-    let waiter = scene.waiter().await;
+    let fixture = Fixture::new();
+    let guard = fixture.other.acquire().await.unwrap();
+    let waiter = fixture.waiter().await;
     released(guard).await;
     let mine = granted(waiter).await;
-    stand_still(&scene);
-    scene.other.acquire().await.unwrap().forget();
+    stand_still(&fixture);
+    fixture.other.acquire().await.unwrap().forget();
     settle().await;
     assert!(mine.is_lost());
-    drop(scene.waiter().await);
-    let room = scene.room();
+    drop(fixture.waiter().await);
+    let waitlist = fixture.waitlist();
     assert_eq!(
-        next_mode(&room),
-        Mode::Open,
+        next_mode(&waitlist),
+        Mode::Register,
         "it was opened before the lease was over on the server"
     );
-    all_quit(&room);
+    all_quit(&waitlist);
     sleep(NOT_AFTER + Duration::from_millis(100)).await;
-    drop(scene.waiter().await);
-    assert_eq!(next_mode(&room), Mode::Wait, "it was opened since");
+    drop(fixture.waiter().await);
+    assert_eq!(next_mode(&waitlist), Mode::Wait, "it was opened since");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_meant_to_run_out_leaves_it() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let lease = Duration::from_millis(100);
-    let guard = scene.lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    let guard = fixture.lock.clone().fixed_lease(lease).acquire().await.unwrap();
     guard.lost().await;
-    drop(scene.waiter().await);
-    assert_eq!(next_mode(&scene.room()), Mode::Wait);
+    drop(fixture.waiter().await);
+    assert_eq!(next_mode(&fixture.waitlist()), Mode::Wait);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_forgotten_lasts_for_its_whole_lease() {
-    let scene = Scene::new();
-    let guard = scene.other.acquire().await.unwrap();
-    let waiter = scene.waiter().await;
+    let fixture = Fixture::new();
+    let guard = fixture.other.acquire().await.unwrap();
+    let waiter = fixture.waiter().await;
     released(guard).await;
     let guard = granted(waiter).await;
     let lease = guard.lease();
     assert!(lease.remaining() < lease.length() / 2, "it was handed over");
     guard.forget();
     sleep(lease.length() - Duration::from_secs(1)).await;
-    let attempt = scene.other.try_acquire().await.unwrap();
+    let attempt = fixture.other.try_acquire().await.unwrap();
     assert!(attempt.acquired().is_none(), "it ran out too soon");
     sleep(2 * Duration::from_secs(1)).await;
-    let attempt = scene.other.try_acquire().await.unwrap();
+    let attempt = fixture.other.try_acquire().await.unwrap();
     assert!(attempt.acquired().is_some(), "it goes on");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
-    let scene = Scene::new();
-    let guard = scene.other.acquire().await.unwrap();
-    let waiter = scene.waiter().await;
+    let fixture = Fixture::new();
+    let guard = fixture.other.acquire().await.unwrap();
+    let waiter = fixture.waiter().await;
     released(guard).await;
     let guard = granted(waiter).await;
-    let lapse = || scene.rooms().client().presence.last_expiry(&keys());
+    let lapse = || fixture.waitlists().client().presence.last_expiry(&keys());
     assert_eq!(lapse(), None);
-    scene.store.flush();
+    fixture.store.flush();
     guard.forget();
     settle().await;
     assert!(lapse().is_some());
-    scene.other.acquire().await.unwrap().forget();
-    drop(scene.waiter().await);
-    assert_eq!(next_mode(&scene.room()), Mode::Open);
+    fixture.other.acquire().await.unwrap().forget();
+    drop(fixture.waiter().await);
+    assert_eq!(next_mode(&fixture.waitlist()), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
-    let (_scene, room) = opened().await;
-    let asked = room.ask(room.first().unwrap(), false).unwrap();
+    let (_scene, waitlist) = opened().await;
+    let asked = waitlist.ask(waitlist.first().unwrap(), false).unwrap();
     assert_eq!(asked.call.mode, Mode::Wait);
-    room.forget_record();
-    assert_eq!(room.send(asked).await.unwrap().0, Heard::Queued);
-    assert_eq!(next_mode(&room), Mode::Open);
+    waitlist.forget_registration();
+    assert_eq!(waitlist.send(asked).await.unwrap().0, Progress::Queued);
+    assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_failed_tells_nothing_of_it() {
-    let (scene, room) = opened().await;
-    let asked = room.ask(room.first().unwrap(), true).unwrap();
-    scene.store.lose_calls(1);
-    room.send(asked).await.unwrap_err();
-    assert_eq!(next_mode(&room), Mode::Open);
+    let (fixture, waitlist) = opened().await;
+    let asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
+    fixture.store.lose_calls(1);
+    waitlist.send(asked).await.unwrap_err();
+    assert_eq!(next_mode(&waitlist), Mode::Register);
 }

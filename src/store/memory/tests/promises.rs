@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
 use crate::store::memory::rules::Rules;
@@ -52,12 +52,12 @@ impl Channels for Wires {
 }
 
 /// The first request of client `n`; a name makes it one of that owner.
-fn request(n: u128) -> Request {
+fn request(n: u128) -> RequestId {
     nth(n, 1)
 }
 
-fn nth(client: u128, n: u64) -> Request {
-    Request::new(
+fn nth(client: u128, n: u64) -> RequestId {
+    RequestId::new(
         &ClientId::from_number(client),
         Duration::from_millis(GRANT_MS),
         n,
@@ -65,9 +65,9 @@ fn nth(client: u128, n: u64) -> Request {
     )
 }
 
-fn owned(client: u128, n: u64) -> Request {
+fn owned(client: u128, n: u64) -> RequestId {
     let owner = Owner::named("one of several");
-    Request::new(
+    RequestId::new(
         &ClientId::from_number(client),
         Duration::from_millis(GRANT_MS),
         n,
@@ -100,7 +100,7 @@ impl World {
         self.now_us += ms * 1000;
     }
 
-    fn call(&self, request: &Request, mode: Mode) -> Acquire {
+    fn call(&self, request: &RequestId, mode: Mode) -> Acquire {
         Acquire {
             keys: self.keys.clone(),
             request: request.clone(),
@@ -119,29 +119,29 @@ impl World {
         self.rules.acquire(call, not_after, self.now(), &mut self.wires)
     }
 
-    fn acquire(&mut self, request: &Request, mode: Mode) -> Acquired {
+    fn acquire(&mut self, request: &RequestId, mode: Mode) -> Acquired {
         self.run(&self.call(request, mode))
     }
 
-    fn grant(&mut self, request: &Request) -> Grant {
-        match self.acquire(request, Mode::Open) {
+    fn grant(&mut self, request: &RequestId) -> Grant {
+        match self.acquire(request, Mode::Register) {
             Acquired::Granted(grant) => grant,
             other => panic!("{other:?}"),
         }
     }
 
-    fn queue(&mut self, request: &Request) -> Contended {
-        self.contended(request, Mode::Open)
+    fn queue(&mut self, request: &RequestId) -> Contended {
+        self.contended(request, Mode::Register)
     }
 
-    fn contended(&mut self, request: &Request, mode: Mode) -> Contended {
+    fn contended(&mut self, request: &RequestId, mode: Mode) -> Contended {
         match self.acquire(request, mode) {
             Acquired::Contended(contended) => contended,
             other => panic!("{other:?}"),
         }
     }
 
-    fn release(&mut self, request: &Request, what: ReleaseWhat) -> ReleaseOutcome {
+    fn release(&mut self, request: &RequestId, what: ReleaseWhat) -> ReleaseOutcome {
         let call = Release {
             keys: self.keys.clone(),
             request: request.clone(),
@@ -152,7 +152,7 @@ impl World {
         outcome
     }
 
-    fn withdraw(&mut self, requests: &[Request]) {
+    fn withdraw(&mut self, requests: &[RequestId]) {
         let call = Withdraw {
             keys: self.keys.clone(),
             requests: requests.to_vec(),
@@ -228,7 +228,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
         world.grant(&owned(1, n));
     }
     let one_more = owned(1, MAX_HOLDS as u64);
-    assert_eq!(world.acquire(&one_more, Mode::Open), Acquired::Full);
+    assert_eq!(world.acquire(&one_more, Mode::Register), Acquired::Full);
     world.withdraw(&[owned(1, 0)]);
     world.grant(&one_more);
 }
@@ -253,13 +253,13 @@ fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
         );
         world.pass(left_ms - 2_000);
         // Another of the same client, and then one of another client.
-        let sibling = nth(client, 7);
-        world.queue(&sibling);
+        let own_grant = nth(client, 7);
+        world.queue(&own_grant);
         world.queue(&request(3));
         world.pass(2_000);
         world.acquire(&request(3), Mode::Wait);
         let next = world.inspect().holder.unwrap().owner;
-        let is_passed_over = next.as_str() != sibling.as_str();
+        let is_passed_over = next.as_str() != own_grant.as_str();
         assert_eq!(
             is_passed_over,
             is_pushed && !is_claimed,
@@ -474,9 +474,9 @@ fn who_cannot_be_reached_is_passed_over_and_comes_back_with_its_ticket() {
     world.wires.uncounted.insert(world.channel_of(2));
     world.give(&first);
     assert_eq!(world.pushed().request, request(3));
-    let gone = world.acquire(&request(2), Mode::Question);
-    assert_eq!(gone, Acquired::Gone { seen: false });
-    let mut call = world.call(&request(2), Mode::Open);
+    let gone = world.acquire(&request(2), Mode::Poll);
+    assert_eq!(gone, Acquired::NotRegistered { seen: false });
+    let mut call = world.call(&request(2), Mode::Register);
     call.ticket = ticket;
     world.wires.uncounted.clear();
     let Acquired::Contended(back) = world.run(&call) else {
@@ -502,10 +502,10 @@ fn a_ticket_of_the_future_counts_as_now() {
 #[test]
 fn a_call_that_comes_too_late_does_nothing() {
     let mut world = World::new();
-    let mut call = world.call(&request(1), Mode::Open);
+    let mut call = world.call(&request(1), Mode::Register);
     call.not_after = Arc::new(world.time());
     world.pass(1);
-    assert_eq!(world.run(&call), Acquired::Late);
+    assert_eq!(world.run(&call), Acquired::ExpiredCall);
     assert_eq!(world.inspect().holder, None);
     // But it is told of a grant that it has already.
     let grant = world.grant(&request(1));
@@ -519,10 +519,10 @@ fn a_client_is_told_of_a_grant_to_another_of_its_requests() {
     world.queue(&nth(2, 1));
     world.queue(&nth(2, 2));
     world.give(&first);
-    let told = world.contended(&nth(2, 2), Mode::Question);
-    assert_eq!(told.sibling, Some(world.pushed()));
+    let told = world.contended(&nth(2, 2), Mode::Poll);
+    assert_eq!(told.own_grant, Some(world.pushed()));
     assert!(told.seen);
-    assert_eq!(world.queue(&request(3)).sibling, None);
+    assert_eq!(world.queue(&request(3)).own_grant, None);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn what_is_held_still_is_not_dropped_in_passing() {
     let lease = Duration::from_secs(600);
     let call = Acquire {
         lease,
-        ..world.call(&request(1), Mode::Open)
+        ..world.call(&request(1), Mode::Register)
     };
     assert!(matches!(world.run(&call), Acquired::Granted(_)));
     let owner = Owner::named("me");

@@ -11,19 +11,19 @@ use super::super::failure;
 use super::slots::{Range, ranges};
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
-use crate::store::redis::script::Publishing;
+use crate::store::redis::script::PubSubMode;
 
 /// Asks the seeds until one of them knows the cluster: how scripts publish in it, and who has which slot.
 pub(super) async fn discover(
     connector: &Connector,
     deadline: Instant,
-) -> Result<(Publishing, Vec<Range>), Error> {
+) -> Result<(PubSubMode, Vec<Range>), Error> {
     let unheard = "no server of the cluster answers";
     keep_trying(deadline, unheard, || discover_by_any(connector)).await
 }
 
 /// Asks the seeds in turn, and is done with the first that answers or refuses.
-async fn discover_by_any(connector: &Connector) -> Result<(Publishing, Vec<Range>), Failure> {
+async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, Vec<Range>), Failure> {
     let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
     for seed in connector.seeds() {
         match discover_by(connector, seed).await {
@@ -34,7 +34,7 @@ async fn discover_by_any(connector: &Connector) -> Result<(Publishing, Vec<Range
     Err(last)
 }
 
-async fn discover_by(connector: &Connector, seed: &Node) -> Result<(Publishing, Vec<Range>), Failure> {
+async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, Vec<Range>), Failure> {
     let connection = connector.at(seed).open(Purpose::Commands).await?;
     let ranges = slots_by(&connection, seed).await?;
     if ranges.is_empty() {
@@ -48,7 +48,7 @@ async fn discover_by(connector: &Connector, seed: &Node) -> Result<(Publishing, 
 /// Asks a server, on a connection of its own, who has which slot.
 pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
     let reply = Command::slots().run(connection.client()).await;
-    let reply = reply.map_err(|error| failure::of(&error))?;
+    let reply = reply.map_err(|error| failure::classify(&error))?;
     ranges(&reply, asked).ok_or_else(|| {
         Failure::Unknown(ServerError::new(format!(
             "{reply:?} as the reply to CLUSTER SLOTS"
@@ -56,16 +56,16 @@ pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Ve
     })
 }
 
-/// Shards have channels of their own since 7.0; servers before that do not know the question.
-async fn publishing_of(connection: &Connection) -> Result<Publishing, Failure> {
+/// Shards have channels of their own since 7.0; servers before that do not know the poll.
+async fn publishing_of(connection: &Connection) -> Result<PubSubMode, Failure> {
     let channels: Vec<String> = Vec::new();
     match connection
         .client()
         .pubsub_shardnumsub::<fred::types::Value, _>(channels)
         .await
     {
-        Ok(_) => Ok(Publishing::Sharded),
-        Err(error) if failure::code(&error) == Some("ERR") => Ok(Publishing::Unproven),
-        Err(error) => Err(failure::of(&error)),
+        Ok(_) => Ok(PubSubMode::Sharded),
+        Err(error) if failure::code(&error) == Some("ERR") => Ok(PubSubMode::Uncounted),
+        Err(error) => Err(failure::classify(&error)),
     }
 }

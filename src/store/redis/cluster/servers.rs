@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 use super::{REDIRECTIONS, elsewhere};
 use crate::error::ServerError;
 use crate::store::redis::address::Node;
-use crate::store::redis::call::Manner;
+use crate::store::redis::call::CallOptions;
 use crate::store::redis::cluster::slots::Redirection;
 use crate::store::redis::cluster::table::Table;
 use crate::store::redis::connector::Connector;
 use crate::store::redis::options::Options;
-use crate::store::redis::script::{Declared, Publishing};
+use crate::store::redis::script::{Declared, PubSubMode};
 use crate::store::redis::server::RedisStore;
 use crate::store::redis::slot::slot_of;
 use crate::store::{Failure, Listener, ServerId, Store};
@@ -24,7 +24,7 @@ use crate::store::{Failure, Listener, ServerId, Store};
 pub(super) struct Cluster {
     pub(super) connector: Connector,
     pub(super) options: Options,
-    pub(super) publishing: Publishing,
+    pub(super) publishing: PubSubMode,
     pub(super) listener: Weak<dyn Listener>,
     pub(super) table: Mutex<Table>,
     /// Who has which slot may have changed.
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// The client of the server that has the slot, and how calls about its locks are made of it now.
-    pub(super) fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, Manner), Failure> {
+    pub(super) fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, CallOptions), Failure> {
         let mut table = self.table();
         let Some(owner) = table.owner(slot) else {
             self.stale.notify_one();
@@ -56,15 +56,15 @@ impl Cluster {
             ))));
         };
         let publishing = match self.publishing {
-            Publishing::Sharded if table.has_moved_lately(slot) => Publishing::Moved,
+            PubSubMode::Sharded if table.has_moved_lately(slot) => PubSubMode::Migrating,
             publishing => publishing,
         };
-        let manner = Manner {
+        let call_options = CallOptions {
             publishing,
             importing: false,
             declared: Declared::All,
         };
-        Ok((self.open(&mut table, owner)?, manner))
+        Ok((self.open(&mut table, owner)?, call_options))
     }
 
     pub(super) fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {

@@ -32,7 +32,7 @@ struct Server {
 }
 
 /// A channel that is subscribed at another server than the one that has its slot.
-pub(super) struct Astray {
+pub(super) struct Misplaced {
     pub(super) channel: Arc<str>,
     pub(super) at: ServerId,
 }
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Takes over who has which slot. Slots that nobody has any more keep their last owner, who may come back.
-    pub(super) fn adopt(&mut self, ranges: &[Range]) {
+    pub(super) fn apply_slots(&mut self, ranges: &[Range]) {
         self.moved.retain(|_, moved| moved.elapsed() < self.settling);
         for range in ranges {
             // Replicas are made known too: when all masters are gone, they are asked.
@@ -178,10 +178,10 @@ impl Table {
         self.servers[index(at)].store.clone()
     }
 
-    pub(super) fn astray(&self) -> Vec<Astray> {
+    pub(super) fn astray(&self) -> Vec<Misplaced> {
         let astray = |(channel, at): (&Arc<str>, &Option<ServerId>)| {
             let at = (*at)?;
-            (self.owners[slot_of(channel)] != Some(at)).then(|| Astray {
+            (self.owners[slot_of(channel)] != Some(at)).then(|| Misplaced {
                 channel: Arc::clone(channel),
                 at,
             })

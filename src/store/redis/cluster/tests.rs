@@ -7,7 +7,7 @@ use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 use crate::store::redis::address::Node;
 use crate::store::redis::cluster::servers::Cluster;
-use crate::store::redis::script::Publishing;
+use crate::store::redis::script::PubSubMode;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 
@@ -18,7 +18,7 @@ fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
     Arc::new(Cluster {
         connector: Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap(),
         options: OPTIONS,
-        publishing: Publishing::Unproven,
+        publishing: PubSubMode::Uncounted,
         listener,
         table: Mutex::new(Table::new(OPTIONS.heartbeat)),
         stale: Notify::new(),

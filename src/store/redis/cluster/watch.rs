@@ -13,7 +13,7 @@ use super::super::connection::Purpose;
 use super::super::slot::slot_of;
 use super::discovery::slots_by;
 use super::slots::{Range, ranges};
-use super::table::Astray;
+use super::table::Misplaced;
 use super::{Cluster, look_every};
 use crate::store::{Listener, ServerId, Store};
 
@@ -32,7 +32,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
         loop {
             turn += 1;
             let learnt = cluster.learn(turn).await;
-            let in_place = cluster.bring_home().await;
+            let in_place = cluster.resubscribe_moved().await;
             if learnt && in_place && !cluster.table().misses_an_owner() {
                 break;
             }
@@ -51,7 +51,7 @@ impl Cluster {
         };
         let retired = {
             let mut table = self.table();
-            table.adopt(&ranges);
+            table.apply_slots(&ranges);
             table.retire()
         };
         for store in retired {
@@ -67,8 +67,8 @@ impl Cluster {
         stores.rotate_left(first);
         for store in stores {
             let asked = self.address(store.id);
-            let heard = Arc::clone(store.lane()).call(Command::slots).await;
-            let ranges = heard.ok().and_then(|heard| ranges(&heard.value, &asked));
+            let response = Arc::clone(store.pipeline()).call(Command::slots).await;
+            let ranges = response.ok().and_then(|response| ranges(&response.value, &asked));
             if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
                 return Some(ranges);
             }
@@ -97,7 +97,7 @@ impl Cluster {
 
     /// Subscribes the channels anew whose slots have moved, and has everybody ask again who waits where they moved to.
     /// Returns whether all are in place.
-    async fn bring_home(self: &Arc<Self>) -> bool {
+    async fn resubscribe_moved(self: &Arc<Self>) -> bool {
         let astray = self.table().astray();
         let moves = astray
             .into_iter()
@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// Returns the server that the channel is subscribed at now.
-    async fn resubscribe(self: Arc<Self>, Astray { channel, at }: Astray) -> Option<ServerId> {
+    async fn resubscribe(self: Arc<Self>, Misplaced { channel, at }: Misplaced) -> Option<ServerId> {
         let former = self.table().store_at(at).cloned();
         if let Some(former) = former {
             self.leave(&former, &channel);

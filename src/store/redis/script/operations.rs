@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::invocation::{Declared, Invocation};
-use super::reply::{ReplyError, Words};
-use super::{ACQUIRE, INSPECT, Publishing, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
+use super::reply::{ReplyError, ReplyReader};
+use super::script_call::{Declared, ScriptCall};
+use super::{ACQUIRE, INSPECT, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
 use crate::owner::Owner;
 use crate::store::pipeline::Priority;
 use crate::store::{
@@ -27,7 +27,7 @@ pub(crate) trait Operation: Send + 'static {
     }
 
     /// What it is sent as. One that does not go alone declares all its keys in any case.
-    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation;
+    fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall;
 
     /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a
     /// cluster moves a slot, its servers run no call for several keys unless they have all of them, and none
@@ -51,15 +51,15 @@ impl Operation for Acquire {
         Priority::Ask
     }
 
-    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
-        let invocation = Invocation::of_lock(&ACQUIRE, &self.keys, declared);
+    fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = ScriptCall::of_lock(&ACQUIRE, &self.keys, declared);
         let mode = match self.mode {
             Mode::Try => "try",
             Mode::Wait => "wait",
-            Mode::Open => "open",
-            Mode::Question => "question",
+            Mode::Register => "open",
+            Mode::Poll => "poll",
         };
-        let invocation = invocation
+        let script_call = script_call
             .with(&self.request)
             .with(mode)
             .with_lease(self.lease)
@@ -67,18 +67,18 @@ impl Operation for Acquire {
             .with(millis(self.heartbeat))
             .with_address(way, &self.keys);
         match self.ticket {
-            Some(ticket) => invocation.with(ticket.0),
-            None => invocation,
+            Some(ticket) => script_call.with(ticket.0),
+            None => script_call,
         }
     }
 
-    /// But for a question, which is one to the client's record.
+    /// But for a poll, which is one to the client's record.
     fn goes_alone(&self) -> bool {
-        self.mode != Mode::Question
+        self.mode != Mode::Poll
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
-        let mut words = Words::of(reply, self.request.as_str())?;
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
         let acquired = match words.status {
             1 => Acquired::Granted(Grant {
                 request: self.request.clone(),
@@ -95,12 +95,12 @@ impl Operation for Acquire {
                     enqueued: words.flag()?,
                     seen: words.flag()?,
                     denied: words.flag()?,
-                    sibling: words.sibling()?,
+                    own_grant: words.own_grant()?,
                 })
             }
-            4 => Acquired::Late,
-            5 => Acquired::Gone { seen: words.flag()? },
-            6 => Acquired::More,
+            4 => Acquired::ExpiredCall,
+            5 => Acquired::NotRegistered { seen: words.flag()? },
+            6 => Acquired::Incomplete,
             7 => return Err(ReplyError::Elsewhere),
             8 => Acquired::Full,
             _ => return Err(words.malformed()),
@@ -120,14 +120,14 @@ impl Operation for Release {
         Priority::End
     }
 
-    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
-        let invocation = Invocation::of_lock(&RELEASE, &self.keys, declared);
-        let invocation = invocation.with(&self.request);
-        let invocation = match self.what {
-            ReleaseWhat::Grant(fence) => invocation.with("grant").with(fence),
-            ReleaseWhat::Force(fence) => invocation.with("force").with(fence),
+    fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = ScriptCall::of_lock(&RELEASE, &self.keys, declared);
+        let script_call = script_call.with(&self.request);
+        let script_call = match self.what {
+            ReleaseWhat::Grant(fence) => script_call.with("grant").with(fence),
+            ReleaseWhat::Force(fence) => script_call.with("force").with(fence),
         };
-        invocation.with_address(way, &self.keys)
+        script_call.with_address(way, &self.keys)
     }
 
     fn goes_alone(&self) -> bool {
@@ -135,7 +135,7 @@ impl Operation for Release {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
-        let mut words = Words::of(reply, self.request.as_str())?;
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
         let outcome = match words.status {
             1 => ReleaseOutcome::Released,
             2 => ReleaseOutcome::OneFewer,
@@ -166,15 +166,15 @@ impl Operation for Withdraw {
         Priority::End
     }
 
-    fn invocation(&self, way: Publishing, declared: Declared) -> Invocation {
-        let mut invocation = Invocation::of_lock(&WITHDRAW, &self.keys, declared);
-        let start = invocation.text.len();
+    fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
+        let mut script_call = ScriptCall::of_lock(&WITHDRAW, &self.keys, declared);
+        let start = script_call.text.len();
         for request in &self.requests {
-            let space = if invocation.text.len() > start { " " } else { "" };
-            write!(invocation.text, "{space}{request}").expect("a string takes what it is given");
+            let space = if script_call.text.len() > start { " " } else { "" };
+            write!(script_call.text, "{space}{request}").expect("a string takes what it is given");
         }
-        invocation.words.push(start..invocation.text.len());
-        invocation.with_address(way, &self.keys)
+        script_call.words.push(start..script_call.text.len());
+        script_call.with_address(way, &self.keys)
     }
 
     fn goes_alone(&self) -> bool {
@@ -182,7 +182,7 @@ impl Operation for Withdraw {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Withdrawn), ReplyError> {
-        let mut words = Words::of(reply, self.requests[0].as_str())?;
+        let mut words = ReplyReader::of(reply, self.requests[0].as_str())?;
         match words.status {
             1 => words.skip(1),
             5 => return Err(ReplyError::Elsewhere),
@@ -200,8 +200,8 @@ impl Operation for Renew {
         &self.keys.lock
     }
 
-    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
-        Invocation::new(&RENEW, &[&self.keys.lock])
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&RENEW, &[&self.keys.lock])
             .with(&self.request)
             .with(self.fence)
             .with_lease(self.lease)
@@ -209,7 +209,7 @@ impl Operation for Renew {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
-        let words = Words::of(reply, self.request.as_str())?;
+        let words = ReplyReader::of(reply, self.request.as_str())?;
         let renewed = match words.status {
             1 => Renewed::Until(words.deadline),
             2 => Renewed::Expired,
@@ -227,14 +227,14 @@ impl Operation for Inspect {
         &self.keys.lock
     }
 
-    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
-        Invocation::new(&INSPECT, &[&self.keys.lock])
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&INSPECT, &[&self.keys.lock])
             .with(&self.request)
             .with(&self.keys.queue)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
-        let mut words = Words::of(reply, self.request.as_str())?;
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
         let holder = match words.status {
             1 => Some(Holding {
                 deadline: words.deadline,
@@ -269,15 +269,15 @@ impl Operation for SpinAcquire {
         Priority::Ask
     }
 
-    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
-        Invocation::new(&SPIN_ACQUIRE, &[&self.keys.spin])
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&SPIN_ACQUIRE, &[&self.keys.spin])
             .with(&self.owner)
             .with(millis(self.lease))
             .with(self.request.simple())
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, SpinAcquired), ReplyError> {
-        let mut words = Words::of(reply, self.owner.as_str())?;
+        let mut words = ReplyReader::of(reply, self.owner.as_str())?;
         let acquired = match words.status {
             1 => SpinAcquired::Held(words.number()?),
             2 => SpinAcquired::Busy,
@@ -298,12 +298,12 @@ impl Operation for SpinRelease {
         Priority::End
     }
 
-    fn invocation(&self, _: Publishing, _: Declared) -> Invocation {
-        Invocation::new(&SPIN_RELEASE, &[&self.keys.spin]).with(&self.owner)
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&SPIN_RELEASE, &[&self.keys.spin]).with(&self.owner)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, SpinReleased), ReplyError> {
-        let mut words = Words::of(reply, self.owner.as_str())?;
+        let mut words = ReplyReader::of(reply, self.owner.as_str())?;
         let released = match words.status {
             1 => SpinReleased::Left(words.number()?),
             2 => SpinReleased::NotHeld,

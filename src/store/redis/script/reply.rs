@@ -2,14 +2,14 @@
 
 use crate::fence::Fence;
 use crate::store::Grant;
-use crate::store::ids::Request;
+use crate::store::ids::RequestId;
 use crate::time::server_time::ServerTime;
 
 /// Why a reply can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyError {
     /// It is not the reply to this call, so every later one of the connection may be another's too.
-    OutOfStep(String),
+    Desynchronised(String),
     /// A newer client has written this lock in a format that this one doesn't know.
     NewerFormat,
     /// The call was for the lock alone, and takes the lock's other keys.
@@ -18,7 +18,7 @@ pub(crate) enum ReplyError {
 
 /// The words of a reply, in order, after those that every reply begins with. What comes after the last that
 /// is read is from a newer script, and ignored.
-pub(super) struct Words<'a> {
+pub(super) struct ReplyReader<'a> {
     reply: &'a str,
     rest: std::str::Split<'a, char>,
     pub(super) status: u64,
@@ -26,9 +26,9 @@ pub(super) struct Words<'a> {
     pub(super) deadline: ServerTime,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn of(reply: &'a str, request: &str) -> Result<Words<'a>, ReplyError> {
-        let mut words = Words {
+impl<'a> ReplyReader<'a> {
+    pub(super) fn of(reply: &'a str, request: &str) -> Result<ReplyReader<'a>, ReplyError> {
+        let mut words = ReplyReader {
             reply,
             rest: reply.split(' '),
             status: 0,
@@ -70,12 +70,12 @@ impl<'a> Words<'a> {
         self.rest.by_ref().take(count).for_each(drop);
     }
 
-    pub(super) fn sibling(&mut self) -> Result<Option<Grant>, ReplyError> {
+    pub(super) fn own_grant(&mut self) -> Result<Option<Grant>, ReplyError> {
         let request = self.text()?;
         if request == "-" {
             return Ok(None);
         }
-        let request = Request::from_wire(request).ok_or_else(|| self.malformed())?;
+        let request = RequestId::from_wire(request).ok_or_else(|| self.malformed())?;
         let fence = self.fence()?;
         let deadline = ServerTime::from_ms(self.number()?);
         Ok(Some(Grant {
@@ -87,6 +87,6 @@ impl<'a> Words<'a> {
     }
 
     pub(super) fn malformed(&self) -> ReplyError {
-        ReplyError::OutOfStep(format!("a reply that is not to this call: {:?}", self.reply))
+        ReplyError::Desynchronised(format!("a reply that is not to this call: {:?}", self.reply))
     }
 }

@@ -8,15 +8,15 @@ use uuid::Uuid;
 use super::*;
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::{ClientId, Request};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{Acquire, Inspect, Mode, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
-fn invocations() -> Vec<Invocation> {
+fn invocations() -> Vec<ScriptCall> {
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
     let owner = Owner::named("me");
-    let request = Request::new(&ClientId::from_number(1), Duration::from_secs(5), 1, Some(&owner));
+    let request = RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, Some(&owner));
     let fence = Fence::new(1_700_000_000_000_000).unwrap();
     let lease = Duration::from_secs(30);
     vec![
@@ -29,18 +29,18 @@ fn invocations() -> Vec<Invocation> {
             ticket: Some(Ticket(1)),
             heartbeat: lease,
         }
-        .invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
         Release {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Grant(fence),
         }
-        .invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
         Withdraw {
             keys: keys.clone(),
             requests: vec![request.clone()],
         }
-        .invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
         Renew {
             keys: keys.clone(),
             request: request.clone(),
@@ -48,20 +48,20 @@ fn invocations() -> Vec<Invocation> {
             lease,
             cap: ServerTime::MAX,
         }
-        .invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
         Inspect {
             keys: keys.clone(),
             request,
         }
-        .invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
         SpinAcquire {
             keys: keys.clone(),
             owner: owner.clone(),
             request: Uuid::nil(),
             lease,
         }
-        .invocation(Publishing::Plain, Declared::All),
-        SpinRelease { keys, owner }.invocation(Publishing::Plain, Declared::All),
+        .script_call(PubSubMode::Plain, Declared::All),
+        SpinRelease { keys, owner }.script_call(PubSubMode::Plain, Declared::All),
     ]
 }
 
@@ -76,11 +76,11 @@ fn indices(lines: &[&str], array: &str) -> Vec<String> {
 
 #[test]
 fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
-    for invocation in invocations() {
-        let Script { name, text, .. } = invocation.script;
+    for script_call in invocations() {
+        let Script { name, text, .. } = script_call.script;
         let (comments, code): (Vec<_>, Vec<_>) =
             text.lines().partition(|line| line.trim_start().starts_with("--"));
-        let (keys, args) = invocation.keys_and_args();
+        let (keys, args) = script_call.keys_and_args();
         for (array, sent) in [("KEYS", keys.len()), ("ARGV", args.len())] {
             let expected: Vec<_> = (1..=sent).map(|n| n.to_string()).collect();
             assert_eq!(
@@ -119,7 +119,7 @@ fn keys_and_arguments_are_named_in_one_block_alone() {
 fn every_script_has_an_operation() {
     let called: Vec<_> = invocations()
         .iter()
-        .map(|invocation| invocation.script.name)
+        .map(|script_call| script_call.script.name)
         .collect();
     let all: Vec<_> = ALL.iter().map(|script| script.name).collect();
     assert_eq!(called, all);
@@ -130,12 +130,12 @@ fn a_question_to_the_record_is_never_a_call_for_the_lock_alone() {
     for (mode, goes_alone) in [
         (Mode::Try, true),
         (Mode::Wait, true),
-        (Mode::Open, true),
-        (Mode::Question, false),
+        (Mode::Register, true),
+        (Mode::Poll, false),
     ] {
         let call = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
-            request: Request::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None),
+            request: RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None),
             mode,
             lease: Duration::from_secs(30),
             not_after: Arc::new(ServerTime::MAX),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{REFUSED_FOR, Request, Subscriber, Waiter};
+use super::{Instruction, REFUSED_FOR, Subscriber, Waiter};
 use crate::error::ServerError;
 use crate::store::Failure;
 
@@ -40,9 +40,9 @@ impl Subscriber {
     }
 
     /// Takes a request in. Returns the channel that it ends the subscription to.
-    pub(super) fn take_in(&mut self, request: Request) -> Option<Arc<str>> {
+    pub(super) fn take_in(&mut self, request: Instruction) -> Option<Arc<str>> {
         match request {
-            Request::Subscribe(name, waiter) => {
+            Instruction::Subscribe(name, waiter) => {
                 if let Some(failure) = self.refusal(&name) {
                     let _ = waiter.send(Err(failure));
                     return None;
@@ -59,16 +59,16 @@ impl Subscriber {
                 }
                 None
             }
-            Request::Unsubscribe(name) => self.give_up(&name).then_some(name),
-            Request::Forget(name) => {
+            Instruction::Unsubscribe(name) => self.give_up(&name).then_some(name),
+            Instruction::Forget(name) => {
                 self.give_up(&name);
                 None
             }
-            Request::Follow => {
+            Instruction::Follow => {
                 self.follows = true;
                 None
             }
-            Request::Unseen => {
+            Instruction::Unseen => {
                 self.unseen = true;
                 None
             }

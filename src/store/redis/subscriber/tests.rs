@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tokio::time::{sleep, timeout};
 
-use super::super::call::lane;
+use super::super::call::pipeline;
 use super::super::tests::server::{Flaw, Server, flawed, free_port};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
@@ -35,7 +35,7 @@ impl fmt::Debug for Witness {
     }
 }
 
-fn subscriber(url: &str, sharded: bool) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+fn subscriber(url: &str, sharded: bool) -> (Subscriber, mpsc::UnboundedSender<Instruction>) {
     telling(Weak::<Recorder>::new(), url, sharded)
 }
 
@@ -43,24 +43,24 @@ fn telling(
     listener: Weak<dyn Listener>,
     url: &str,
     sharded: bool,
-) -> (Subscriber, mpsc::UnboundedSender<Request>) {
+) -> (Subscriber, mpsc::UnboundedSender<Instruction>) {
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
     let ping_every = OPTIONS.heartbeat;
     // Nobody opens it: so nothing is waited for.
-    let (lane, _) = lane(ServerId::default(), Duration::ZERO);
+    let (pipeline, _) = pipeline(ServerId::default(), Duration::ZERO);
     Subscriber::new(
         ServerId::default(),
         sharded,
         Arc::new(connector),
-        lane,
+        pipeline,
         listener,
         ping_every,
     )
 }
 
-fn subscribe() -> (Request, oneshot::Receiver<Result<(), Failure>>) {
+fn subscribe() -> (Instruction, oneshot::Receiver<Result<(), Failure>>) {
     let (waiter, told) = oneshot::channel();
-    (Request::Subscribe(CHANNEL.into(), waiter), told)
+    (Instruction::Subscribe(CHANNEL.into(), waiter), told)
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn requests_are_taken_in_while_there_is_no_connection() {
     let running = tokio::spawn(subscriber.run(None));
     let (request, told) = subscribe();
     requests.send(request).unwrap();
-    requests.send(Request::Unsubscribe(CHANNEL.into())).unwrap();
+    requests.send(Instruction::Unsubscribe(CHANNEL.into())).unwrap();
     assert!(told.await.is_err(), "unsubscribed meanwhile");
     running.abort();
 }
@@ -84,7 +84,11 @@ async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() 
             assert!(subscriber.take_in(request).is_none());
         }
         assert_eq!(subscriber.channels[CHANNEL].waiters.len(), 1);
-        assert!(subscriber.take_in(Request::Unsubscribe(CHANNEL.into())).is_none());
+        assert!(
+            subscriber
+                .take_in(Instruction::Unsubscribe(CHANNEL.into()))
+                .is_none()
+        );
     }
     assert_eq!(subscriber.asked.len(), 1);
     assert!(!subscriber.is_wanted(&CHANNEL.into()));
@@ -115,7 +119,7 @@ async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
     let before = connections();
     sleep(OPTIONS.heartbeat).await;
     let made = connections() - before;
-    // After 0, 20, 40 … ms; one is this question's.
+    // After 0, 20, 40 … ms; one is this poll's.
     assert!((2..15).contains(&made), "{made}");
     running.abort();
 }
@@ -159,7 +163,7 @@ async fn a_connection_that_is_lost_before_all_was_sent_is_noticed_at_once() {
 
 #[tokio::test]
 async fn an_echo_of_another_ping_confirms_nothing() {
-    let mut connection = connection_to(Flaw::OutOfStep).await;
+    let mut connection = connection_to(Flaw::Desynchronised).await;
     let channels = [CHANNEL.into()];
     let confirmed = connection.change(Subscribing::Begins, &channels, 7);
     let Err(Failure::Unknown(error)) = confirmed.await else {

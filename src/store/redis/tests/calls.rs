@@ -8,7 +8,7 @@ use super::*;
 use crate::store::redis::commands::Command;
 use crate::store::{Acquire, Acquired, Durability, Failure, Release, pipeline};
 
-const ROOM: usize = pipeline::ROOM as usize;
+const MAX_IN_FLIGHT: usize = pipeline::MAX_IN_FLIGHT as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
@@ -63,14 +63,17 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
 async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_one() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
-    let mut calls: Vec<_> = (0..3 * ROOM + 7).map(|n| start(&store, &n)).collect();
+    let mut calls: Vec<_> = (0..3 * MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
     // The one goes as soon as there is room for any, the other one at once: its caller need not stay.
     calls.push(start(&store, &"ends"));
     drop(start(&store, &"keeps"));
     for call in join_all(calls.into_iter().rev()).await {
         call.unwrap();
     }
-    let (ahead, behind) = (numbers(0..ROOM), numbers(ROOM..3 * ROOM + 7));
+    let (ahead, behind) = (
+        numbers(0..MAX_IN_FLIGHT),
+        numbers(MAX_IN_FLIGHT..3 * MAX_IN_FLIGHT + 7),
+    );
     assert!(server.tell("LRANGE list 0 -1") == format!("{ahead} keeps ends {behind}"));
 }
 
@@ -78,11 +81,11 @@ async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_on
 async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
-    let calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
+    let calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
     // Those that wait first, so that none of them goes as another one lands.
     calls.into_iter().rev().for_each(drop);
     store.call(Append("next".to_owned())).await.unwrap();
-    let sent = format!("{} next", numbers(0..ROOM));
+    let sent = format!("{} next", numbers(0..MAX_IN_FLIGHT));
     assert!(server.tell("LRANGE list 0 -1") == sent);
 }
 
@@ -95,11 +98,13 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
         ..OPTIONS
     };
     let (store, _recorder) = store_with(options, &server.url()).await;
-    let unread: Vec<_> = (0..ROOM).map(|n| start(&store, &n)).collect();
-    let more: Vec<_> = (ROOM..3 * ROOM).map(|n| start(&store, &n)).collect();
+    let unread: Vec<_> = (0..MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
+    let more: Vec<_> = (MAX_IN_FLIGHT..3 * MAX_IN_FLIGHT)
+        .map(|n| start(&store, &n))
+        .collect();
     let last = tokio::time::timeout(BOUND, store.call(Append("last".to_owned())));
     last.await.expect("as soon as the server is through").unwrap();
-    assert!(server.tell("LRANGE list 0 -1") == format!("{} last", numbers(0..3 * ROOM)));
+    assert!(server.tell("LRANGE list 0 -1") == format!("{} last", numbers(0..3 * MAX_IN_FLIGHT)));
     for call in join_all(unread.into_iter().chain(more)).await {
         call.unwrap();
     }
@@ -123,7 +128,7 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
         began.elapsed()
     };
     // As many as this machine needs longer for than one may take.
-    let (mut count, mut took) = (ROOM, Duration::ZERO);
+    let (mut count, mut took) = (MAX_IN_FLIGHT, Duration::ZERO);
     while took <= options.attempt_timeout {
         count *= 4;
         took = flood(count).await;
@@ -290,8 +295,8 @@ async fn acquire_and_release(store: &RedisStore) {
     let seconds = Duration::from_secs;
     let acquire = |n| Acquire {
         keys: Arc::clone(&keys),
-        request: Request::new(&client, seconds(5), n, None),
-        mode: Mode::Open,
+        request: RequestId::new(&client, seconds(5), n, None),
+        mode: Mode::Register,
         lease: seconds(30),
         not_after: Arc::new(now.after(seconds(2))),
         ticket: None,
@@ -398,14 +403,14 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
 async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
-    let mut calls: Vec<_> = (0..ROOM + 7).map(|n| start(&store, &n)).collect();
+    let mut calls: Vec<_> = (0..MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
     // There is room for one, and those who wait go only when there is for many.
     calls.remove(0).await.unwrap();
     calls.push(start(&store, &"newcomer"));
     for call in join_all(calls).await {
         call.unwrap();
     }
-    let all = numbers(0..ROOM + 7);
+    let all = numbers(0..MAX_IN_FLIGHT + 7);
     assert!(server.tell("LRANGE list 0 -1") == format!("{all} newcomer"));
 }
 
@@ -414,16 +419,16 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
-    let mut calls: Vec<_> = (0..2 * ROOM).map(|n| start(&store, &n)).collect();
+    let mut calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
     // The last one that was sent is the first to read that it has met the flush.
-    let first = tokio::spawn(calls.remove(ROOM - 1));
+    let first = tokio::spawn(calls.remove(MAX_IN_FLIGHT - 1));
     let exists = format!("SCRIPT EXISTS {}", fred::util::sha1_hash(APPEND.text));
     until("loaded again", || server.tell(&exists) == "1").await;
     for call in join_all(calls.into_iter().rev()).await {
         call.unwrap();
     }
     first.await.unwrap().unwrap();
-    assert!(server.tell("LRANGE list 0 -1") == numbers(0..2 * ROOM));
+    assert!(server.tell("LRANGE list 0 -1") == numbers(0..2 * MAX_IN_FLIGHT));
 }
 
 #[tokio::test]
@@ -437,7 +442,7 @@ async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
             fsynced: false,
         };
         let within = HASTY.attempt_timeout * 6 / 10;
-        Arc::clone(store.lane()).call(move || Command::wait(replicas, within))
+        Arc::clone(store.pipeline()).call(move || Command::wait(replicas, within))
     };
     let (first, second) = tokio::join!(wait(), wait());
     first.unwrap();

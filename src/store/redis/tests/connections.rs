@@ -263,7 +263,7 @@ async fn what_is_said_of_a_connection_does_not_end_the_next_one() {
     let server = Server::start();
     let (store, recorder) = store(&server.url()).await;
     for _ in 0..10 {
-        store.lane().condemn(1, Why::OutOfStep);
+        store.pipeline().replace(1, Why::Desynchronised);
     }
     until("replaced", || recorder.replacements() > 0).await;
     store.call(Append("a".to_owned())).await.unwrap();

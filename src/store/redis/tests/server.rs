@@ -205,7 +205,7 @@ async fn copy(
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// It gives to each PING with a nonce the echo of the one before.
-    OutOfStep,
+    Desynchronised,
     /// It closes the connection behind the echo of a PING with a nonce.
     HangsUp,
 }

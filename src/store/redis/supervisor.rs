@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::call::Lane;
+use super::call::RedisPipeline;
 use super::commands::{Wire, load};
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
-use super::subscriber::Request;
+use super::subscriber::Instruction;
 use crate::error::ServerError;
-use crate::store::pipeline::{Condemned, Why};
+use crate::store::pipeline::{Replacement, Why};
 use crate::store::redis::script::Script;
 use crate::store::{Failure, Listener, ServerId};
 use crate::time::backoff::Backoff;
@@ -21,23 +21,23 @@ use crate::time::backoff::Backoff;
 /// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) struct Link {
+pub(super) struct Supervisor {
     pub(super) server: ServerId,
     pub(super) connector: Arc<Connector>,
-    pub(super) lane: Arc<Lane>,
+    pub(super) pipeline: Arc<RedisPipeline>,
     pub(super) scripts: Arc<[&'static Script]>,
     pub(super) purpose: Purpose,
     /// Who is to know of a connection that is lost or new.
     pub(super) listener: Option<Weak<dyn Listener>>,
     /// The subscriber, which must be connected to the same server.
-    pub(super) follower: Option<mpsc::UnboundedSender<Request>>,
-    pub(super) condemned: mpsc::UnboundedReceiver<Condemned>,
+    pub(super) follower: Option<mpsc::UnboundedSender<Instruction>>,
+    pub(super) condemned: mpsc::UnboundedReceiver<Replacement>,
     /// How long a dead link may go unnoticed while nothing is called.
     pub(super) ping_every: Duration,
 }
 
-impl Link {
-    /// Begins with that connection, which the lane is open to from now on, or opens one.
+impl Supervisor {
+    /// Begins with that connection, which the pipeline is open to from now on, or opens one.
     pub(super) fn start(self, first: Option<Connection>) -> AbortHandle {
         let first = first.map(|connection| {
             let generation = self.open(&connection);
@@ -46,10 +46,10 @@ impl Link {
         tokio::spawn(self.run(first)).abort_handle()
     }
 
-    /// Runs until it is aborted or its runtime ends; either closes the lane. `first` is the connection that the lane
+    /// Runs until it is aborted or its runtime ends; either closes the pipeline. `first` is the connection that the pipeline
     /// is open to, and its number; without one, it is opened here.
     async fn run(mut self, first: Option<(Connection, u64)>) {
-        let _closing = Closing(Arc::clone(&self.lane));
+        let _closing = Closing(Arc::clone(&self.pipeline));
         let mut backoff = Backoff::at_once();
         let (mut connection, mut generation) = match first {
             Some(first) => first,
@@ -66,7 +66,7 @@ impl Link {
             let why = self.watch(&mut connection, generation).await;
             tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose);
             // First, so that nothing more is queued in a client that nobody serves.
-            self.lane.down(Failure::NotExecuted(why));
+            self.pipeline.down(Failure::NotExecuted(why));
             if let Some(listener) = self.listener() {
                 listener.lost(self.server);
             }
@@ -84,15 +84,15 @@ impl Link {
             }
             if let Some(follower) = &self.follower {
                 // Without a receiver there is nothing to follow with.
-                let _ = follower.send(Request::Follow);
+                let _ = follower.send(Instruction::Follow);
             }
             generation = self.open(&connection);
         }
     }
 
-    /// Opens the lane to this connection, and returns its number.
+    /// Opens the pipeline to this connection, and returns its number.
     fn open(&self, connection: &Connection) -> u64 {
-        self.lane.open(Wire::new(connection.client(), &self.scripts))
+        self.pipeline.open(Wire::new(connection.client(), &self.scripts))
     }
 
     fn listener(&self) -> Option<Arc<dyn Listener>> {
@@ -112,7 +112,7 @@ impl Link {
                     return connection;
                 }
                 Err(failure) => {
-                    self.lane.down(failure::of_unsent(failure));
+                    self.pipeline.down(failure::not_sent(failure));
                     if let Some(listener) = self.listener() {
                         listener.lost(self.server);
                     }
@@ -125,7 +125,7 @@ impl Link {
     async fn watch(&mut self, connection: &mut Connection, generation: u64) -> ServerError {
         let mut nonce = 0;
         loop {
-            let ping = Arc::clone(&self.lane).ping(nonce);
+            let ping = Arc::clone(&self.pipeline).ping(nonce);
             let probe = async {
                 tokio::time::sleep(self.ping_every).await;
                 ping.await;
@@ -138,7 +138,7 @@ impl Link {
                     if condemned.generation == generation && !patient {
                         return ServerError::new(match condemned.why {
                             Why::Silent => "the server does not answer",
-                            Why::OutOfStep => "replies are out of step with calls",
+                            Why::Desynchronised => "replies are out of step with calls",
                             Why::ReadOnly => "the server is a read-only replica",
                         });
                     }
@@ -148,8 +148,8 @@ impl Link {
     }
 }
 
-/// Closes the lane when the runtime drops the task.
-struct Closing(Arc<Lane>);
+/// Closes the pipeline when the runtime drops the task.
+struct Closing(Arc<RedisPipeline>);
 
 impl Drop for Closing {
     fn drop(&mut self) {

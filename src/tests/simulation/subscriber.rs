@@ -1,4 +1,4 @@
-//! The subscriber connection of a simulated client: one [`Ear`] after the other.
+//! The subscriber connection of a simulated client: one [`SimSubscriber`] after the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
+use super::connection::Ends;
 use super::history::{Event, Fault};
-use super::line::Ends;
 use super::network::Stream;
 use crate::error::ServerError;
 use crate::store::memory::Connection;
@@ -18,7 +18,7 @@ use crate::store::{Failure, Listener, Push, ServerId, Store};
 use crate::sync::locked;
 
 /// What a client listens to, over all its connections.
-pub(super) struct Ears {
+pub(super) struct SimSubscribers {
     ends: Weak<Ends>,
     state: Mutex<State>,
 }
@@ -39,22 +39,22 @@ struct Channel {
 
 #[derive(Clone)]
 struct Open {
-    ear: Arc<Ear>,
+    subscriber: Arc<SimSubscriber>,
     connection: Arc<Connection>,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Ear {
+struct SimSubscriber {
     ends: Weak<Ends>,
     commands: Stream,
     messages: Stream,
     cut: AtomicBool,
 }
 
-impl Ears {
-    pub(super) fn new(ends: Weak<Ends>) -> Ears {
-        Ears {
+impl SimSubscribers {
+    pub(super) fn new(ends: Weak<Ends>) -> SimSubscribers {
+        SimSubscribers {
             ends,
             state: Mutex::default(),
         }
@@ -67,16 +67,16 @@ impl Ears {
     /// A new connection, on which all channels are subscribed; returns when the server has done that.
     pub(super) fn open(&self) {
         let ends = self.ends();
-        let ear = Arc::new(Ear {
+        let subscriber = Arc::new(SimSubscriber {
             ends: Weak::clone(&self.ends),
             commands: Stream::new(),
             messages: Stream::new(),
             cut: AtomicBool::new(false),
         });
-        let listener: Weak<dyn Listener> = Arc::<Ear>::downgrade(&ear);
+        let listener: Weak<dyn Listener> = Arc::<SimSubscriber>::downgrade(&subscriber);
         let open = Open {
             connection: ends.server.store.connect(listener),
-            ear,
+            subscriber,
         };
         let mut state = locked(&self.state);
         if state.closed {
@@ -98,9 +98,9 @@ impl Ears {
             for channel in &channels {
                 open.subscribe(channel);
             }
-            open.ear.clone().answer(ends, move |ends| {
+            open.subscriber.clone().answer(ends, move |ends| {
                 for channel in &channels {
-                    ends.ears.confirm(channel);
+                    ends.subscribers.confirm(channel);
                 }
                 if let Some(listener) = ends.listener.upgrade() {
                     listener.reconnected(ServerId::default());
@@ -125,9 +125,9 @@ impl Ears {
         }
         self.send(move |open, ends| {
             open.subscribe(&channel);
-            open.ear
+            open.subscriber
                 .clone()
-                .answer(ends, move |ends| ends.ears.confirm(&channel));
+                .answer(ends, move |ends| ends.subscribers.confirm(&channel));
         });
         match tokio::time::timeout(self.ends().attempt_timeout, confirmed).await {
             Ok(Ok(())) => Ok(()),
@@ -149,10 +149,10 @@ impl Ears {
             return;
         };
         let ends = self.ends();
-        let arrival = open.ear.commands.arrival(ends.network.latency());
+        let arrival = open.subscriber.commands.arrival(ends.network.latency());
         let at = Arc::clone(&ends);
         ends.network.at(arrival, move || {
-            if !open.ear.is_cut() {
+            if !open.subscriber.is_cut() {
                 command(&open, &at);
             }
         });
@@ -183,7 +183,7 @@ impl Ears {
             state.current.take()
         };
         let open = open?;
-        open.ear.cut.store(true, Ordering::Relaxed);
+        open.subscriber.cut.store(true, Ordering::Relaxed);
         let ends = self.ends();
         let alive = if half_open {
             ends.network.ms(0..=10_000)
@@ -195,7 +195,7 @@ impl Ears {
         let at = Arc::clone(&ends);
         ends.network.after(back, move || {
             let process = Arc::clone(&at.process);
-            process.deliver(move || at.ears.reopen());
+            process.deliver(move || at.subscribers.reopen());
         });
         Some(back)
     }
@@ -210,7 +210,7 @@ impl Ears {
             state.current.take()
         };
         if let Some(open) = open {
-            open.ear.cut.store(true, Ordering::Relaxed);
+            open.subscriber.cut.store(true, Ordering::Relaxed);
             open.connection.close();
         }
         self.reopen();
@@ -243,7 +243,7 @@ impl Ears {
         };
         drop(channels);
         if let Some(open) = open {
-            open.ear.cut.store(true, Ordering::Relaxed);
+            open.subscriber.cut.store(true, Ordering::Relaxed);
             open.connection.close();
         }
     }
@@ -256,7 +256,7 @@ impl Open {
     }
 }
 
-impl Ear {
+impl SimSubscriber {
     fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
@@ -287,10 +287,10 @@ impl Ear {
 }
 
 /// Where the server's messages begin their way.
-impl Listener for Ear {
+impl Listener for SimSubscriber {
     fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         let Some(ends) = self.ends.upgrade() else { return };
-        let Some(ear) = ends.ears.current(self) else {
+        let Some(subscriber) = ends.subscribers.current(self) else {
             return;
         };
         let network = &ends.network;
@@ -307,12 +307,14 @@ impl Listener for Ear {
         let double = network.strikes(Fault::DoublePush, ends.client);
         let slow = network.strikes(Fault::SlowPush, ends.client);
         if double || slow {
-            let (at, ear) = (Arc::clone(&ends), Arc::clone(&ear));
+            let (at, subscriber) = (Arc::clone(&ends), Arc::clone(&subscriber));
             let (channel, message) = (channel.clone(), message.clone());
-            network.after(network.ms(5..=6000), move || ear.push(&at, channel, message));
+            network.after(network.ms(5..=6000), move || {
+                subscriber.push(&at, channel, message)
+            });
         }
         if !slow {
-            ear.push(&ends, channel, message);
+            subscriber.push(&ends, channel, message);
         }
     }
 
@@ -321,17 +323,17 @@ impl Listener for Ear {
     fn reconnected(&self, _: ServerId) {}
 }
 
-impl Ears {
+impl SimSubscribers {
     /// The present connection, if it is this one.
-    fn current(&self, ear: &Ear) -> Option<Arc<Ear>> {
+    fn current(&self, subscriber: &SimSubscriber) -> Option<Arc<SimSubscriber>> {
         let state = locked(&self.state);
-        let current = &state.current.as_ref()?.ear;
-        std::ptr::eq(Arc::as_ptr(current), ear).then(|| Arc::clone(current))
+        let current = &state.current.as_ref()?.subscriber;
+        std::ptr::eq(Arc::as_ptr(current), subscriber).then(|| Arc::clone(current))
     }
 }
 
-impl fmt::Debug for Ears {
+impl fmt::Debug for SimSubscribers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ears").finish_non_exhaustive()
+        f.debug_struct("SimSubscribers").finish_non_exhaustive()
     }
 }

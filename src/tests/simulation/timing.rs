@@ -19,19 +19,19 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct Timing {
     /// The longest time that a message takes when nothing is wrong.
     pub(super) latency: Duration,
-    /// Between two questions of a room.
+    /// Between two polls of a waitlist.
     pub(super) interval: Duration,
     pub(super) heartbeat: Duration,
 }
 
-impl Pace {
-    pub(super) fn of(options: &ManagerOptions, latency: Duration) -> Pace {
-        Pace {
+impl Timing {
+    pub(super) fn of(options: &ManagerOptions, latency: Duration) -> Timing {
+        Timing {
             latency,
-            interval: options.question_interval(),
+            interval: options.poll_interval(),
             heartbeat: options.heartbeat,
         }
     }
@@ -42,8 +42,8 @@ impl Pace {
         7 * self.latency + JITTER + ROUNDING
     }
 
-    /// How long it takes at worst until a room has asked on its own account, and has acted on the answer.
-    pub(super) fn question(&self) -> Duration {
+    /// How long it takes at worst until a waitlist has asked on its own account, and has acted on the answer.
+    pub(super) fn poll(&self) -> Duration {
         self.interval + self.prompt()
     }
 
@@ -55,8 +55,8 @@ impl Pace {
             // The client is told of the new connection, and has everybody ask. What a slow task leaves, or has missed, is found
             // out as it goes on.
             Fault::MessagesCut | Fault::MessagesHalfOpen | Fault::SlowTask => self.prompt(),
-            // Nobody tells: the next question finds out.
-            Fault::LostPush | Fault::SlowPush => self.question(),
+            // Nobody tells: the next poll finds out.
+            Fault::LostPush | Fault::SlowPush => self.poll(),
             // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated. The client
             // takes the server's time for later by as much as the call was slow that told it.
             Fault::SlowCall
@@ -69,12 +69,10 @@ impl Pace {
             // All wait until they are loaded, and a little for callers that stand still.
             Fault::ScriptsForgotten => STRAGGLERS + 2 * self.prompt(),
             // Both; a `not_after` is later by as much as the clock was set back.
-            Fault::Stopped | Fault::ClockSetBack => {
-                NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.question()
-            }
-            // A room that believes in its record opens it again, or asks whether it is there.
-            Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.question(),
-            // It shows to the first question for a waiter, and nobody need wait for long.
+            Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
+            // A waitlist that believes in its record opens it again, or asks whether it is there.
+            Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.poll(),
+            // It shows to the first poll for a waiter, and nobody need wait for long.
             Fault::Deaf | Fault::AtReplica => FOR_EVER,
         }
     }

@@ -6,14 +6,14 @@ use fastrand::Rng;
 use tokio::task::JoinHandle;
 
 use super::faults::World;
-use super::history::{Deed, Event};
+use super::history::{Effect, Event};
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::LockManager;
 use crate::options::ManagerOptions;
 
-/// Calls that must come with the rest: after a subscription, and once in an interval, a room asks a question, and whose turn came
-/// before its room was subscribed asks anew.
+/// Calls that must come with the rest: after a subscription, and once in an interval, a waitlist asks a poll, and whose turn came
+/// before its waitlist was subscribed asks anew.
 const BESIDES: f64 = 0.3;
 
 /// How many calls the server executed for each grant. Each task takes its turn so often, with one lock after the other.
@@ -56,17 +56,17 @@ fn is_call(event: &Event) -> bool {
     matches!(
         event,
         Event::Executed {
-            deed: Deed::Acquire(..) | Deed::Release(..),
+            effect: Effect::Acquire(..) | Effect::Release(..),
             ..
         }
     )
 }
 
-fn a_grant_takes_two_calls(crowd: impl Fn(Plan) -> Plan) {
+fn a_grant_takes_two_calls(load: impl Fn(Plan) -> Plan) {
     for seed in 0..5 {
         fastrand::seed(seed);
         let mut rng = Rng::with_seed(seed);
-        let plan = crowd(Plan {
+        let plan = load(Plan {
             options: ManagerOptions::default(),
             ..Plan::draw(&mut rng).without_faults()
         });

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Deed, End, Event, Fault, Op, Way};
-use super::pace::{Pace, ROUNDING};
+use super::history::{Belief, Effect, End, Event, Fault, Op, Way};
 use super::plan::Plan;
-use crate::store::ids::{ClientId, Request};
+use super::timing::{ROUNDING, Timing};
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::{Acquired, Mode, Renewed};
 
 /// All delays that the design does not explain, in words; of each lock the first of each kind.
 ///
 /// Each client is *at rest* whenever the recovery of every fault that struck it, or the server, is over
-/// ([`Pace::recovery`]), and while no hold of its has run out unclaimed in the last [`Pace::question`]: the script that
+/// ([`Timing::recovery`]), and while no hold of its has run out unclaimed in the last [`Timing::poll`]: the script that
 /// finds such a hold takes the record of its client away, and nobody tells it.
 ///
-/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Pace::prompt`]. Whoever
+/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`]. Whoever
 /// releases it gives it to the next who can be reached; whose turn was missed, or who comes anew, needs no timer to
-/// learn that it is free. When a lease just ran out nobody tells, and the time counts from the question that the
-/// room has due: at the TTL that it was last told, or the interval between two questions after that.
+/// learn that it is free. When a lease just ran out nobody tells, and the time counts from the poll that the
+/// waitlist has due: at the TTL that it was last told, or the interval between two polls after that.
 ///
 /// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a guard,
 /// for no longer than that either. It hears of what it is granted, and has withdrawn what nobody waits for: but for a
@@ -37,22 +37,22 @@ pub(super) fn delays(
 }
 
 struct Watch<'a> {
-    pace: Pace,
+    timing: Timing,
     locks: Vec<Lock<'a>>,
     /// Per client, when it will be at rest.
     rest_from: Vec<Duration>,
     died: BTreeSet<usize>,
     waiting: BTreeMap<Op, Waiting>,
     /// A guard's request, as long as there is the guard.
-    guards: BTreeMap<Op, Request>,
+    guards: BTreeMap<Op, RequestId>,
     /// Those of leaked guards are used for ever.
-    used: BTreeSet<Request>,
-    used_until: BTreeMap<Request, Duration>,
-    withdrawn: BTreeSet<&'a Request>,
+    used: BTreeSet<RequestId>,
+    used_until: BTreeMap<RequestId, Duration>,
+    withdrawn: BTreeSet<&'a RequestId>,
     /// Handed over, and not renewed so far.
-    unclaimed: BTreeSet<Request>,
+    unclaimed: BTreeSet<RequestId>,
     /// Withdrawn, and perhaps queued once more since the server's clock was set back.
-    may_return: BTreeSet<&'a Request>,
+    may_return: BTreeSet<&'a RequestId>,
     found: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ struct Waiting {
 struct Lock<'a> {
     key: String,
     /// From when until when.
-    holds: BTreeMap<&'a Request, (Duration, Duration)>,
+    holds: BTreeMap<&'a RequestId, (Duration, Duration)>,
     released_at: Duration,
     /// Per client.
     told: BTreeMap<usize, Told<'a>>,
@@ -74,11 +74,11 @@ struct Lock<'a> {
     unused_found: bool,
 }
 
-/// What a room was last told, of which request, and when it asks again.
+/// What a waitlist was last told, of which request, and when it asks again.
 struct Told<'a> {
-    request: &'a Request,
-    question_due: Duration,
-    /// If nobody is in the room any more who was told the time to live.
+    request: &'a RequestId,
+    poll_due: Duration,
+    /// If nobody is in the waitlist any more who was told the time to live.
     at_the_latest: Duration,
 }
 
@@ -92,8 +92,8 @@ impl Lock<'_> {
     }
 
     /// When the last unclaimed hold of this client ran out here.
-    fn ran_out(&self, client: usize, unclaimed: &BTreeSet<Request>, now: Duration) -> Option<Duration> {
-        let ran_out = |(request, (_, until)): (&&Request, &(Duration, Duration))| {
+    fn ran_out(&self, client: usize, unclaimed: &BTreeSet<RequestId>, now: Duration) -> Option<Duration> {
+        let ran_out = |(request, (_, until)): (&&RequestId, &(Duration, Duration))| {
             let is_its = client_of(request) == Some(client) && unclaimed.contains(*request);
             (*until < now && is_its).then_some(*until)
         };
@@ -102,7 +102,7 @@ impl Lock<'_> {
 }
 
 /// The number of a request's client.
-fn client_of(request: &Request) -> Option<usize> {
+fn client_of(request: &RequestId) -> Option<usize> {
     (0..8).find(|client| *request.client() == *ClientId::from_number(*client as u128).to_string())
 }
 
@@ -113,7 +113,7 @@ impl<'a> Watch<'a> {
             ..Lock::default()
         };
         Watch {
-            pace: plan.pace(),
+            timing: plan.timing(),
             locks: (0..plan.locks).map(lock).collect(),
             // One comes at the end.
             rest_from: vec![Duration::ZERO; plan.clients + 1],
@@ -146,12 +146,12 @@ impl<'a> Watch<'a> {
             let client = waiting.client;
             let mut since = free_since.max(waiting.since).max(self.rest_from[client]);
             if let Some(ended) = lock.ran_out(client, &self.unclaimed, now) {
-                since = since.max(ended + self.pace.question());
+                since = since.max(ended + self.timing.poll());
             }
             if let (true, Some(told)) = (ran_out, lock.told.get(&client)) {
-                since = since.max(told.question_due);
+                since = since.max(told.poll_due);
             }
-            if !self.died.contains(&client) && since + self.pace.prompt() < now {
+            if !self.died.contains(&client) && since + self.timing.prompt() < now {
                 self.found.push(format!(
                     "{now:?}: {} is free since {free_since:?}, and call {op} could have it since {since:?}",
                     lock.key
@@ -174,7 +174,7 @@ impl<'a> Watch<'a> {
             }
             let ended = self.used_until.get(*request).copied().unwrap_or_default();
             let since = ended.max(*from).max(self.rest_from[client]);
-            if since + self.pace.prompt() < now.min(*until) {
+            if since + self.timing.prompt() < now.min(*until) {
                 self.found.push(format!(
                     "{now:?}: {} is held since {from:?} by {request}, and unused since {since:?}",
                     lock.key
@@ -195,7 +195,7 @@ impl<'a> Watch<'a> {
 
     fn note(&mut self, at: Duration, event: &'a Event) {
         match event {
-            Event::Asked {
+            Event::PreparedCall {
                 op,
                 client,
                 lock,
@@ -210,7 +210,7 @@ impl<'a> Watch<'a> {
             }
             Event::Acquired(Belief { op, owner, .. }) => {
                 self.waiting.remove(op);
-                if let Some(request) = Request::from_wire(owner.as_str()) {
+                if let Some(request) = RequestId::from_wire(owner.as_str()) {
                     self.used.insert(request.clone());
                     self.guards.insert(*op, request);
                 }
@@ -234,7 +234,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Event::Holds { key, holds } => self.note_holds(at, key, holds),
-            Event::Executed { client, deed } => self.note_deed(at, *client, deed),
+            Event::Executed { client, effect } => self.note_deed(at, *client, effect),
             Event::Pushed { grant, .. } => {
                 self.unclaimed.insert(grant.request.clone());
                 self.left(&grant.request);
@@ -243,14 +243,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn note_holds(&mut self, at: Duration, key: &str, holds: &'a BTreeMap<Request, Duration>) {
+    fn note_holds(&mut self, at: Duration, key: &str, holds: &'a BTreeMap<RequestId, Duration>) {
         let Some(number) = self.locks.iter().position(|lock| lock.key == key) else {
             return;
         };
         let before = std::mem::take(&mut self.locks[number].holds);
         for (request, (_, until)) in &before {
             if *until <= at + ROUNDING && self.unclaimed.contains(*request) {
-                self.rests_from(client_of(request), at + self.pace.question());
+                self.rests_from(client_of(request), at + self.timing.poll());
             }
         }
         let lock = &mut self.locks[number];
@@ -263,12 +263,12 @@ impl<'a> Watch<'a> {
             .collect();
     }
 
-    fn note_deed(&mut self, at: Duration, client: usize, deed: &'a Deed) {
-        match deed {
-            Deed::Acquire(call, reply) if call.mode != Mode::Try => {
-                let at_the_latest = at + self.pace.interval;
-                // Any other answer may be to the room's question, and tells it of no time.
-                let question_due = match reply {
+    fn note_deed(&mut self, at: Duration, client: usize, effect: &'a Effect) {
+        match effect {
+            Effect::Acquire(call, reply) if call.mode != Mode::Try => {
+                let at_the_latest = at + self.timing.interval;
+                // Any other answer may be to the waitlist's poll, and tells it of no time.
+                let poll_due = match reply {
                     Acquired::Contended(contended) => at_the_latest.min(at + contended.ttl),
                     _ => at_the_latest,
                 };
@@ -277,17 +277,17 @@ impl<'a> Watch<'a> {
                 }
                 let told = Told {
                     request: &call.request,
-                    question_due,
+                    poll_due,
                     at_the_latest,
                 };
                 if let Some(lock) = self.locks.iter_mut().find(|lock| lock.key == call.keys.lock) {
                     lock.told.insert(client, told);
                 }
             }
-            Deed::Renew(call, Renewed::Until(_)) => {
+            Effect::Renew(call, Renewed::Until(_)) => {
                 self.unclaimed.remove(&call.request);
             }
-            Deed::Withdraw(call) => {
+            Effect::Withdraw(call) => {
                 for request in &call.requests {
                     self.withdrawn.insert(request);
                     self.left(request);
@@ -297,11 +297,11 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A request is not in its room any more, and the time that it was told may not be known there.
-    fn left(&mut self, request: &Request) {
+    /// A request is not in its waitlist any more, and the time that it was told may not be known there.
+    fn left(&mut self, request: &RequestId) {
         for lock in &mut self.locks {
             for told in lock.told.values_mut().filter(|told| told.request == request) {
-                told.question_due = told.at_the_latest;
+                told.poll_due = told.at_the_latest;
             }
         }
     }

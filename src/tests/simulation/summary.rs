@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::history::{Deed, Event, Fault};
+use super::history::{Effect, Event, Fault};
 use super::run::Outcome;
 use crate::Error;
 use crate::store::Acquired;
 
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct Summary {
     counts: BTreeMap<&'static str, u64>,
     faults: BTreeMap<Fault, u64>,
     /// The seeds that broke a promise.
     pub(super) broken: Vec<u64>,
 }
 
-impl Tally {
+impl Summary {
     pub(super) fn add(&mut self, outcome: &Outcome) {
         self.count("seeds", 1);
         if !outcome.violations.is_empty() {
@@ -26,7 +26,7 @@ impl Tally {
         self.count("leases lost", outcome.lost);
         for (_, event) in &outcome.events {
             match event {
-                Event::Asked { .. } => self.count("calls of tasks", 1),
+                Event::PreparedCall { .. } => self.count("calls of tasks", 1),
                 Event::Acquired(_) => self.count("grants", 1),
                 Event::Cancelled { .. } => self.count("cancelled calls", 1),
                 Event::Failed { error, .. } => match error {
@@ -35,13 +35,15 @@ impl Tally {
                     _ => self.count("calls of a closed client", 1),
                 },
                 Event::Forced { .. } => self.count("locks taken by force", 1),
-                Event::Executed { deed, .. } => {
+                Event::Executed { effect, .. } => {
                     self.count("calls executed by the server", 1);
-                    match deed {
-                        Deed::Acquire(_, Acquired::Gone { .. }) => {
+                    match effect {
+                        Effect::Acquire(_, Acquired::NotRegistered { .. }) => {
                             self.count("… of which answered `gone`", 1)
                         }
-                        Deed::Acquire(_, Acquired::Late) => self.count("… of which answered `late`", 1),
+                        Effect::Acquire(_, Acquired::ExpiredCall) => {
+                            self.count("… of which answered `late`", 1)
+                        }
                         _ => {}
                     }
                 }
@@ -55,7 +57,7 @@ impl Tally {
         *self.counts.entry(what).or_default() += by;
     }
 
-    pub(super) fn merge(&mut self, other: Tally) {
+    pub(super) fn merge(&mut self, other: Summary) {
         for (what, count) in other.counts {
             self.count(what, count);
         }
@@ -71,7 +73,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ROWS: [&str; 13] = [
             "seeds",

@@ -11,23 +11,23 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::ear::Ears;
 use super::history::Fault;
 use super::network::Network;
-use super::pace::LONGEST_MOMENT;
 use super::process::Process;
 use super::server::{Operation, Server, Time};
+use super::subscriber::SimSubscribers;
+use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
 use crate::error::ServerError;
 use crate::store::memory::Connection;
-use crate::store::pipeline::{Condemned, Pipeline};
+use crate::store::pipeline::{Pipeline, Replacement};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
     Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
-use crate::time::clock_offset::Exchange;
+use crate::time::clock_offset::Sample;
 use crate::time::server_time::millis;
 
 /// How the line is set up.
@@ -37,12 +37,12 @@ pub(super) struct Setting {
     /// How long a dead connection may go unnoticed while nothing is called.
     pub(super) ping_every: Duration,
     /// How many calls that can wait may be in flight.
-    pub(super) room: u32,
+    pub(super) waitlist: u32,
 }
 
 /// The store of one client. Dropping it closes it.
 #[derive(Debug)]
-pub(super) struct Line(pub(super) Arc<Ends>);
+pub(super) struct SimConnection(pub(super) Arc<Ends>);
 
 /// Both ends of the line, and what lies between.
 pub(super) struct Ends {
@@ -53,7 +53,7 @@ pub(super) struct Ends {
     pub(super) listener: Weak<dyn Listener>,
     pub(super) attempt_timeout: Duration,
     ping_every: Duration,
-    pub(super) ears: Ears,
+    pub(super) subscribers: SimSubscribers,
     /// By which the server executes the calls, also late ones.
     pub(super) executor: Arc<Connection>,
     pipeline: Arc<Pipeline<Wire>>,
@@ -62,7 +62,7 @@ pub(super) struct Ends {
     closed: AtomicBool,
 }
 
-impl Line {
+impl SimConnection {
     pub(super) fn connect(
         client: usize,
         network: &Arc<Network>,
@@ -70,7 +70,7 @@ impl Line {
         process: &Arc<Process>,
         listener: Weak<dyn Listener>,
         setting: Setting,
-    ) -> Line {
+    ) -> SimConnection {
         let deaf: Weak<dyn Listener> = Weak::<Nobody>::new();
         // Its origin is its own: a time of one client's clock means nothing to another.
         let clock = Clock::tokio();
@@ -79,7 +79,7 @@ impl Line {
             ServerId::default(),
             clock,
             setting.attempt_timeout,
-            setting.room,
+            setting.waitlist,
             Box::new(move |task| drop(on.spawn(task))),
         );
         let ends = Arc::new_cyclic(|ends| Ends {
@@ -90,19 +90,19 @@ impl Line {
             listener,
             attempt_timeout: setting.attempt_timeout,
             ping_every: setting.ping_every,
-            ears: Ears::new(Weak::clone(ends)),
+            subscribers: SimSubscribers::new(Weak::clone(ends)),
             executor: server.store.connect(deaf),
             pipeline,
             wire: Mutex::default(),
             supervisor: Mutex::default(),
             closed: AtomicBool::new(false),
         });
-        ends.ears.open();
+        ends.subscribers.open();
         let wire = Wire::new(&ends);
         let generation = ends.open(&wire);
         let supervisor = Arc::clone(&ends).supervise(wire, generation, condemned);
         *locked(&ends.supervisor) = Some(process.spawn(supervisor).abort_handle());
-        Line(ends)
+        SimConnection(ends)
     }
 
     fn call<O: Operation + Clone>(&self, operation: O) -> Call<O::Reply> {
@@ -114,7 +114,7 @@ impl Line {
             ends.dawdle().await;
             Ok(Answer {
                 on: ends.pipeline.connection(heard.generation),
-                at: Exchange {
+                at: Sample {
                     sent: heard.sent,
                     received: heard.received,
                     now: heard.value.now,
@@ -144,7 +144,7 @@ impl Ends {
         self: Arc<Self>,
         mut wire: Wire,
         mut generation: u64,
-        mut condemned: mpsc::UnboundedReceiver<Condemned>,
+        mut condemned: mpsc::UnboundedReceiver<Replacement>,
     ) {
         let mut nonce = 0;
         loop {
@@ -185,7 +185,7 @@ impl Ends {
                 listener.replaced(ServerId::default());
             }
             generation = self.open(&wire);
-            self.ears.replace();
+            self.subscribers.replace();
         }
     }
 
@@ -230,11 +230,11 @@ impl Ends {
             wire.cut(Fate::Late(Instant::now()), Duration::ZERO);
             wire.lose(&Failure::Closed);
         }
-        self.ears.close();
+        self.subscribers.close();
     }
 }
 
-impl Store for Line {
+impl Store for SimConnection {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
         self.call(call)
     }
@@ -269,15 +269,15 @@ impl Store for Line {
 
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
         let ends = Arc::clone(&self.0);
-        Box::pin(async move { ends.ears.subscribe(channel).await })
+        Box::pin(async move { ends.subscribers.subscribe(channel).await })
     }
 
     fn unsubscribe(&self, channel: &str) {
-        self.0.ears.unsubscribe(channel);
+        self.0.subscribers.unsubscribe(channel);
     }
 
     fn unseen(&self, _: &str) {
-        self.0.ears.replace();
+        self.0.subscribers.replace();
     }
 
     fn clock(&self) -> Clock {
@@ -289,7 +289,7 @@ impl Store for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for SimConnection {
     fn drop(&mut self) {
         self.0.close();
     }

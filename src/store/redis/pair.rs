@@ -6,19 +6,19 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use super::call::Lane;
+use super::call::RedisPipeline;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
-use super::link::Link;
 use super::options::Options;
-use super::subscriber::{Request, Subscriber};
+use super::subscriber::{Instruction, Subscriber};
+use super::supervisor::Supervisor;
 use crate::error::ServerError;
-use crate::store::redis::script::{Publishing, Script};
+use crate::store::redis::script::{PubSubMode, Script};
 use crate::store::{Failure, Listener, ServerId};
 
-pub(super) struct Line {
-    pub(super) lane: Arc<Lane>,
-    requests: mpsc::UnboundedSender<Request>,
+pub(super) struct ConnectionPair {
+    pub(super) pipeline: Arc<RedisPipeline>,
+    requests: mpsc::UnboundedSender<Instruction>,
     tasks: [AbortHandle; 2],
     /// How long the server may take to confirm a subscription.
     patience: Duration,
@@ -31,30 +31,30 @@ pub(super) struct Opened {
     pub(super) messages: Option<Connection>,
 }
 
-impl Line {
+impl ConnectionPair {
     pub(super) fn start(
-        (server, publishing): (ServerId, Publishing),
+        (server, publishing): (ServerId, PubSubMode),
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
         scripts: &Arc<[&'static Script]>,
         first: Opened,
-    ) -> Line {
-        let (lane, condemned) = super::call::lane(server, options.attempt_timeout);
+    ) -> ConnectionPair {
+        let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
-        let sharded = publishing == Publishing::Sharded;
+        let sharded = publishing == PubSubMode::Sharded;
         let (subscriber, requests) = Subscriber::new(
             server,
             sharded,
             Arc::clone(connector),
-            Arc::clone(&lane),
+            Arc::clone(&pipeline),
             listener.clone(),
             ping_every,
         );
-        let link = Link {
+        let link = Supervisor {
             server,
             connector: Arc::clone(connector),
-            lane: Arc::clone(&lane),
+            pipeline: Arc::clone(&pipeline),
             scripts: Arc::clone(scripts),
             purpose: Purpose::Commands,
             listener: Some(listener.clone()),
@@ -62,8 +62,8 @@ impl Line {
             condemned,
             ping_every,
         };
-        Line {
-            lane,
+        ConnectionPair {
+            pipeline,
             requests,
             tasks: [
                 link.start(first.commands),
@@ -77,17 +77,17 @@ impl Line {
         &self,
         channel: Arc<str>,
     ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let lane = Arc::clone(&self.lane);
+        let pipeline = Arc::clone(&self.pipeline);
         let requests = self.requests.clone();
         let patience = self.patience;
         async move {
             let (waiter, confirmed) = oneshot::channel();
-            if requests.send(Request::Subscribe(channel, waiter)).is_err() {
+            if requests.send(Instruction::Subscribe(channel, waiter)).is_err() {
                 return Err(Failure::Closed);
             }
             match tokio::time::timeout(patience, confirmed).await {
                 Ok(Ok(result)) => result,
-                Ok(Err(_)) if lane.is_closed() => Err(Failure::Closed),
+                Ok(Err(_)) if pipeline.is_closed() => Err(Failure::Closed),
                 Ok(Err(_)) => Err(Failure::Unknown(ServerError::new("unsubscribed meanwhile"))),
                 Err(_) => Err(Failure::Unknown(ServerError::new(
                     "no confirmation of the subscription",
@@ -98,23 +98,23 @@ impl Line {
 
     pub(super) fn unsubscribe(&self, channel: &str) {
         // Without a receiver there is no subscription either.
-        let _ = self.requests.send(Request::Unsubscribe(channel.into()));
+        let _ = self.requests.send(Instruction::Unsubscribe(channel.into()));
     }
 
     /// Takes note that calls go to a server that does not see a subscription which was confirmed, and confirmed again.
     pub(super) fn unseen(&self) {
         // Without a receiver there is no subscription either.
-        let _ = self.requests.send(Request::Unseen);
+        let _ = self.requests.send(Instruction::Unseen);
     }
 
     /// Takes note that the server has ended a subscription by itself.
     pub(super) fn forget(&self, channel: &str) {
         // Without a receiver there is no subscription either.
-        let _ = self.requests.send(Request::Forget(channel.into()));
+        let _ = self.requests.send(Instruction::Forget(channel.into()));
     }
 
     pub(super) fn close(&self) {
-        self.lane.close();
+        self.pipeline.close();
         for task in &self.tasks {
             task.abort();
         }
