@@ -7,7 +7,7 @@ if line > '1' then
   -- One hold that goes on, not too far ahead, and another's: that is most of them, and there is nothing to settle then.
   if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 28, 28) ~= '1'
     or string.sub(line, 47) == request then
-    lock, held_until = settle(lock_key, clients_key, line, now, request)
+    lock, held_until = load_holds(lock_key, clients_key, line, now, request)
     line, deadline = lock.line, lock.deadline
   end
 end
@@ -22,9 +22,9 @@ if not queue_key and string.sub(line, 26, 26) == '1' then
   return '7 ' .. request .. ' ' .. now .. ' ' .. deadline
 end
 local client, seen = string.sub(request, 1, 32), '0'
-if mode == 'question' then
-  local way, channel, counted = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
-  if way == 's' or way == 'm' then
+if mode == 'poll' then
+  local pubsub_mode, channel, counted = string.sub(channel_prefix, 1, 1), string.sub(channel_prefix, 2) .. client, nil
+  if pubsub_mode == 's' or pubsub_mode == 'm' then
     counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
   else
     counted = redis.call('PUBSUB', 'NUMSUB', channel)
@@ -39,7 +39,7 @@ end
 if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
   -- How many holds one owner may have: each makes every call for the lock slower, by 1 µs.
   local MAX_HOLDS = 256
-  lock = lock or settle(lock_key, clients_key, line, now, request)
+  lock = lock or load_holds(lock_key, clients_key, line, now, request)
   if lock.count >= MAX_HOLDS then
     return '8 ' .. request .. ' ' .. now .. ' ' .. deadline
   end
@@ -51,7 +51,7 @@ if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -
   if place then
     redis.call('ZREM', queue_key, request)
   end
-  lock.put(request, deadline, lease_ms)
+  lock.set_hold(request, deadline, lease_ms)
   lock.write()
   return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(line, 30, 45) .. ' 0'
 end
@@ -69,7 +69,7 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
     -- One too many if it was moved.
     queued, enqueued = queued + 1, '1'
     if queued == 1 then
-      keep(queue_key, heartbeat_ms)
+      extend_ttl(queue_key, heartbeat_ms)
     end
     if string.sub(line, 26, 26) == '0' then
       line = string.sub(line, 1, 25) .. '1' .. string.sub(line, 27)
@@ -80,27 +80,27 @@ end
 
 local denied = '0'
 if deadline == FREE then
-  local fence, more, heir, heir_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
+  local fence, more, grantee, grantee_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
   if queued > 0 then
-    more, denied, fence, heir, deadline, heir_ms, pushed =
-      hand_over(queue_key, clients_key, address, fence, now, lock, request, lease_ms)
+    more, denied, fence, grantee, deadline, grantee_ms, pushed =
+      hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)
   end
   if more == '1' then
     return '6 ' .. request .. ' ' .. now .. ' 0'
-  elseif not heir then
-    heir, deadline, heir_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
+  elseif not grantee then
+    grantee, deadline, grantee_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
   end
-  line = grant(lock_key, lock, deadline, heir_ms, pushed, queued > 0 and '1' or '0', fence, heir)
-  if heir == request then
+  line = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and '1' or '0', fence, grantee)
+  if grantee == request then
     return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' 0'
   end
 end
 
-if mode == 'open' or mode == 'question' then
+if mode == 'register' or mode == 'poll' then
   redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now)
   redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
-  keep(clients_key, heartbeat_ms)
-  keep(queue_key, heartbeat_ms)
+  extend_ttl(clients_key, heartbeat_ms)
+  extend_ttl(queue_key, heartbeat_ms)
 end
 
 local status, ticket, ahead = '3 ', '0', queued
@@ -110,11 +110,11 @@ if mode ~= 'try' then
   end
   status, ticket, ahead = '2 ', ticket_us, queued - 1
 end
-local sibling = ' - 0 0 0'
+local own_grant = ' - 0 0 0'
 if string.sub(line, 47, 78) == client then
   local holder = string.sub(line, 47)
   local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline
-  sibling = ' ' .. holder .. ' ' .. string.sub(line, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
+  own_grant = ' ' .. holder .. ' ' .. string.sub(line, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
 end
 return status .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' ' .. string.format('%d', ahead) .. ' '
-  .. enqueued .. ' ' .. seen .. ' ' .. denied .. sibling
+  .. enqueued .. ' ' .. seen .. ' ' .. denied .. own_grant

@@ -19,7 +19,7 @@ local line = redis.call('HGET', lock_key, 'hold') or ''
 if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
-local lock = settle(lock_key, nil, line, now, request)
+local lock = load_holds(lock_key, nil, line, now, request)
 local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
   return '2 ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting

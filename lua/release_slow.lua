@@ -7,7 +7,7 @@ end
 local status, was_held, lock = '1', true, nil
 if not is_only then
   local held_until
-  lock, held_until = settle(lock_key, clients_key, line, now, request)
+  lock, held_until = load_holds(lock_key, clients_key, line, now, request)
   was_held = lock.count > 0
   local is_last = string.sub(line, 30, 45) == fence
   if held_until and what == 'grant' and is_last then

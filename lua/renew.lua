@@ -33,20 +33,20 @@ if string.sub(line, 28) == '1 ' .. fence .. ' ' .. request then
       wanted, lease_ms = deadline, last_ms
     end
     -- First, since an out-of-memory server lets it pass, and then whatever follows.
-    redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + KEPT_MS))
+    redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + RETENTION_MS))
     redis.call('HSET', lock_key, 'hold', wanted .. ' ' .. lease_ms .. ' 0' .. string.sub(line, 25))
     return '1 ' .. request .. ' ' .. now .. ' ' .. wanted
   end
 end
 
-local lock, held_until = settle(lock_key, nil, line, now, request)
+local lock, held_until = load_holds(lock_key, nil, line, now, request)
 local is_last = string.sub(line, 30, 45) == fence
 if not held_until or not is_last then
   local ran_out = line == '' or (is_last and line > '1')
   return (ran_out and '2 ' or '3 ') .. request .. ' ' .. now .. ' ' .. lock.deadline
 end
 if wanted > held_until then
-  lock.put(request, wanted, lease_ms)
+  lock.set_hold(request, wanted, lease_ms)
   held_until = wanted
 end
 lock.write(request)

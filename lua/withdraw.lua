@@ -4,12 +4,12 @@
 -- Called in the background for requests that were cancelled, timed out, or granted too late. Calling it again
 -- changes nothing.
 --
--- Returns `status request now deadline denied more`, times in ms of the server's clock, for the first of the
+-- Returns `status request now deadline denied incomplete`, times in ms of the server's clock, for the first of the
 -- requests:
 --   1 withdrawn
 --   5 elsewhere    nothing done: somebody may be queued, and this is a call for the lock alone
 --   0 newer format, nothing done
--- `denied`: 1 if the ACL refused a push. `more`: 1 if a bound was reached with the lock free: call again.
+-- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call again.
 --
 -- Writes the queue; the lock when a hold ends, and the clients as it hands over.
 -- Publishes to the next in the queue.
@@ -20,8 +20,8 @@
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the requests, of one client, with a space between two; 1,000 at most
--- ARGV[2]  string: the address of the clients (lib/hand_over.lua)
-local requests, address = ARGV[1], ARGV[2]
+-- ARGV[2]  string: what the channels of the clients begin with (lib/hand_over.lua)
+local requests, channel_prefix = ARGV[1], ARGV[2]
 
 local all = {}
 for request in string.gmatch(requests, '%S+') do
@@ -36,7 +36,7 @@ if not queue_key and string.sub(line, 26, 26) == '1' then
 end
 
 local status, was_until = '1', string.sub(line, 1, 13)
-local lock = settle(lock_key, clients_key, line, now, request)
+local lock = load_holds(lock_key, clients_key, line, now, request)
 local was_held, dropped = lock.count > 0, false
 if queue_key then
   redis.call('ZREM', queue_key, unpack(all))

@@ -74,7 +74,7 @@ impl Desk {
         }
     }
 
-    /// Queues a request, and opens the client's record.
+    /// Queues a request, and registers its client.
     pub(crate) fn queue(&mut self) -> Outcome<()> {
         let (_, reply) = self.acquire()?;
         match reply.starts_with("2 ") {
@@ -95,7 +95,7 @@ impl Desk {
             queue,
             clients,
             &request,
-            "open",
+            "register",
             LEASE_MS,
             NEVER_MS,
             HEARTBEAT_MS,

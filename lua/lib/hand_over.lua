@@ -9,41 +9,41 @@
 -- come too late: a message also reaches subscribers at the server's replicas, which are not counted. The lock would
 -- pass on to the next request, while the first one has heard that it holds.
 --
--- `address` is what the clients' unlock channels begin with, after a letter for how to publish and whether the
+-- `channel_prefix` is what the clients' unlock channels begin with, after a letter for how to publish and whether the
 -- subscribers are counted:
 --   p   PUBLISH; a client without a subscriber here cannot be reached
 --   s   SPUBLISH, in a cluster from 7.0 on; likewise
 --   u   PUBLISH, in an older cluster: subscribers at its other nodes are not counted, so the record alone decides
 --   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
 
--- `fence` is what the new owner gets, `lock` what `settle` returned (or nil), `mine` (or nil) the caller's own
--- request, queued too, which gets `mine_ms` instead of a claim window.
+-- `fence` is what the new owner gets, `lock` what `load_holds` returned (or nil), `own_request` (or nil) the caller's own
+-- request, queued too, which gets `own_ms` instead of a claim window.
 -- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence of the
 -- new owner; and of the request that was found its name, the deadline, the lease and whether it was pushed. The caller
 -- makes it the holder, at once.
-local function hand_over(queue_key, clients_key, address, fence, now, lock, mine, mine_ms)
-  -- How many it removes at most before it answers `more`: some 5 ms.
+local function hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, own_request, own_ms)
+  -- How many it removes at most before it answers incomplete: some 5 ms.
   local BOUND = 500
   local unreachable, denied = nil, '0'
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
-    if lock and lock.forget then
-      lock.forget()
+    if lock and lock.drop_client then
+      lock.drop_client()
     end
     if not request then
       return '0', denied, fence
     end
-    if request == mine then
-      return '0', denied, fence, request, string.format('%d', now + mine_ms), mine_ms, '0'
+    if request == own_request then
+      return '0', denied, fence, request, string.format('%d', now + own_ms), own_ms, '0'
     end
     local client = string.sub(request, 1, 32)
     if not (unreachable and unreachable[client]) then
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
       if type(alive_until) == 'string' and alive_until > now then
-        local way, channel, listening = string.sub(address, 1, 1), string.sub(address, 2) .. client, nil
-        if way == 'p' then
+        local pubsub_mode, channel, listening = string.sub(channel_prefix, 1, 1), string.sub(channel_prefix, 2) .. client, nil
+        if pubsub_mode == 'p' then
           listening = redis.pcall('PUBSUB', 'NUMSUB', channel)[2]
-        elseif way == 's' then
+        elseif pubsub_mode == 's' then
           listening = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)[2]
         end
         -- Where it cannot be asked, the record alone decides.
@@ -52,7 +52,7 @@ local function hand_over(queue_key, clients_key, address, fence, now, lock, mine
           local deadline = string.format('%d', now + grant_ms)
           local push = '1 ' .. fence .. ' ' .. deadline .. ' ' .. request
           local told
-          if way == 's' or way == 'm' then
+          if pubsub_mode == 's' or pubsub_mode == 'm' then
             told = redis.pcall('SPUBLISH', channel, push)
           else
             told = redis.pcall('PUBLISH', channel, push)

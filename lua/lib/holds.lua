@@ -3,23 +3,23 @@
 
 -- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock was set
 -- back, and a dead holder never mends it. A client that did not even claim what it was told of is dead or asleep, and
--- loses its record with that hold, unless it is the caller: at once or, when no hold is left, by `lock.forget`, after
+-- loses its record with that hold, unless it is the caller: at once or, when no hold is left, by `lock.drop_client`, after
 -- the first write of what follows. (Other holds may have been meant to run out, and tell nothing of their client.)
 --
 -- Returns the lock: its line, the latest deadline (FREE without any), the count of its holds, and what changes them; and until
 -- when the caller's request holds, nil if it doesn't.
-local function settle(lock_key, clients_key, line, now, request)
+local function load_holds(lock_key, clients_key, line, now, request)
   local lock = {line = line, deadline = FREE, count = 0}
   if line < '1' then
     return lock
   end
   local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
-  local waited, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
+  local has_waiters, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
   local dropped, unclaimed = {}, nil
   lock.deadline, lock.count = string.sub(line, 1, 13), 1
 
   -- Adds a hold to those of the owner, or prolongs one of them. The first gets an entry of its own with the second.
-  function lock.put(request, deadline, ms)
+  function lock.set_hold(request, deadline, ms)
     if request == first and not lock.holds then
       lock.deadline, lease_ms = deadline, ms
       return
@@ -41,7 +41,7 @@ local function settle(lock_key, clients_key, line, now, request)
   end
 
   -- Removes the fields of all holds.
-  function lock.erase()
+  function lock.delete_fields()
     for request in pairs(lock.holds) do
       dropped[#dropped + 1] = request
     end
@@ -70,12 +70,12 @@ local function settle(lock_key, clients_key, line, now, request)
     if claimed == first then
       pushed = '0'
     end
-    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. waited .. (lock.count > 1 and ' + ' or ' 1 ')
+    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. (lock.count > 1 and ' + ' or ' 1 ')
       .. fence .. ' ' .. first
-    redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + KEPT_MS))
+    redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + RETENTION_MS))
     redis.call('HSET', lock_key, 'hold', lock.line)
     if lock.count == 1 and entries then
-      lock.erase()
+      lock.delete_fields()
     elseif entries then
       for _, request in ipairs(dropped) do
         redis.call('HDEL', lock_key, 'h:' .. request)
@@ -114,20 +114,20 @@ local function settle(lock_key, clients_key, line, now, request)
   end
 
   local client = string.sub(line, 47, 78)
-  local function forget()
+  local function drop_client()
     redis.pcall('ZREM', clients_key, client)
-    lock.forget = nil
+    lock.drop_client = nil
   end
   unclaimed = unclaimed and clients_key and client ~= string.sub(request, 1, 32)
   if lock.count == 0 then
-    lock.deadline, lock.forget = FREE, unclaimed and forget
+    lock.deadline, lock.drop_client = FREE, unclaimed and drop_client
     return lock
   end
   if changed then
     lock.write()
   end
   if unclaimed then
-    forget()
+    drop_client()
   end
   if lock.holds then
     return lock, lock.holds[request] and lock.holds[request].deadline

@@ -1,7 +1,7 @@
--- Sees to it that a key lives for so long and KEPT_MS at least. It lives 10 s longer, so that most calls need not prolong it.
-local function keep(key, ms)
-  if redis.call('PTTL', key) < ms + KEPT_MS then
-    redis.call('PEXPIRE', key, string.format('%d', ms + KEPT_MS + 10000))
+-- Sees to it that a key lives for so long and RETENTION_MS at least. It lives 10 s longer, so that most calls need not prolong it.
+local function extend_ttl(key, ms)
+  if redis.call('PTTL', key) < ms + RETENTION_MS then
+    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + 10000))
   end
 end
 
@@ -14,17 +14,17 @@ local function next_fence(line, now_us)
   return now_us
 end
 
--- Makes `request` the only holder of a lock that is free. `lock` is what `settle` returned, nil where it was not called.
+-- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, nil where it was not called.
 -- Returns the line.
-local function grant(lock_key, lock, deadline, lease_ms, pushed, waited, fence, request)
+local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fence, request)
   if lock and lock.holds then
-    lock.erase()
+    lock.delete_fields()
   end
-  local line = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. waited .. ' 1 ' .. fence .. ' ' .. request
+  local line = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' 1 ' .. fence .. ' ' .. request
   redis.call('HSET', lock_key, 'hold', line)
-  keep(lock_key, lease_ms)
-  if lock and lock.forget then
-    lock.forget()
+  extend_ttl(lock_key, lease_ms)
+  if lock and lock.drop_client then
+    lock.drop_client()
   end
   return line
 end

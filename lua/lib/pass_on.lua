@@ -1,27 +1,27 @@
 -- The last part of release and withdraw, once nobody holds the lock: the next request in the queue gets it,
 -- or it is free.
 --
--- It uses what both have defined by then: the keys, `address`, `request`, `line` and `was_until`, the
--- `status` to return, `lock` (what `settle` returned, or nil) and `was_held` (whether there was a hold
+-- It uses what both have defined by then: the keys, `channel_prefix`, `request`, `line` and `was_until`, the
+-- `status` to return, `lock` (what `load_holds` returned, or nil) and `was_held` (whether there was a hold
 -- before).
 
 local more, denied = '0', '0'
 local fence_of_next, next_request, deadline, lease_ms, pushed
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
-    hand_over(queue_key, clients_key, address, next_fence(line, now_us), now, lock)
+    hand_over(queue_key, clients_key, channel_prefix, next_fence(line, now_us), now, lock)
 end
 if next_request then
   grant(lock_key, lock, deadline, lease_ms, pushed, '1', fence_of_next, next_request)
 elseif was_held then
   -- The rest of the line is kept, since it tells of the last hold. The key lives as long as that was to last,
-  -- and KEPT_MS: only if that is long is it worth a command to shorten it.
+  -- and RETENTION_MS: only if that is long is it worth a command to shorten it.
   if lock and lock.holds then
-    lock.erase()
+    lock.delete_fields()
   end
   redis.call('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14, 25) .. more .. string.sub(line, 27))
-  if was_until - now > KEPT_MS then
-    redis.call('PEXPIRE', lock_key, KEPT_MS .. '')
+  if was_until - now > RETENTION_MS then
+    redis.call('PEXPIRE', lock_key, RETENTION_MS .. '')
   end
 end
 return status .. ' ' .. request .. ' ' .. now .. ' ' .. (deadline or FREE) .. ' ' .. denied .. ' ' .. more

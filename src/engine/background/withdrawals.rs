@@ -25,7 +25,7 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
-/// For how long the server keeps a lock's keys when they are of no use any more, at most: KEPT_MS of the
+/// For how long the server keeps a lock's keys when they are of no use any more, at most: RETENTION_MS of the
 /// scripts, and 10 s.
 const KEPT: Duration = Duration::from_secs(70);
 /// Server times are cut to whole ms, and ours is an estimate.

@@ -11,7 +11,7 @@ use crate::time::server_time::{ServerTime, millis};
 /// How many holds one owner may have.
 pub(crate) const MAX_HOLDS: usize = 256;
 /// How long a lock is remembered after its deadline, with its fence.
-pub(crate) const KEPT_MS: u64 = 60_000;
+pub(crate) const RETENTION_MS: u64 = 60_000;
 
 /// The time of one call.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,7 @@ impl Lock {
 
     fn write(&mut self, holder: &Holder, until: u64) {
         self.written = Some(holder.clone());
-        self.keep_until(until + KEPT_MS);
+        self.keep_until(until + RETENTION_MS);
     }
 
     pub(crate) fn keep_until(&mut self, until: u64) {

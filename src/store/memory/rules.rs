@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::lock::{Channels, HandOver, Hold, Holder, KEPT_MS, Lock, MAX_HOLDS, Now, Queue, next_fence};
+use super::lock::{Channels, HandOver, Hold, Holder, Lock, MAX_HOLDS, Now, Queue, RETENTION_MS, next_fence};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
@@ -128,7 +128,7 @@ impl Rules {
             enqueued = lock.queue.add(ticket, request);
             // One too many if it was moved.
             queued += usize::from(enqueued);
-            lock.keep_until(now.ms + heartbeat + KEPT_MS);
+            lock.keep_until(now.ms + heartbeat + RETENTION_MS);
         }
         if !holder.is_held() {
             let mine = Some((request, lease));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::dump::Data;
 use super::server::{Reply, Seen};
 use super::step::{SHORTEST_HEARTBEAT_MS, SPIN_LEASES_MS};
-use crate::store::memory::lock::KEPT_MS;
+use crate::store::memory::lock::RETENTION_MS;
 use crate::time::server_time::millis;
 
 /// No key of a run is kept longer.
@@ -41,8 +41,8 @@ impl Expected {
                 started,
             );
         }
-        let records_ms = SHORTEST_HEARTBEAT_MS + KEPT_MS;
-        let shortest_ms = [KEPT_MS, records_ms, records_ms, SPIN_LEASES_MS[0]];
+        let records_ms = SHORTEST_HEARTBEAT_MS + RETENTION_MS;
+        let shortest_ms = [RETENTION_MS, records_ms, records_ms, SPIN_LEASES_MS[0]];
         for ((data, kept_ms), shortest_ms) in seen.data.iter().zip(seen.kept_ms).zip(shortest_ms) {
             if data.is_empty() {
                 assert!(kept_ms < 0, "{kept_ms} ms for no key");

@@ -14,7 +14,7 @@ const QUEUE: usize = 1;
 const CLIENTS: usize = 2;
 const SPIN: usize = 3;
 
-const KEPT_MS: i64 = 60_000;
+const RETENTION_MS: i64 = 60_000;
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
 
@@ -48,12 +48,12 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
     ask(&mut world, 0, Mode::Register, SHORT);
     ask(&mut world, 1, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(SHORT) + KEPT_MS);
+        lives(&mut world, key, ms(SHORT) + RETENTION_MS);
     }
     ask(&mut world, 2, Mode::Register, LONG);
     ask(&mut world, 5, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(LONG) + KEPT_MS);
+        lives(&mut world, key, ms(LONG) + RETENTION_MS);
     }
     // Each poll prolongs both.
     for key in [&keys.queue, &keys.clients] {
@@ -61,7 +61,7 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
     }
     ask(&mut world, 2, Mode::Poll, LONG);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(LONG) + KEPT_MS);
+        lives(&mut world, key, ms(LONG) + RETENTION_MS);
     }
 }
 
@@ -74,7 +74,7 @@ fn what_is_used_all_the_time_is_prolonged_once_in_ten_seconds() {
     ask(&mut world, 1, Mode::Register, SHORT);
     let kept_ms = world.seen().kept_ms;
     for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 1_000), (CLIENTS, 1_000)] {
-        let spare_ms = kept_ms[key] - (must_ms + KEPT_MS);
+        let spare_ms = kept_ms[key] - (must_ms + RETENTION_MS);
         assert!(
             (SLACK_MS / 2..=SLACK_MS).contains(&spare_ms),
             "{key}: {spare_ms} ms"
@@ -93,14 +93,14 @@ fn a_lock_lives_for_a_minute_after_its_end() {
     let Acquired::Granted(grant) = world.ask(&call) else {
         panic!("it is free");
     };
-    lives(&mut world, LOCK, ms(LONG) + KEPT_MS);
+    lives(&mut world, LOCK, ms(LONG) + RETENTION_MS);
     let release = Release {
         keys,
         request,
         what: ReleaseWhat::Grant(grant.fence),
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
-    lives(&mut world, LOCK, KEPT_MS);
+    lives(&mut world, LOCK, RETENTION_MS);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
-use crate::store::memory::lock::{Holder, KEPT_MS, Now, Queue};
+use crate::store::memory::lock::{Holder, Now, Queue, RETENTION_MS};
 use crate::store::memory::rules::Rules;
 use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
@@ -344,7 +344,7 @@ impl World<'_> {
         self.expected.push(Expected {
             reply,
             data,
-            kept_ms: is_written.then_some(left_ms + KEPT_MS),
+            kept_ms: is_written.then_some(left_ms + RETENTION_MS),
             pushes,
         });
     }

@@ -56,7 +56,7 @@ impl Operation for Acquire {
         let mode = match self.mode {
             Mode::Try => "try",
             Mode::Wait => "wait",
-            Mode::Register => "open",
+            Mode::Register => "register",
             Mode::Poll => "poll",
         };
         let script_call = script_call
