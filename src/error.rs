@@ -1,52 +1,91 @@
-//! What can go wrong, by what a caller would do about it.
+//! Errors, sorted by the caller's next step.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The result of this crate's calls.
+///
+/// # Examples
+/// ```
+/// use fairlock::{Fence, Lock, Result};
+///
+/// async fn fence_of(lock: &Lock) -> Result<Fence> {
+///     Ok(lock.acquire().await?.fence())
+/// }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call did not do what it was asked to, sorted by what a caller would do next.
+/// The reasons why a call did not do its work, sorted by the caller's next step.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use std::time::Duration;
+/// use fairlock::Error;
+///
+/// match locks.lock("invoice:42").acquire_timeout(Duration::from_secs(1)).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(Error::Timeout { retry_after, .. }) => println!("busy, retry in {retry_after:?}"),
+///     Err(error) if error.is_transient() => println!("retry later: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait was over before it was this request's turn. Nothing is held and nothing is queued any more.
+    /// The wait was over before it was this request's turn. Nothing is held, and nothing is queued any more.
     Timeout {
         /// How long the call waited.
         waited: Duration,
-        /// The earliest time, from now, at which the lock may be free (never zero).
+        /// The earliest time, counted from this error, at which the lock may be free (never zero).
         retry_after: Duration,
     },
-    /// This client has as many waiters as its configuration allows; nothing was sent.
+    /// This client has as many waiters as its settings allow. Nothing was sent.
     QueueFull {
-        /// The bound, as configured.
+        /// The limit, as set by [`max_waiters`](crate::LockManagerBuilder::max_waiters).
         max_waiters: usize,
     },
     /// The owner holds the lock as often as an [`Owner`](crate::Owner) may: 256 times. Nothing was changed.
     TooManyHolds,
-    /// Fewer servers than wanted confirmed the grant, which was given back: see
+    /// Fewer servers than required confirmed the grant, and it was given back. See
     /// [`replicas`](crate::LockManagerBuilder::replicas) and [`fsynced`](crate::LockManagerBuilder::fsynced).
     NotReplicated {
-        /// How many were to confirm: the replicas, and the primary too if the grant was to be on disks.
+        /// The number of confirmations required: the replicas, and the primary too if the grant was to be on
+        /// disks.
         wanted: u32,
-        /// How many did in time.
+        /// The number of confirmations that came in time.
         got: u32,
     },
-    /// No server answered, or none that could do the work: try later.
+    /// No server answered, or none that could do the work. Try again later.
     Unavailable(ServerError),
-    /// The server refuses this client: mend its set-up (ACL, password, a key of another type under the name).
+    /// The server refuses this client. Its set-up has to change (ACL, password, a key of another type under
+    /// the name).
     Refused(ServerError),
-    /// The call itself is wrong; nothing was sent.
+    /// The call itself is wrong. Nothing was sent.
     Invalid(Invalid),
-    /// The lease was lost: work done under it may be half done, and somebody else may hold the lock.
+    /// The lease was lost. Work done under it may be half done, and another holder may have the lock.
     Lost(Lost),
     /// The manager was closed, or the runtime that it connected on is gone.
     Closed,
 }
 
 impl Error {
-    /// Tells whether the same call can succeed later with nothing changed but the time.
+    /// Returns whether the same call can succeed later although nothing but the time has changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::Error;
+    ///
+    /// let error = locks.lock("").acquire().await.unwrap_err();
+    /// assert!(!error.is_transient()); // an empty name stays wrong
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "is_retryable")]
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -58,7 +97,20 @@ impl Error {
         )
     }
 
-    /// How long to wait before the next try, where that is known: for an HTTP `Retry-After`.
+    /// Returns how long to wait before the next try, where that is known. It suits an HTTP `Retry-After`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let lock = locks.lock("invoice:42");
+    /// let _held = lock.acquire().await?;
+    /// let error = lock.acquire_timeout(Duration::ZERO).await.unwrap_err();
+    /// assert!(error.retry_after().is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Error::Timeout { retry_after, .. } => Some(*retry_after),
@@ -121,7 +173,19 @@ impl From<Invalid> for Error {
     }
 }
 
-/// What the server, or the connection to it, said.
+/// The message of the server, or of the connection to it.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Error;
+///
+/// if let Err(Error::Unavailable(why)) = locks.ping().await {
+///     eprintln!("the lock server is away: {why}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
     message: Arc<str>,
@@ -143,7 +207,20 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// A value that was refused before anything was sent: which one, and what is allowed.
+/// A value that was refused before anything was sent. The message names the value and the allowed ones.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Error;
+///
+/// match locks.lock("a{b").acquire().await {
+///     Err(Error::Invalid(invalid)) => eprintln!("{invalid}"),
+///     _ => unreachable!("a name has no braces"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     message: Arc<str>,
@@ -165,25 +242,56 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// A lease that is over: the lock may have another holder by now.
+/// A lease that is over: the lock may already have another holder.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::LostReason;
+///
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let lost = guard.lost();
+/// drop(guard);
+/// let lost = lost.await;
+/// assert_eq!((lost.name(), lost.reason()), ("invoice:42", LostReason::Released));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     name: Arc<str>,
     reason: LostReason,
 }
 
-/// Why a lease is over.
+/// The reason why a lease is over.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::LostReason;
+///
+/// # let guard = locks.lock("invoice:42").acquire().await?;
+/// if let Err(lost) = guard.check() {
+///     match lost.reason() {
+///         LostReason::Expired => println!("the server was out of reach, or the lease was fixed"),
+///         LostReason::Taken => println!("taken by force, or forgotten by a failover"),
+///         reason => println!("{reason:?}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// It ran out: no renewal got through in time, or it was a fixed lease.
+    /// The lease ran out: no renewal succeeded in time, or it was a fixed lease.
     Expired,
-    /// The server has another holder, or none: the lock was taken by force, its key deleted, or its grant forgotten by
-    /// a failover.
+    /// The server has another holder, or none: the lock was taken by force, its key was deleted, or its grant
+    /// was forgotten by a failover.
     Taken,
     /// The hold reached its `max_hold`.
     MaxHold,
-    /// The guard was released or dropped; nothing is wrong.
+    /// The guard was released or dropped. Nothing is wrong.
     Released,
 }
 
@@ -192,12 +300,12 @@ impl Lost {
         Lost { name, reason }
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Why the lease is over.
+    /// Returns why the lease is over.
     pub fn reason(&self) -> LostReason {
         self.reason
     }

@@ -3,19 +3,38 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// A fencing token: the number of a change of owner, strictly increasing per lock.
+/// A fencing token: the number of a change of owner. It increases strictly per lock.
 ///
-/// Hand it to the resource that the lock protects, and have that refuse smaller numbers than the largest it has
-/// seen: then no stale write is accepted, whatever happens to leases and clocks ([Kleppmann 2016]).
+/// Hand it to the resource that the lock protects, and have the resource refuse numbers smaller than the
+/// largest one that it has seen. Then no stale write is accepted, whatever happens to leases and clocks
+/// ([Kleppmann 2016]).
 ///
-/// It is the server's clock in µs at the change of owner, or one more than the last fence where that is larger.
+/// A fence is the server's clock in µs at the change of owner, or one more than the last fence where that is
+/// larger.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Fence;
+///
+/// let fence = locks.lock("invoice:42").acquire().await?.fence();
+/// let column = i64::from(fence); // SQL has no unsigned integers
+/// let later = locks.lock("invoice:42").acquire().await?.fence();
+/// assert!(later > fence && later.get() > fence.get());
+/// assert_eq!(Fence::try_from(fence.get())?, fence); // read back, for a comparison
+/// # let _ = column;
+/// # Ok(()) }
+/// ```
 ///
 /// [Kleppmann 2016]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
+#[doc(alias = "token")]
+#[doc(alias = "epoch")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(NonZeroU64);
 
 impl Fence {
-    /// As an integer: non-zero and less than 2⁶³.
+    /// Returns the token as an integer: non-zero and less than 2⁶³.
     pub fn get(self) -> u64 {
         self.0.get()
     }

@@ -9,22 +9,36 @@ use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
 
-/// A lock that is held, until it is released or dropped, or its lease is lost.
+/// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
-/// While it lives, its lease is renewed in the background (unless it is a fixed one). A lease can be lost all
-/// the same: the network, the server or this process may stop for longer than it lasts. The guard knows, by
-/// its local clock, **no later than the server**: [`check`](Self::check) and [`is_lost`](Self::is_lost) tell,
-/// [`lost`](Self::lost) waits for it, [`run`](Self::run) stops the work. What must never happen twice needs more: hand
-/// [`fence`](Self::fence) to the resource, and have it refuse smaller numbers.
+/// While the guard lives, its lease is renewed in the background, unless it is a fixed one. A lease can be
+/// lost all the same: the network, the server or this process may stop for longer than it lasts. The guard
+/// notices that, by its local clock, **no later than the server**. [`check`](Self::check) and
+/// [`is_lost`](Self::is_lost) look, [`lost`](Self::lost) waits for the loss, and [`run`](Self::run) stops the
+/// work. A step that must never happen twice needs more: hand [`fence`](Self::fence) to the resource, and
+/// have it refuse smaller numbers.
 ///
 /// # Drop
-/// Dropping a guard releases the lock in the background: it never blocks, spawns or panics, and works outside
-/// a runtime. [`release`](Self::release) is for certainty: it tells whether the lock was held until the end.
-/// - `let _ = lock.acquire().await?;` drops the guard, and so releases the lock, at once. Give it a name, as
-///   in `let _guard = …`.
+/// Dropping a guard releases the lock in the background. It never blocks, spawns or panics, and it works
+/// outside a runtime. Use [`release`](Self::release) for certainty: it reports whether the lock was held
+/// until the end.
+/// - `let _ = lock.acquire().await?;` drops the guard at once, and so releases the lock at once. Give the
+///   guard a name, as in `let _guard = …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.
-/// - A guard that is leaked (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the
-///   process frees it.
+/// - A leaked guard (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the process frees
+///   the lock.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// # let lock = locks.lock("invoice:42");
+/// let guard = lock.acquire().await?;
+/// println!("{} is held by {} under fence {}", guard.name(), guard.owner(), guard.fence());
+/// // ... the work ...
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
     held: OwnedHold,
@@ -35,64 +49,150 @@ impl LockGuard {
         LockGuard { held }
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &str {
         &self.held.hold().keys.name
     }
 
-    /// Who holds: the [`Owner`] that was given to the lock, or one of this guard's own.
+    /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own.
     pub fn owner(&self) -> &Owner {
         &self.held.hold().owner
     }
 
-    /// The fencing token: larger than that of every holder before, for the resource to check.
+    /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
     ///
-    /// All holds of a re-entrant owner have the same.
+    /// All holds of a re-entrant owner have the same token.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let fence = i64::from(guard.fence()); // SQL has no unsigned integers
+    /// let sql = "UPDATE invoice SET paid = true, fence = $1 WHERE id = 42 AND fence <= $1";
+    /// // ... execute it with `fence`: if it changes no row, a later holder was there before ...
+    /// # let _ = (fence, sql);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "token")]
     pub fn fence(&self) -> Fence {
         self.held.hold().fence
     }
 
-    /// How the lease stands now.
+    /// Returns the state of the lease at this moment. It does no I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let lease = guard.lease();
+    /// println!("{:?}, for another {:?}", lease.state(), lease.remaining());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ttl")]
     pub fn lease(&self) -> Lease {
         self.held.hold().lease()
     }
 
-    /// Whether the lease is over.
+    /// Returns whether the lease is over. It does no I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// for page in 1..=3 {
+    ///     if guard.is_lost() {
+    ///         break;
+    ///     }
+    ///     println!("page {page}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn is_lost(&self) -> bool {
         self.check().is_err()
     }
 
-    /// Looks at the clock, without I/O: right before a step that needs the lock.
+    /// Checks by the local clock, without I/O, that the lease still lasts. Call it right before a step that
+    /// needs the lock.
     ///
     /// # Errors
-    /// [`Lost`] when the lease is over.
+    /// [`Lost`] if the lease is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let invoice = std::path::Path::new("invoice-42.pdf");
+    /// // ... a long preparation ...
+    /// guard.check()?; // stops here if the lock was lost meanwhile
+    /// println!("send {}", invoice.display());
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.held.hold().check()
     }
 
-    /// Waits until the lease is over, whatever the network does. Borrows nothing, so that a watcher can be
-    /// spawned; once the guard is released or dropped it resolves too, with [`LostReason::Released`].
+    /// Waits until the lease is over, whatever the network does.
+    ///
+    /// The future borrows nothing, so that a watcher can be spawned. Once the guard is released or dropped,
+    /// it resolves too, with [`LostReason::Released`].
     ///
     /// # Panics
-    /// When it is polled outside of a Tokio runtime, like Tokio's own timers.
+    /// If it is polled outside of a Tokio runtime, like Tokio's own timers.
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing.
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let lost = guard.lost();
+    /// let watcher = tokio::spawn(async move { println!("stop: {}", lost.await) });
+    /// guard.release().await?;
+    /// # watcher.await.unwrap();
+    /// # Ok(()) }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         let hold = self.held.hold().clone();
         async move { hold.lost().await }
     }
 
-    /// Runs `work` as long as the lease lasts. When the lease is lost, `work` is dropped at its next
-    /// `.await`, and other holders may already be at theirs; a half-done step stays half done.
+    /// Runs `work` for as long as the lease lasts.
+    ///
+    /// If the lease is lost, `work` is dropped at its next `.await`. By then other holders may already be at
+    /// their own work, and a half-done step stays half done.
     ///
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the lease was lost before `work` ended; [`Error::Invalid`] outside of a Tokio runtime.
+    /// [`Error::Lost`] if the lease was lost before `work` ended, and [`Error::Invalid`] outside of a Tokio
+    /// runtime.
     ///
     /// # Cancel safety
-    /// Dropping it drops `work`, which must itself be cancel-safe; the lock stays held.
+    /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
+    /// let guard = lock.acquire().await?;
+    /// let receipt = guard.run(charge(guard.fence())).await?;
+    /// assert_eq!(receipt, 7);
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         runtime()?;
         self.check()?;
@@ -103,14 +203,28 @@ impl LockGuard {
         }
     }
 
-    /// Renews the lease now: a round trip that proves that the lock is still held.
+    /// Renews the lease now, in one round trip that proves that the lock is still held.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it is not; [`Error::Unavailable`] when the server did not answer, and the lease stands
-    /// as it was; [`Error::Invalid`] outside of a Tokio runtime.
+    /// - [`Error::Lost`] if the lock is no longer held.
+    /// - [`Error::Unavailable`] if the server did not answer. The lease stands as it was.
+    /// - [`Error::Invalid`] outside of a Tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing; the lease may have been renewed.
+    /// Dropping the future changes nothing, except that the lease may have been renewed.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let lease = guard.renew().await?; // right before a step that nothing can stop
+    /// println!("{:?} for that step", lease.remaining());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "extend")]
+    #[doc(alias = "refresh")]
     pub async fn renew(&self) -> Result<Lease> {
         runtime()?;
         self.check()?;
@@ -119,16 +233,34 @@ impl LockGuard {
         Ok(self.lease())
     }
 
-    /// Releases the lock, and waits until the server has confirmed it; the next waiter has it then.
+    /// Releases the lock, and waits until the server has confirmed it. By then the next waiter has the lock.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the lease was over before: somebody else may have held the lock meanwhile.
-    /// [`Error::Unavailable`] when no server answered for the `server_timeout`; the release is then repeated in the
-    /// background for as long as the lease can last. [`Error::Invalid`] outside of a Tokio runtime: then it
-    /// is released in the background.
+    /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.
+    /// - [`Error::Unavailable`] if no server answered for the
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout). The release is then repeated in the
+    ///   background for as long as the lease can last.
+    /// - [`Error::Invalid`] outside of a Tokio runtime. The lock is then released in the background.
     ///
     /// # Cancel safety
-    /// Dropped midway, it goes on in the background.
+    /// If the future is dropped midway, the release goes on in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// use fairlock::Error;
+    ///
+    /// let guard = lock.acquire().await?;
+    /// // ... the work ...
+    /// match guard.release().await {
+    ///     Err(Error::Lost(lost)) => println!("the work may have overlapped with another holder's: {lost}"),
+    ///     released => released?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         runtime()?;
         let span = tracing::debug_span!(
@@ -148,11 +280,27 @@ impl LockGuard {
         tracing::Instrument::instrument(release, span).await
     }
 
-    /// Lets the lease run out by itself, with no release: nobody gets the lock before. For work that must not
-    /// be repeated for a while.
+    /// Lets the lease run out by itself, without a release. No other holder gets the lock before that. Use it
+    /// for work that must not be repeated for a while.
     ///
-    /// The lease is not renewed any more; but if the lock was handed over by its former holder, and the lease
-    /// was never renewed so far, it is once, in the background, so that it lasts for its whole length.
+    /// The lease is no longer renewed, with one exception. If the lock was handed over by its former holder
+    /// and the lease was never renewed, it is renewed once, in the background, so that it lasts for its whole
+    /// length.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_secs(3600));
+    /// if let Some(guard) = lock.try_acquire().await?.acquired() {
+    ///     // ... send it ...
+    ///     guard.forget(); // and no process sends it again within the hour
+    /// }
+    /// assert!(lock.try_acquire().await?.acquired().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn forget(self) {
         self.held.forget();
     }

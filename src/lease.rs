@@ -1,8 +1,22 @@
-//! What a holder knows of its lease.
+//! The state of a lease, as its holder sees it.
 
 use std::time::Duration;
 
-/// What a guard knows of its lease at one moment.
+/// The state of a guard's lease at one moment.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::LeaseState;
+///
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let lease = guard.lease();
+/// assert_eq!(lease.state(), LeaseState::Held);
+/// assert!(lease.remaining() <= lease.length());
+/// # Ok(()) }
+/// ```
+#[doc(alias = "ttl")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     length: Duration,
@@ -11,13 +25,28 @@ pub struct Lease {
 }
 
 /// Whether a lease is still good.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::LeaseState;
+///
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// match guard.lease().state() {
+///     LeaseState::Held => println!("start the next batch"),
+///     LeaseState::InDoubt => println!("finish, for {:?} at most", guard.lease().remaining()),
+///     LeaseState::Lost => println!("stop"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
-    /// It is, and the last renewal succeeded.
+    /// The lease is good, and its last renewal succeeded.
     Held,
-    /// It is, but renewals fail: unless one succeeds, it will be over in [`Lease::remaining`].
+    /// The lease is good, but renewals fail. Unless one succeeds, it will be over in [`Lease::remaining`].
     InDoubt,
-    /// It is over: somebody else may hold the lock.
+    /// The lease is over: another holder may have the lock.
     Lost,
 }
 
@@ -30,17 +59,18 @@ impl Lease {
         }
     }
 
-    /// How long the server keeps the hold after each renewal.
+    /// Returns for how long the server keeps the hold after each renewal.
     pub fn length(&self) -> Duration {
         self.length
     }
 
-    /// For how long the hold is good even if no renewal gets through any more; zero when it is lost.
+    /// Returns for how long the hold is good even if no further renewal succeeds. Zero if the lease is lost.
+    #[doc(alias = "ttl")]
     pub fn remaining(&self) -> Duration {
         self.remaining
     }
 
-    /// Whether the lease is still good.
+    /// Returns whether the lease is still good.
     pub fn state(&self) -> LeaseState {
         self.state
     }

@@ -1,8 +1,8 @@
 //! A fair distributed lock for async Rust on Redis and Valkey.
 //!
-//! Waiters queue on the server in arrival order and sleep on a pub/sub channel. The release itself gives the lock to
-//! the next live waiter and tells that one alone: one round trip per hand-off, two commands per acquisition, however
-//! many wait.
+//! Waiters queue on the server in arrival order and sleep on a pub/sub channel. The release itself gives the
+//! lock to the next live waiter and notifies that waiter alone: one round trip per hand-off and two commands
+//! per acquisition, however many wait.
 //!
 //! ```
 //! # struct Order; async fn charge(fence: fairlock::Fence) -> Result<(), std::io::Error> { Ok(()) }
@@ -26,31 +26,34 @@
 //! ```
 //!
 //! # A lease, not a mutex
-//! The server keeps a hold for the length of its lease, and the client renews it. A process that is stopped, cut off, or
-//! on a machine that sleeps loses its lock after that, and another one gets it. A guard knows by its own clock no later
-//! than the server, so **code that stops when it is told [`Lost`] never overlaps with the next holder**, as long as
-//! there is one server, which keeps its data and whose clock is not set forward. If doing it twice would be a bug
-//! all the same, hand [`LockGuard::fence`] to the resource and have it refuse smaller numbers.
+//! The server keeps a hold for the length of its lease, and the client renews it. If a process is stopped or
+//! cut off, or its machine sleeps, it loses its lock after that time, and another process gets the lock. A
+//! guard knows by its own clock no later than the server, so **code that stops when it is told [`Lost`] never
+//! overlaps with the next holder**, as long as there is one server, which keeps its data and whose clock is
+//! not set forward. If doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the
+//! resource and have it refuse smaller numbers.
 //!
-//! That takes clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual machine that is
-//! paused together with its clocks notices nothing at its first look; only the fence helps there.
+//! This needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual
+//! machine that is paused together with its clocks notices nothing at its first look. Only the fence helps
+//! there.
 //!
-//! # What lives where
+//! # Overview
 //! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory).
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
-//! - [`Error`]: sorted by what a caller would do about it.
-//! - [`spin`]: the lock that tries again and again, as a baseline and a fallback.
+//! - [`Error`]: sorted by the caller's next step.
+//! - [`spin`]: a lock that tries again and again, as a baseline and a fallback.
 //!
 //! # Tracing
-//! Spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the fields `lock.name`, `lock.fence`,
-//! `lock.outcome` and `wait_ms`; a WARN for a lost lease, and for a slow acquire if
-//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set. Names and fields are part of the interface.
+//! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
+//! fields `lock.name`, `lock.fence`, `lock.outcome` and `wait_ms`. It emits a WARN for a lost lease, and for
+//! a slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set. Names and fields are part of
+//! the interface.
 //!
 //! # Features
-//! - `redis` (default): locks on a server. Without it, those in memory only.
-//! - `rustls`, `native-tls`: [`rediss://`](LockManager::connect), by rustls or by the system's TLS library. With both, rustls
-//!   does it.
+//! - `redis` (default): locks on a server. Without it there are only those in memory.
+//! - `rustls`, `native-tls`: [`rediss://`](LockManager::connect), by rustls or by the system's TLS library.
+//!   With both, rustls does it.
 //! - `serde`: [`Fence`] as an integer.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

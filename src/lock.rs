@@ -30,23 +30,42 @@ use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 
-/// A lock by its name, with the options for acquiring it. Cheap to make and to clone, and free of I/O.
+/// A named lock and the options for acquiring it.
+///
+/// A `Lock` is cheap to create and to clone, and neither does any I/O. A name or an option that is not
+/// allowed makes the first call fail with [`Error::Invalid`].
 ///
 /// # Order
-/// Waiters get the lock in the order in which the server queued them, and those of one process in the order in which
-/// their futures were **first polled**: a future that is made but not polled has no place. In a `select!` loop, `pin!`
-/// the future outside the loop; made anew in each turn it goes to the end of the queue each time.
+/// Waiters get the lock in the order in which the server queued them. Waiters of one process get it in the
+/// order in which their futures were **first polled**: a future that was never polled has no place in the
+/// queue. In a `select!` loop, `pin!` the future outside the loop. A future that is created again in each
+/// iteration goes to the end of the queue each time.
 ///
-/// # Who excludes whom
-/// Without an [`owner`](Self::owner) every acquisition excludes every other one, also within a task: acquiring a lock
-/// again while holding it waits for itself. Two applications that use the same server share the names, unless
-/// their managers have different prefixes.
+/// # Exclusion
+/// Without an [`owner`](Self::owner), every acquisition excludes every other one, even within one task:
+/// acquiring a lock again while holding it waits for itself. Two applications that use the same server share
+/// the names, unless their managers have different prefixes.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use std::time::Duration;
+///
+/// let report = locks.lock("report:nightly").max_hold(Duration::from_secs(600));
+/// let guard = report.acquire().await?;
+/// println!("{} is held", report.name());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[doc(alias = "mutex")]
+#[doc(alias = "Mutex")]
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     shared: Arc<Shared>,
-    /// The keys and the channel; or why the name is refused, which the first call tells.
     name: Arc<str>,
+    /// The keys and the channel, or the reason why the name is refused. The first call returns it.
     place: Result<(Arc<Keys>, Arc<str>), Invalid>,
     options: LockOptions,
     owner: Option<Owner>,
@@ -67,13 +86,28 @@ impl Lock {
         }
     }
 
-    /// The name, as it was given.
+    /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same lock with a lease of this length: how long the server keeps a hold without a renewal (100 ms to 1 day).
-    /// It is renewed for as long as the guard lives.
+    /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
+    /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). The lease is renewed for
+    /// as long as the guard lives.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// // If this process dies, the next waiter gets the lock after about 5 s.
+    /// let lock = locks.lock("import").lease(Duration::from_secs(5));
+    /// let guard = lock.acquire().await?;
+    /// assert_eq!(guard.lease().length(), Duration::from_secs(5));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ttl")]
     pub fn lease(self, lease: Duration) -> Lock {
         Lock {
             options: LockOptions {
@@ -85,8 +119,23 @@ impl Lock {
         }
     }
 
-    /// The same lock with a lease that is never extended (100 ms to 1 day): the hold ends so long after its grant,
+    /// Sets a lease that is never extended (100 ms to 1 day): the hold ends this long after its grant,
     /// whatever happens.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_millis(100));
+    /// let guard = lock.acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(200)).await;
+    /// assert!(guard.is_lost()); // nothing has renewed it
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ttl")]
     pub fn fixed_lease(self, lease: Duration) -> Lock {
         Lock {
             options: LockOptions {
@@ -98,8 +147,24 @@ impl Lock {
         }
     }
 
-    /// The same lock, held for so long at most (at least 100 ms): a stuck job does not hold it for ever. It ends so long
-    /// after its grant by the clocks of the server and of this machine, whichever comes first.
+    /// Limits how long the lock can be held (at least 100 ms; `None`, the default, is no limit), so that a
+    /// stuck job does not hold it for ever. The hold ends this long after its grant by the clock of the
+    /// server or of this machine, whichever comes first.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::{Error, LostReason};
+    ///
+    /// let guard = locks.lock("import").max_hold(Duration::from_secs(60)).acquire().await?;
+    /// let stuck = guard.run(std::future::pending::<()>()).await;
+    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason() == LostReason::MaxHold));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "watchdog")]
     pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Lock {
         Lock {
             options: LockOptions {
@@ -110,7 +175,21 @@ impl Lock {
         }
     }
 
-    /// The same lock, acquired for this owner, for whom it is re-entrant.
+    /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::Owner;
+    ///
+    /// let lock = locks.lock("tree").owner(&Owner::new());
+    /// let outer = lock.acquire().await?;
+    /// let inner = lock.acquire().await?; // without an owner, this would wait for `outer`
+    /// assert_eq!(inner.fence(), outer.fence());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "reentrant")]
     pub fn owner(self, owner: &Owner) -> Lock {
         Lock {
             owner: Some(owner.clone()),
@@ -118,66 +197,147 @@ impl Lock {
         }
     }
 
-    /// Waits for the lock: first come, first served.
+    /// Waits for the lock, first come, first served.
     ///
-    /// The future borrows nothing, so it can be spawned. Its place in the queue is taken at its first poll.
+    /// The future borrows nothing, so it can be spawned. It takes its place in the queue when it is first
+    /// polled.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when no server has answered for the `server_timeout` (10 s by default): a wait without a
-    /// bound ends too. [`Error::NotReplicated`] if the grant is to be confirmed by
-    /// [`replicas`](crate::LockManagerBuilder::replicas) or [`disks`](crate::LockManagerBuilder::fsynced) and is not.
-    /// [`Error::TooManyHolds`] for an [`Owner`] that holds it too often.
-    /// [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`], [`Error::Closed`].
+    /// - [`Error::Unavailable`] if no server has answered for the
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout) (10 s by default). A wait without a
+    ///   bound ends too.
+    /// - [`Error::NotReplicated`] if the grant has to be confirmed by
+    ///   [`replicas`](crate::LockManagerBuilder::replicas) or [disks](crate::LockManagerBuilder::fsynced) and
+    ///   is not.
+    /// - [`Error::TooManyHolds`] if the [`Owner`] already holds the lock 256 times.
+    /// - [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// Dropped at any point it leaves no holder and no queue entry, and a grant that was on its way goes to the
-    /// next waiter at once. Its place in the queue is lost.
+    /// Dropping the future at any point leaves no holder and no queue entry. A grant that was already on its
+    /// way goes to the next waiter at once. The place in the queue is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let next = tokio::spawn(lock.acquire()); // waits until `guard` is released
+    /// guard.release().await?;
+    /// # next.await.unwrap()?.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "lock")]
     pub fn acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
         self.clone().acquire_within(Bound::None)
     }
 
-    /// Waits for the lock for so long at most. Zero means one attempt, as with [`try_acquire`](Self::try_acquire).
+    /// Waits for the lock for this long at most. With zero it makes one attempt, as
+    /// [`try_acquire`](Self::try_acquire) does.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the time is over; else as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] if the time is over, and otherwise as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// use std::time::Duration;
+    /// use fairlock::Error;
+    ///
+    /// # let _held = lock.acquire().await?;
+    /// match lock.acquire_timeout(Duration::from_secs(2)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(Error::Timeout { retry_after, .. }) => println!("busy, try again in {retry_after:?}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "try_lock_for")]
+    #[doc(alias = "wait")]
     pub fn acquire_timeout(&self, wait: Duration) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
         self.clone().acquire_within(Bound::Within(wait))
     }
 
-    /// Waits for the lock until this instant at most.
+    /// Waits for the lock until this instant at most. It takes the `Instant` of std or that of Tokio.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the instant has come; else as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] if the instant has come, and otherwise as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).
     ///
-    /// It takes the `Instant` of std and that of tokio. (Boxed, since an opaque type would capture the generic one.)
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::{Duration, Instant};
+    ///
+    /// // Two seconds for both locks together.
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let from = locks.lock("account:1").acquire_deadline(deadline).await?;
+    /// let to = locks.lock("account:2").acquire_deadline(deadline).await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "try_lock_until")]
     pub fn acquire_deadline(&self, deadline: impl Into<Instant>) -> BoxFuture<'static, Result<LockGuard>> {
+        // Boxed, since an opaque type would capture the generic one.
         Box::pin(self.clone().acquire_within(Bound::Until(deadline.into())))
     }
 
-    /// Takes the lock if it is free and nobody waits for it. Never waits for it, and never overtakes a waiter.
+    /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
+    /// overtakes a waiter.
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire); that the lock is held is no error, but [`TryAcquire::Busy`].
+    /// As for [`acquire`](Self::acquire). A lock that is held is no error but [`TryAcquire::Busy`].
     ///
     /// # Cancel safety
-    /// Dropped at any point it leaves no holder.
+    /// Dropping the future at any point leaves no holder.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::TryAcquire;
+    ///
+    /// match locks.lock("cron:cleanup").try_acquire().await? {
+    ///     TryAcquire::Acquired(guard) => guard.release().await?, // after the clean-up
+    ///     TryAcquire::Busy(busy) => println!("runs elsewhere, {} wait", busy.waiting()),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "try_lock")]
     pub fn try_acquire(&self) -> impl Future<Output = Result<TryAcquire>> + Send + use<> {
         self.clone().attempt()
     }
 
-    /// Tells who holds the lock, and how many wait.
+    /// Returns the holder of the lock, if there is one, and the number of waiters.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`], [`Error::Closed`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing.
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let _guard = lock.acquire().await?;
+    /// let status = lock.status().await?;
+    /// if let Some(holder) = status.holder {
+    ///     println!("held by {} for another {:?}, {} wait", holder.owner, holder.ttl, status.waiting);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "is_locked")]
+    #[doc(alias = "who")]
     pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
         let lock = self.clone();
         async move {
@@ -201,15 +361,31 @@ impl Lock {
         }
     }
 
-    /// Takes the lock away from whoever holds it under this fence, and hands it to the next waiter. The fence is what
-    /// [`status`](Self::status) showed: so a repeated call never takes it from the next holder. Returns whether it was held under
-    /// that fence. The former holder learns of it at its next renewal.
+    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
+    /// the lock was held under that fence.
+    ///
+    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
+    /// lock from the next holder. The former holder learns of its loss at its next renewal.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`], [`Error::Closed`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// Dropped midway, it may have happened or not.
+    /// If the future is dropped midway, the lock may or may not have been released.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let stuck = lock.acquire().await?;
+    /// if let Some(holder) = lock.status().await?.holder {
+    ///     assert!(lock.force_release(holder.fence).await?);
+    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "force_unlock")]
     pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
         let lock = self.clone();
         async move {
@@ -233,36 +409,77 @@ impl Lock {
         }
     }
 
-    /// Waits for the lock, runs the work, and releases the lock. The work gets the fencing token, and is dropped if the
-    /// lease is lost, as by [`LockGuard::run`].
+    /// Waits for the lock, runs the work, and releases the lock.
+    ///
+    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by [`LockGuard::run`].
+    /// The future does not borrow the lock, so it can be spawned. It takes its place in the
+    /// queue when it is first polled.
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire); and [`Error::Lost`] when the work was stopped, or when its end was no longer
-    /// under the lease. A result of the work's own stays nested, as with `tokio::time::timeout`.
+    /// As for [`acquire`](Self::acquire), and [`Error::Lost`] if the work was stopped, or if the lease no
+    /// longer covered its end. The work's own result stays nested, as with `tokio::time::timeout`.
     ///
     /// # Cancel safety
-    /// Dropping it drops the work, and releases the lock.
-    pub async fn with<F, W>(&self, work: F) -> Result<W::Output>
+    /// Dropping the future drops the work and releases the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn settle(_account: u32, _fence: fairlock::Fence) {}
+    /// use tokio::task::JoinSet;
+    ///
+    /// let mut set = JoinSet::new();
+    /// for account in [1, 2, 3] {
+    ///     let lock = locks.lock(format!("account:{account}"));
+    ///     set.spawn(lock.with(async move |fence| settle(account, fence).await));
+    /// }
+    /// for settled in set.join_all().await {
+    ///     settled?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        run_and_release(self.acquire().await?, work).await
+        self.clone().run_within(Bound::None, work)
     }
 
-    /// The same, with a bound for the wait (not for the work).
+    /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
+    /// no time limit.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the time is over; else as for [`with`](Self::with).
+    /// [`Error::Timeout`] if the time is over, and otherwise as for [`with`](Self::with).
     ///
     /// # Cancel safety
     /// As for [`with`](Self::with).
-    pub async fn with_timeout<F, W>(&self, wait: Duration, work: F) -> Result<W::Output>
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
+    /// use std::time::Duration;
+    ///
+    /// let receipt = lock.with_timeout(Duration::from_secs(2), charge).await?;
+    /// assert_eq!(receipt, 7);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with_timeout<F, W>(
+        &self,
+        wait: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        run_and_release(self.acquire_timeout(wait).await?, work).await
+        self.clone().run_within(Bound::Within(wait), work)
     }
 
     fn client(&self) -> &Arc<Client> {
@@ -326,6 +543,16 @@ impl Lock {
         acquired.map(LockGuard::new)
     }
 
+    async fn run_within<F, W>(self, bound: Bound, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        let guard = self.acquire_within(bound).await?;
+        let output = guard.run(work(guard.fence())).await?;
+        after_work(output, guard.release().await)
+    }
+
     async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<OwnedHold> {
         let params = self.params()?;
         let waitlists = self.shared.waitlists();
@@ -362,15 +589,6 @@ impl Lock {
             },
         )
     }
-}
-
-async fn run_and_release<F, W>(guard: LockGuard, work: F) -> Result<W::Output>
-where
-    F: FnOnce(Fence) -> W,
-    W: Future,
-{
-    let output = guard.run(work(guard.fence())).await?;
-    after_work(output, guard.release().await)
 }
 
 /// Until when to wait.

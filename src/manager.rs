@@ -13,30 +13,33 @@ use crate::fence::Fence;
 use crate::lock::Lock;
 use crate::store::memory::MemoryStore;
 
-/// One client of a Redis or Valkey server, or of an in-memory store: what locks are made from. Cheap to clone; a
-/// process needs one.
+/// One client of a Redis or Valkey server, or of an in-memory store, from which locks are made.
 ///
-/// It has two connections (one for commands, one for subscriptions; a third to wait for
-/// [replicas](LockManagerBuilder::replicas) or [disks](LockManagerBuilder::fsynced), if it does; in a cluster, to each master that it has to do with) and a
-/// background task, the background task, which
-/// renews leases and releases what dropped guards leave. The background task lives on the runtime that connected; when that is
-/// gone, every call answers [`Error::Closed`](crate::Error::Closed).
+/// A manager is cheap to clone, and a process needs only one. It has two connections: one for commands and
+/// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas) or
+/// [disks](LockManagerBuilder::fsynced). In a cluster it has these to each master that it deals with.
 ///
-/// Don't use one across a `fork`, nor in two copies of a virtual machine's snapshot: both would have the same ids.
+/// A background task renews leases and releases the locks of dropped guards. It lives on the
+/// runtime that connected. Once that runtime is gone, every call fails with
+/// [`Error::Closed`](crate::Error::Closed).
 ///
+/// Don't use one manager across a `fork`, nor in two copies of a virtual machine's snapshot: both would have
+/// the same ids.
+///
+/// # Examples
 /// ```
 /// # async fn charge(fence: fairlock::Fence) {}
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// use fairlock::{LockManager, TryAcquire};
 ///
-/// let locks = LockManager::in_memory();                // or LockManager::connect("redis://127.0.0.1:6379").await?
-/// let lock = locks.lock("invoice:42");                 // a name and options: no I/O
+/// let locks = LockManager::in_memory();        // or LockManager::connect("redis://127.0.0.1:6379").await?
+/// let lock = locks.lock("invoice:42");         // a name and options: no I/O
 ///
-/// let guard = lock.acquire().await?;                   // first come, first served
-/// guard.run(charge(guard.fence())).await?;             // stopped with Err(Lost) if the lease is lost
-/// guard.release().await?;                              // certain; a dropped guard is released in the background
+/// let guard = lock.acquire().await?;           // first come, first served
+/// guard.run(charge(guard.fence())).await?;     // stopped with Err(Lost) if the lease is lost
+/// guard.release().await?;                      // certain; a dropped guard is released in the background
 ///
-/// match lock.try_acquire().await? {                    // never waits, never overtakes
+/// match lock.try_acquire().await? {            // never waits, never overtakes
 ///     TryAcquire::Acquired(guard) => guard.release().await?,
 ///     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
 /// }
@@ -50,60 +53,126 @@ pub struct LockManager {
 impl LockManager {
     /// Connects to the server at this URL, with all settings at their defaults.
     ///
-    /// | URL | |
-    /// |---|---|
-    /// | `redis://[user:password@]host[:6379][/database]` | |
-    /// | `rediss://…` | by TLS: with the feature `rustls` or `native-tls`, see [`tls`](LockManagerBuilder::tls) |
-    /// | `redis-cluster://[user:password@]host[:6379][?node=host:port&node=…]` | the cluster that these servers belong to; by TLS `rediss-cluster://` |
-    /// | `redis-sentinel://[user:password@]host[:26379][/database]?node=host:port&node=…&sentinelServiceName=name` | the primary that these sentinels know by that name, also after a failover; user and password are the server's, `&sentinelUsername=…&sentinelPassword=…` the sentinels'; by TLS `rediss-sentinel://` |
-    /// | `unix://[user:password@localhost]/path[?db=database]` | by a Unix socket; also `redis+unix://` |
+    /// - `redis://[user:password@]host[:6379][/database]`: one server.
+    /// - `rediss://…`: the same by TLS. It needs the feature `rustls` or `native-tls`; see
+    ///   [`tls`](LockManagerBuilder::tls).
+    /// - `redis-cluster://[user:password@]host[:6379][?node=host:port&node=…]`: the cluster that these
+    ///   servers belong to. By TLS it is `rediss-cluster://`.
+    /// - `redis-sentinel://[user:password@]host[:26379][/database]?node=…&sentinelServiceName=name`: the
+    ///   primary that these sentinels know by that name, also after a failover. Each further sentinel is a
+    ///   `node=host:port`. User and password are those of the server; those of the sentinels are
+    ///   `&sentinelUsername=…&sentinelPassword=…`. By TLS it is `rediss-sentinel://`.
+    /// - `unix://[user:password@localhost]/path[?db=database]`: one server by a Unix socket; also
+    ///   `redis+unix://`.
     ///
-    /// Each `redis` may be `valkey`. User, password and path may have `%`-escapes. `?protocol=3` speaks RESP3,
-    /// for proxies that ask for it; nothing else differs.
+    /// Each `redis` may be `valkey`. User, password and path may contain `%`-escapes. `?protocol=3` makes the
+    /// connection use RESP3, for proxies that ask for it; nothing else differs.
     ///
-    /// In a cluster each lock lives on the master that has its hash slot. A call is sent on when the slot has moved, and
-    /// repeated, like any call without an answer, while a replica takes over.
+    /// In a cluster each lock lives on the master that has its hash slot. A call is sent on if the slot has
+    /// moved. While a replica takes over, a call is repeated, like any call without an answer.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a URL that is none; [`Error::Unavailable`](crate::Error::Unavailable) when the server did not answer within the
-    /// `server_timeout` (10 s by default); [`Error::Refused`](crate::Error::Refused) when it refuses this user,
-    /// or one of the two the other's certificate.
+    /// - [`Error::Invalid`](crate::Error::Invalid) if this is no valid URL.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the server did not answer within the
+    ///   [`server_timeout`](LockManagerBuilder::server_timeout) (10 s by default).
+    /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this user, or if one of the two
+    ///   refuses the other's certificate.
     ///
     /// # Cancel safety
-    /// Dropping it ends the connections.
+    /// Dropping the future ends the connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::connect("redis://127.0.0.1:6379").await?;
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "redis")]
     pub async fn connect(url: &str) -> Result<LockManager> {
         LockManager::builder().connect(url).await
     }
 
-    /// Locks inside this process: the same order, leases and fences without a server, for a service that runs once,
-    /// for examples, and for tests. Time is tokio's clock, so a paused test can let leases end.
+    /// Creates a manager for locks inside this process. They have the same order, leases and fences as those
+    /// on a server. Use it for a service that runs only once, for examples, and for tests. Time is Tokio's
+    /// clock, so a paused test can let leases end.
     ///
-    /// Works outside a runtime too; the background task lives on the runtime that polls the first call.
+    /// This works outside a runtime too. The background task lives on the runtime that polls the first call.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// assert!(locks.lock("invoice:42").try_acquire().await?.acquired().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn in_memory() -> LockManager {
         LockManagerBuilder::default().build(&MemoryStore::new())
     }
 
-    /// Settings other than the defaults.
+    /// Returns a builder, for settings other than the defaults.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let builder = LockManager::builder().prefix("shop").lease(Duration::from_secs(10));
+    /// let locks = builder.in_memory(&MemoryStore::new())?; // or .connect("redis://127.0.0.1:6379").await?
+    /// # Ok(()) }
+    /// ```
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()
     }
 
-    /// The lock of this name: 1 to 512 bytes, no braces (but for one hash tag at the start, as in `{user:7}:cart`, which
-    /// puts the lock beside other keys of that tag in a cluster). No I/O; a name that is not allowed is refused by the
-    /// first call.
+    /// Returns the lock of this name. It does no I/O.
+    ///
+    /// A name has 1 to 512 bytes and no braces, except for one hash tag at the start, as in `{user:7}:cart`.
+    /// In a cluster such a tag puts the lock beside other keys with that tag. A name that is not allowed
+    /// makes the first call fail with [`Error::Invalid`](crate::Error::Invalid).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let invoice = locks.lock(format!("invoice:{}", 42));
+    /// let cart = locks.lock("{user:7}:cart");
+    /// let both = (invoice.acquire().await?, cart.acquire().await?);
+    /// # Ok(()) }
+    /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(Arc::clone(&self.shared), name.as_ref())
     }
 
-    /// One round trip to the server: for health checks.
+    /// Makes one round trip to the server, for health checks.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Closed`](crate::Error::Closed);
-    /// [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused) or
+    /// [`Error::Closed`](crate::Error::Closed), and [`Error::Invalid`](crate::Error::Invalid) outside of a
+    /// Tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing.
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let status = match locks.ping().await {
+    ///     Ok(()) => 200,
+    ///     Err(_) => 503,
+    /// };
+    /// # assert_eq!(status, 200);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "health")]
     pub async fn ping(&self) -> Result<()> {
         self.shared.client().check_open()?;
         self.shared.start()?;
@@ -111,7 +180,18 @@ impl LockManager {
         Ok(())
     }
 
-    /// What this client has and has done.
+    /// Returns the counts of this client. It does no I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// let stats = locks.stats();
+    /// println!("{} held, {} waiting, {} lost so far", stats.held, stats.waiting, stats.lost);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "metrics")]
     pub fn stats(&self) -> Stats {
         let counters = &self.shared.client().counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -128,16 +208,32 @@ impl LockManager {
         }
     }
 
-    /// Ends the service of this manager and all its clones: no new requests, waiters get [`Error::Closed`](crate::Error::Closed), and releases that
-    /// dropped guards left are sent. Guards that live stay renewed, and can be released, until they are dropped;
-    /// nothing here waits for them.
+    /// Ends the service of this manager and all its clones.
+    ///
+    /// New requests and waiters get [`Error::Closed`](crate::Error::Closed). Releases that dropped guards
+    /// left are sent. Guards that live stay renewed, and can be released, until they are dropped. This call
+    /// does not wait for them.
     ///
     /// # Errors
-    /// [`Unreleased`]: which locks are still held, and how many releases the server has not confirmed within the
-    /// `server_timeout`.
+    /// [`Unreleased`] if locks are still held, or if the server has not confirmed all releases within the
+    /// [`server_timeout`](LockManagerBuilder::server_timeout). It lists these locks and counts these
+    /// releases.
     ///
     /// # Cancel safety
-    /// It is closed from the first poll on; dropping the future only stops the waiting.
+    /// The manager is closed from the first poll on. Dropping the future only stops the waiting.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// drop(locks.lock("invoice:42").acquire().await?);
+    /// // On shutdown: wait until the server has the releases of dropped guards.
+    /// if let Err(unreleased) = locks.close().await {
+    ///     eprintln!("{unreleased}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Result<(), Unreleased> {
         self.shared.waitlists().close();
         let background = self.shared.background();
@@ -159,7 +255,17 @@ impl LockManager {
         }
     }
 
-    /// Whether it was closed, or the runtime that it lived on is gone.
+    /// Returns whether the manager was closed, or the runtime that it lived on is gone.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// assert!(!locks.is_closed());
+    /// locks.close().await.ok();
+    /// assert!(locks.is_closed());
+    /// # Ok(()) }
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.shared.client().is_closed()
     }
@@ -185,34 +291,59 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// Counts of one client: how things stand, and what has happened since it was made.
+/// The counts of one client: its present state, and its history since it was created.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let stats = locks.stats();
+/// assert_eq!((stats.held, stats.waiting), (1, 0)); // gauges
+/// assert_eq!((stats.acquired, stats.lost), (1, 0)); // counters
+/// # Ok(()) }
+/// ```
+#[doc(alias = "metrics")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Holds of guards that live.
+    /// Holds whose guards live.
     pub held: usize,
     /// Calls that wait for a lock.
     pub waiting: usize,
     /// Locks acquired.
     pub acquired: u64,
-    /// Of those, how many were handed over by the holder before, without a call of this client's.
+    /// Acquired locks that were handed over by the holder before, without a call by this client.
     pub handed_over: u64,
     /// Leases lost before their release.
     pub lost: u64,
     /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
     pub timed_out: u64,
-    /// Guards that were dropped, and not released.
+    /// Guards that were dropped without a release.
     pub released_by_drop: u64,
-    /// Calls that came to the server too late to be of use: 2 s after they were sent, or after their caller gave
-    /// up. The server did nothing for them.
+    /// Calls that reached the server too late to be of use: 2 s after they were sent, or after their caller
+    /// gave up. The server did nothing for them.
     pub late: u64,
-    /// Releases of dropped guards, and waits that were given up, of which the server has not confirmed yet that
-    /// nothing is left: how far it is behind.
+    /// Releases of dropped guards, and abandoned waits, for which the server has not yet confirmed that
+    /// nothing is left. The count shows how far the server is behind.
     pub unconfirmed: usize,
 }
 
-/// What [`LockManager::close`](crate::LockManager::close) left behind: guards that still live (their locks stay
-/// held until each is dropped or its lease ends), and releases that no server confirmed.
+/// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.
+///
+/// The locks are those of guards that still live: each stays held until its guard is dropped or its lease
+/// ends. The releases are those that no server confirmed.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let unreleased = locks.close().await.unwrap_err();
+/// assert_eq!(unreleased.held().next(), Some(("invoice:42", guard.fence())));
+/// assert_eq!(unreleased.unconfirmed(), 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Unreleased {
     held: Vec<(Arc<str>, Fence)>,
@@ -224,13 +355,13 @@ impl Unreleased {
         Unreleased { held, unconfirmed }
     }
 
-    /// The locks that guards of this manager still hold: name and fencing token.
+    /// Returns the locks that guards of this manager still hold, each with its name and fencing token.
     pub fn held(&self) -> impl Iterator<Item = (&str, Fence)> {
         self.held.iter().map(|(name, fence)| (&**name, *fence))
     }
 
-    /// How many releases of dropped guards and cancelled waits no server had confirmed. What they left is
-    /// over, at the latest, when its lease is.
+    /// Returns how many releases of dropped guards and cancelled waits no server had confirmed. What they
+    /// left on the server ends with its lease at the latest.
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed
     }

@@ -1,8 +1,23 @@
-//! The spin lock: tries again and again, with back-off. What most libraries do.
+//! A spin lock: it tries again and again, with back-off, as most libraries do.
 //!
-//! It is here as the baseline that the fair lock is measured against, and as a fallback where pub/sub is not
-//! to be had. It knows no order: under contention a waiter can starve, and a free lock can stay idle for as
-//! long as the longest pause. It has no fence, and no renewal: the lease must be long enough for the work.
+//! It serves as the baseline that the fair lock is measured against, and as a fallback where pub/sub is not
+//! available. It keeps no order: under contention a waiter can starve, and a free lock can stay idle for as
+//! long as the longest pause. It has no fence and no renewal, so the lease must be long enough for the work.
+//!
+//! # Examples
+//! ```
+//! # #[tokio::main] async fn main() -> fairlock::Result<()> {
+//! use std::time::Duration;
+//! use fairlock::{LockManager, spin::SpinLock};
+//!
+//! let locks = LockManager::in_memory();
+//! let lock = SpinLock::new(&locks, "invoice:42");
+//! if lock.try_lock(Duration::from_secs(1), Duration::from_secs(30)).await? {
+//!     // ... at most 30 s of work ...
+//!     lock.unlock().await?;
+//! }
+//! # Ok(()) }
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +39,25 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 
 /// A lock by hash and count, which waits by trying again after 1, 2, 4 … 128 ms.
 ///
-/// Re-entrant by owner: each `SpinLock` is an owner of its own, and so are its clones together; take it as
-/// often as you like, and unlock it as often. It shares nothing with the fair lock of the same name.
+/// It is re-entrant by owner. Each `SpinLock` is an owner of its own, together with its clones. It can be
+/// taken any number of times, and has to be unlocked as often. It shares nothing with the fair lock of the
+/// same name.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use std::time::Duration;
+/// use fairlock::spin::SpinLock;
+///
+/// let lock = SpinLock::new(&locks, "invoice:42");
+/// if lock.try_lock(Duration::from_secs(1), Duration::from_secs(30)).await? {
+///     println!("{} is held for 30 s", lock.name());
+///     lock.unlock().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[doc(alias = "spinlock")]
 #[derive(Clone)]
 pub struct SpinLock {
     shared: Arc<Shared>,
@@ -35,7 +67,7 @@ pub struct SpinLock {
 }
 
 impl SpinLock {
-    /// The spin lock of this name, for a new owner. No I/O.
+    /// Creates the spin lock of this name, for a new owner. It does no I/O.
     pub fn new(manager: &LockManager, name: impl AsRef<str>) -> SpinLock {
         let shared = Arc::clone(manager.shared());
         let keys = Keys::new(&shared.client().options.prefix, name.as_ref()).map(Arc::new);
@@ -47,7 +79,21 @@ impl SpinLock {
         }
     }
 
-    /// The same lock, taken for this owner.
+    /// Sets the owner for whom the lock is taken.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::Owner;
+    /// use fairlock::spin::SpinLock;
+    ///
+    /// let (me, wait, lease) = (Owner::named("worker-7"), Duration::ZERO, Duration::from_secs(30));
+    /// assert!(SpinLock::new(&locks, "a").owner(&me).try_lock(wait, lease).await?);
+    /// assert!(SpinLock::new(&locks, "a").owner(&me).try_lock(wait, lease).await?); // it is re-entrant
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn owner(self, owner: &Owner) -> SpinLock {
         SpinLock {
@@ -56,23 +102,38 @@ impl SpinLock {
         }
     }
 
-    /// The name, as it was given.
+    /// Returns the name, as it was given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day),
-    /// which starts anew with each hold of the same owner. Returns whether the lock is held.
+    /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day).
+    /// The lease starts over with each further hold of the same owner. Returns whether the lock is held.
     ///
-    /// A call without a reply is repeated, and counts once; but twice if another one of the same owner took a
-    /// hold in between.
+    /// A call without a reply is repeated, and counts once. It counts twice if another call for the same
+    /// owner took a hold in between.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`], [`Error::Closed`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// None: a dropped call may have taken the lock, for one lease; so may one that ended with
+    /// None. A dropped call may have taken the lock, for one lease. So may a call that ended with
     /// [`Error::Unavailable`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::spin::SpinLock;
+    ///
+    /// let (wait, lease) = (Duration::from_millis(50), Duration::from_secs(30));
+    /// assert!(SpinLock::new(&locks, "a").try_lock(wait, lease).await?);
+    /// assert!(!SpinLock::new(&locks, "a").try_lock(wait, lease).await?); // another owner has it
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "lock")]
+    #[doc(alias = "acquire")]
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
@@ -107,11 +168,27 @@ impl SpinLock {
     /// Gives one hold back.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it was not held any more; [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`],
-    /// [`Error::Closed`].
+    /// [`Error::Lost`] if the lock was no longer held; [`Error::Unavailable`], [`Error::Refused`],
+    /// [`Error::Invalid`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// None: a dropped call may have given the hold back or not.
+    /// None. A dropped call may or may not have given the hold back.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::Error;
+    /// use fairlock::spin::SpinLock;
+    ///
+    /// let lock = SpinLock::new(&locks, "a");
+    /// assert!(lock.try_lock(Duration::ZERO, Duration::from_secs(30)).await?);
+    /// lock.unlock().await?;
+    /// assert!(matches!(lock.unlock().await, Err(Error::Lost(_)))); // one hold, one unlock
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "release")]
     pub async fn unlock(&self) -> Result<()> {
         let keys = self.open()?;
         let call = SpinRelease {

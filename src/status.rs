@@ -1,4 +1,4 @@
-//! What the calls of a lock answer.
+//! The answers of a lock's calls.
 
 use std::time::Duration;
 
@@ -6,18 +6,41 @@ use crate::fence::Fence;
 use crate::guard::LockGuard;
 use crate::owner::Owner;
 
-/// What [`Lock::try_acquire`](crate::Lock::try_acquire) came to.
+/// The outcome of [`Lock::try_acquire`](crate::Lock::try_acquire).
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::TryAcquire;
+///
+/// match locks.lock("invoice:42").try_acquire().await? {
+///     TryAcquire::Acquired(guard) => guard.release().await?,
+///     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a lock that was acquired is released as soon as its guard is dropped"]
 pub enum TryAcquire {
     /// The lock is held now.
     Acquired(LockGuard),
-    /// Somebody else holds it.
+    /// The lock is held, or others wait for it.
     Busy(Busy),
 }
 
 impl TryAcquire {
-    /// The guard, if the lock was acquired.
+    /// Returns the guard, if the lock was acquired.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let Some(guard) = locks.lock("cron:cleanup").try_acquire().await?.acquired() else {
+    ///     return Ok(()); // it runs elsewhere
+    /// };
+    /// # Ok(()) }
+    /// ```
     pub fn acquired(self) -> Option<LockGuard> {
         match self {
             TryAcquire::Acquired(guard) => Some(guard),
@@ -26,7 +49,21 @@ impl TryAcquire {
     }
 }
 
-/// A lock that somebody else holds.
+/// A lock that could not be taken at once.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::TryAcquire;
+///
+/// # let _guard = locks.lock("invoice:42").acquire().await?;
+/// if let TryAcquire::Busy(busy) = locks.lock("invoice:42").try_acquire().await? {
+///     println!("429 Too Many Requests\nRetry-After: {}", busy.retry_after_secs());
+///     println!("({:?}, {} wait)", busy.retry_after(), busy.waiting());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
     retry_after: Duration,
@@ -41,44 +78,70 @@ impl Busy {
         }
     }
 
-    /// When the holder's lease ends if it is not renewed: the hold's time to live. Never zero.
+    /// Returns the hold's time to live: the holder's lease ends after this if it is not renewed. Never zero.
+    #[doc(alias = "ttl")]
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }
 
-    /// The same in whole seconds, rounded up: for an HTTP `Retry-After`. Never zero.
+    /// Returns the same time in whole seconds, rounded up, for an HTTP `Retry-After`. Never zero.
     pub fn retry_after_secs(&self) -> u64 {
         let secs = self.retry_after.as_millis().div_ceil(1000);
         u64::try_from(secs).unwrap_or(u64::MAX)
     }
 
-    /// How many wait for the lock.
+    /// Returns how many requests wait for the lock.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 }
 
 /// A lock at one moment, as the server sees it.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let lock = locks.lock("invoice:42");
+/// let status = lock.status().await?;
+/// assert!(status.holder.is_none() && status.waiting == 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Who holds it, if anybody does.
+    /// The holder, if there is one.
     pub holder: Option<Holder>,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: u64,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Owner;
+///
+/// let lock = locks.lock("invoice:42").owner(&Owner::named("job:7"));
+/// let guard = lock.acquire().await?;
+/// if let Some(holder) = lock.status().await?.holder {
+///     assert_eq!((&holder.owner, holder.fence), (&Owner::named("job:7"), guard.fence()));
+///     println!("{} guards, for another {:?}", holder.holds, holder.ttl);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Equal to [`LockGuard::owner`] of the guards that hold it.
+    /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock.
     pub owner: Owner,
-    /// What [`Lock::force_release`](crate::Lock::force_release) takes.
+    /// The fencing token, for [`Lock::force_release`](crate::Lock::force_release).
     pub fence: Fence,
-    /// How many guards of this owner hold it.
+    /// The number of this owner's guards that hold the lock.
     pub holds: u64,
-    /// When the latest of their leases ends unless it is renewed.
+    /// The time until the latest of their leases ends, unless it is renewed.
     pub ttl: Duration,
 }
 

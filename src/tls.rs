@@ -1,11 +1,12 @@
-//! What a connection by TLS trusts, and shows of itself.
+//! The certificates of a TLS connection.
 
 use std::fmt;
 
-/// Whom a `rediss://` connection trusts, and what it shows to the server, as PEM: see
+/// The certificates that a `rediss://` connection trusts, and those that it shows to the server, as PEM. See
 /// [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls). By default it trusts the system's certificate
-/// authorities and shows nothing.
+/// authorities and shows no certificate.
 ///
+/// # Examples
 /// ```no_run
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use fairlock::{LockManager, Tls};
@@ -30,19 +31,24 @@ pub(crate) struct ClientCertificate {
 }
 
 impl Tls {
-    /// The system's certificate authorities, and no client certificate.
+    /// Trusts the system's certificate authorities, and shows no client certificate.
     pub fn new() -> Tls {
         Tls::default()
     }
 
-    /// Trusts these certificate authorities *instead of* the system's: one or more certificates as PEM.
+    /// Trusts these certificate authorities *instead of* those of the system: one or more certificates as
+    /// PEM.
+    #[doc(alias = "root")]
     pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Tls {
         self.ca_certificates = Some(pem.into());
         self
     }
 
-    /// Shows this certificate to the server, for one that asks for it (`tls-auth-clients`): the certificate, followed
-    /// by those between it and the authority, and its key in PKCS#8 (`BEGIN PRIVATE KEY`), both as PEM.
+    /// Shows this certificate to a server that asks for one (`tls-auth-clients`).
+    ///
+    /// `certificates` is the certificate, followed by those between it and the authority. `key` is its key in
+    /// PKCS#8 (`BEGIN PRIVATE KEY`). Both are PEM.
+    #[doc(alias = "mtls")]
     pub fn client_certificate(mut self, certificates: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
         self.client = Some(ClientCertificate {
             certificates: certificates.into(),

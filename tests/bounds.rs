@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 on_each_backend! {
     many_locks_are_acquired_at_once,
+    critical_sections_are_spawned,
     a_wait_keeps_its_place_in_a_select_loop,
     a_guard_lives_in_a_struct_and_moves_between_tasks,
     everything_can_be_printed,
@@ -100,14 +101,15 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
     drop(call(lock.try_acquire()));
     drop(call(lock.status()));
     drop(call(lock.force_release(fence)));
+    drop(call(lock.with(async |_| tokio::task::yield_now().await)));
+    drop(call(lock.with_timeout(Duration::ZERO, async |_| {
+        tokio::task::yield_now().await
+    })));
     drop(call(guard.lost()));
     drop(call({
-        let (locks, lock) = (locks.clone(), lock.clone());
+        let locks = locks.clone();
         async move {
             locks.ping().await?;
-            lock.with(async |_| tokio::task::yield_now().await).await?;
-            lock.with_timeout(Duration::ZERO, async |_| tokio::task::yield_now().await)
-                .await?;
             guard.renew().await?;
             guard.run(tokio::task::yield_now()).await?;
             guard.release().await?;
@@ -187,6 +189,29 @@ async fn many_locks_are_acquired_at_once(backend: Backend) {
         acquired.insert(guard.unwrap().unwrap().name().to_owned());
     }
     assert_eq!(acquired.len(), 3);
+}
+
+async fn critical_sections_are_spawned(backend: Backend) {
+    let locks = backend.client().await;
+    let (names, within) = (["a", "a", "b"], Duration::from_secs(10));
+    let mut set = JoinSet::new();
+    for name in names {
+        set.spawn(locks.lock(name).with(async move |_| name.to_owned()));
+        set.spawn(
+            locks
+                .lock(name)
+                .with_timeout(within, async move |_| name.to_owned()),
+        );
+    }
+    let mut done = set
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>>>()
+        .unwrap();
+    done.sort();
+    assert_eq!(done, ["a", "a", "a", "a", "b", "b"]);
+    assert_eq!(locks.stats().held, 0);
 }
 
 async fn a_wait_keeps_its_place_in_a_select_loop(backend: Backend) {

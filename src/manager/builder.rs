@@ -19,8 +19,9 @@ use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
 
-/// Settings of a [`LockManager`]. Spans out of their range are refused when it is made.
+/// The settings of a [`LockManager`]. A value outside its range is refused when the manager is created.
 ///
+/// # Examples
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// use std::time::Duration;
@@ -42,118 +43,268 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManagerBuilder {
-    /// What the names of all keys and channels begin with (default `fairlock`; no braces). Applications that share a server
-    /// and a prefix share their locks.
+    /// Sets the start of the names of all keys and channels (default `fairlock`; no braces). Applications
+    /// that share a server and a prefix share their locks.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let server = MemoryStore::new();
+    /// let shop = LockManager::builder().prefix("shop").in_memory(&server)?;
+    /// let blog = LockManager::builder().prefix("blog").in_memory(&server)?;
+    /// let both = (shop.lock("cron").acquire().await?, blog.lock("cron").acquire().await?);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "namespace")]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.options.prefix = prefix.into();
         self
     }
 
-    /// How long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day).
+    /// Sets for how long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // The lock of a process that dies is free again after about 10 s.
+    /// let builder = LockManager::builder().lease(Duration::from_secs(10));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ttl")]
+    #[doc(alias = "watchdog")]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
     }
 
-    /// How long a lock that was handed to a waiter waits for its first renewal (default 5 s, or the lease if that is
-    /// shorter; 100 ms to the lease). So long a waiter that died unseen holds up the others.
+    /// Sets for how long a lock that was handed to a waiter stays with it before the first renewal (default 5
+    /// s, or the lease if that is shorter; 100 ms to the lease). A waiter that died unnoticed holds up the
+    /// others for this long.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // Waiters are often killed: don't wait long for one that cannot answer.
+    /// let builder = LockManager::builder().claim_window(Duration::from_secs(1));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
     pub fn claim_window(mut self, claim_window: Duration) -> Self {
         self.options.claim_window = Some(claim_window);
         self
     }
 
-    /// How long this client counts as alive after it was last heard of (default 15 s; at least 1 s, at most 1 day).
+    /// Sets for how long this client counts as alive after its last sign of life (default 15 s; 1 s to 1
+    /// day).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // The waiters of a process that dies are passed over after about 5 s.
+    /// let builder = LockManager::builder().heartbeat(Duration::from_secs(5));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.options.heartbeat = heartbeat;
         self
     }
 
-    /// When no server has answered for so long, calls end with [`Error::Unavailable`](crate::Error::Unavailable) (default 10 s; at least 100 ms, at
-    /// most 1 day).
+    /// Sets for how long calls go on while no server answers (default 10 s; 100 ms to 1 day). After that they
+    /// end with [`Error::Unavailable`](crate::Error::Unavailable).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // A web request had better fail early than hang.
+    /// let builder = LockManager::builder().server_timeout(Duration::from_secs(2));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
     pub fn server_timeout(mut self, server_timeout: Duration) -> Self {
         self.options.server_timeout = server_timeout;
         self
     }
 
-    /// Counts a grant only once so many replicas have it (default 0: at once). That makes it rarer that a failover
-    /// forgets a holder and grants the lock again; it does not exclude it, since a replica without the grant may be the
-    /// one that is promoted.
+    /// Counts a grant only once this many replicas have it (default 0: at once).
     ///
-    /// Every acquire then ends with a renewal and a `WAIT`, on a connection of their own. It waits for the replicas for
-    /// 2 s at most, or for the [`server_timeout`](Self::server_timeout) or half of what is left of the claim window or lease,
-    /// whichever is shortest; this comes on top of the bound of [`acquire_timeout`](crate::Lock::acquire_timeout). If
-    /// fewer have it by then, the lock is given back, and the call ends with
-    /// [`Error::NotReplicated`](crate::Error::NotReplicated).
+    /// That makes it rarer that a failover forgets a holder and grants the lock again. It does not exclude
+    /// it, since a replica without the grant may be the one that is promoted.
     ///
-    /// Renewals and releases are not waited for. The server's user needs the right to `WAIT`. In memory there are no replicas.
+    /// Every acquire then ends with a renewal and a `WAIT`, on a connection of their own. It waits for the
+    /// replicas for 2 s, for the [`server_timeout`](Self::server_timeout), or for half of the rest of the
+    /// claim window or lease, whichever is shortest. This comes on top of the bound of
+    /// [`acquire_timeout`](crate::Lock::acquire_timeout). If fewer replicas have the grant by then, the lock
+    /// is given back, and the call ends with [`Error::NotReplicated`](crate::Error::NotReplicated).
+    ///
+    /// Renewals and releases do not wait for replicas. The server's user needs the right to `WAIT`. In memory
+    /// there are no replicas.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn main() {}
+    /// # #[cfg(feature = "redis")]
+    /// # async fn example() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::builder().replicas(1).connect("redis://127.0.0.1:6379").await?;
+    /// let guard = locks.lock("invoice:42").acquire().await?; // one replica knows the holder
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "WAIT")]
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.options.durability.replicas = replicas;
         self
     }
 
-    /// Counts a grant only once the primary has it on disk, and as many [`replicas`](Self::replicas) as are set have it on
-    /// theirs (default `false`: memory will do). So a server that comes back from its append-only file after a loss of
-    /// power knows the holder and its fence.
+    /// Counts a grant only once the primary has it on disk, and as many [`replicas`](Self::replicas) as are
+    /// set have it on theirs (default `false`: memory suffices). A server that comes back from its
+    /// append-only file after a loss of power then knows the holder and its fence.
     ///
-    /// It is what [`replicas`](Self::replicas) is, with `WAITAOF` in place of `WAIT`: the same connection and the same bounds of
-    /// time. [`Error::NotReplicated`](crate::Error::NotReplicated) counts the primary too, so `replicas(1).fsynced(true)` wants 2.
-    /// Like there, renewals and releases are not waited for, and a failover to a replica that was not among those may
-    /// forget the grant.
+    /// This works as [`replicas`](Self::replicas) does, with `WAITAOF` in place of `WAIT`: with the same
+    /// connection and the same time limits. [`Error::NotReplicated`](crate::Error::NotReplicated) counts the
+    /// primary too, so `replicas(1).fsynced(true)` wants 2. As there, renewals and releases do not wait, and
+    /// a failover to a replica that was not among those may forget the grant.
     ///
-    /// The pace is that of the disks. With `appendfsync everysec` an acquire takes up to a second, while the lock is held.
-    /// With `always` it takes as long as a sync; a single server then does the same unasked, and only replicas add to it.
-    /// With `no` nothing is ever confirmed.
+    /// The disks set the pace. With `appendfsync everysec` an acquire takes up to a second, while the lock is
+    /// held. With `always` it takes as long as a sync; a single server then does the same without this
+    /// setting, and only replicas add to it. With `no` nothing is ever confirmed.
     ///
-    /// **With `everysec` some servers confirm what they have not synced**, Valkey 8.1 and 9.1 among them: there only `always`
-    /// lets a grant outlive a loss of power.
+    /// **With `everysec` some servers confirm grants that they have not synced**, Valkey 8.1 and 9.1 among
+    /// them. There, only `always` lets a grant outlive a loss of power.
     ///
-    /// It takes Redis 7.2 or Valkey, `appendonly yes` on the primary and on the replicas, and the user's right to `WAITAOF`. A
-    /// primary that lacks one of these is [`Error::Refused`](crate::Error::Refused) in words that say what to change: by
-    /// `connect`, or in a cluster by the first acquire, of which nothing is left. A replica without a file never confirms. In
-    /// memory there is no disk.
+    /// This needs Redis 7.2 or Valkey, `appendonly yes` on the primary and on the replicas, and the user's
+    /// right to `WAITAOF`. If the primary lacks one of these, the call fails with
+    /// [`Error::Refused`](crate::Error::Refused), and the message says what to change. That call is
+    /// `connect`, or in a cluster the first acquire, of which nothing is left. A replica without an
+    /// append-only file never confirms. In memory there is no disk.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn main() {}
+    /// # #[cfg(feature = "redis")]
+    /// # async fn example() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::builder().fsynced(true).connect("redis://127.0.0.1:6379").await?;
+    /// let guard = locks.lock("invoice:42").acquire().await?; // a restarted server knows the holder
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "WAITAOF")]
     pub fn fsynced(mut self, fsynced: bool) -> Self {
         self.options.durability.fsynced = fsynced;
         self
     }
 
-    /// Over how many connections the locks are spread, by their names (default 1; 1 to 64). All calls for one lock take the
-    /// same one, in their order. Each comes with a second one, for the messages of its locks; in a cluster there are so
-    /// many to each master.
+    /// Sets the number of connections over which the locks are spread, by their names (default 1; 1 to 64).
     ///
-    /// One connection carries what one core can send. More are worth their while when a client works on many locks at once,
-    /// and there are cores to serve them. In memory there are none.
+    /// All calls for one lock take the same connection, in their order. Each connection comes with a second
+    /// one, for the messages of its locks. In a cluster there are this many to each master.
+    ///
+    /// One connection carries as much as one core can send. More connections are worth their cost if a client
+    /// works on many locks at once, and there are cores to serve them. In memory there are no connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn main() {}
+    /// # #[cfg(feature = "redis")]
+    /// # async fn example() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::builder().connections(4).connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "pool")]
     pub fn connections(mut self, connections: usize) -> Self {
         self.options.connections = connections;
         self
     }
 
-    /// How many may wait at one time, over all locks (default 100,000; `None`: no bound).
+    /// Limits how many calls may wait at one time, over all locks of this client (default 100,000; `None`: no
+    /// limit). Further calls fail with [`Error::QueueFull`](crate::Error::QueueFull).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // Shed load rather than queue it.
+    /// let locks = LockManager::builder().max_waiters(500).in_memory(&MemoryStore::new())?;
+    /// let unbounded = LockManager::builder().max_waiters(None).in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
     pub fn max_waiters(mut self, max_waiters: impl Into<Option<usize>>) -> Self {
         self.options.max_waiters = max_waiters.into().unwrap_or(usize::MAX);
         self
     }
 
-    /// Warns (`tracing`) of every acquire that took so long or longer (default: `None`, off).
+    /// Logs a warning (`tracing`) for every acquire that takes this long or longer (default `None`: off).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let builder = LockManager::builder().slow_acquire(Duration::from_secs(1));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
     pub fn slow_acquire(mut self, slow_acquire: impl Into<Option<Duration>>) -> Self {
         self.options.slow_acquire = slow_acquire.into();
         self
     }
 
-    /// What a `rediss://` connection trusts, and what it shows of itself (default: it trusts the system's certificate
-    /// authorities, and shows nothing).
+    /// Sets the certificates that a `rediss://` connection trusts, and those that it shows to the server. By
+    /// default it trusts the system's certificate authorities, and shows no certificate.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{LockManager, Tls};
+    ///
+    /// let tls = Tls::new().ca_certificates(std::fs::read("ca.pem")?);
+    /// let locks = LockManager::builder().tls(tls).connect("rediss://redis.internal:6379").await?;
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "redis")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Connects to the server at this URL: see [`LockManager::connect`].
+    /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range too; else as for [`LockManager::connect`].
+    /// [`Error::Invalid`](crate::Error::Invalid) also for a setting out of its range, and otherwise as for
+    /// [`LockManager::connect`].
     ///
     /// # Cancel safety
-    /// Dropping it ends the connections.
+    /// Dropping the future ends the connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::builder().prefix("shop").connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "redis")]
     pub async fn connect(self, url: &str) -> Result<LockManager> {
         use crate::store::redis;
@@ -177,11 +328,26 @@ impl LockManagerBuilder {
         Ok(LockManager::of(shared))
     }
 
-    /// A client of an in-memory store, which others may share: see [`LockManager::in_memory`].
+    /// Creates a client of an in-memory store, which other managers may share. See also
+    /// [`LockManager::in_memory`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, for [`replicas`](Self::replicas) and for
-    /// [`fsynced`](Self::fsynced).
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, for
+    /// [`replicas`](Self::replicas) and for [`fsynced`](Self::fsynced).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // Two clients of one server, for a test.
+    /// let server = MemoryStore::new();
+    /// let here = LockManager::builder().in_memory(&server)?;
+    /// let there = LockManager::builder().in_memory(&server)?;
+    /// let guard = here.lock("a").acquire().await?;
+    /// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
         self.options.check()?;
         let Durability { replicas, fsynced } = self.options.durability;

@@ -26,15 +26,29 @@ use crate::time::server_time::{ServerTime, millis};
 use lock::{Channels, Now};
 use rules::Rules;
 
-/// Where in-memory locks live: what a server is to the others. Clones are the same store, and all managers that are
-/// built on it share its locks.
+/// A store for locks in memory, in the place of a server. Clones are the same store, and all managers that
+/// are built on it share its locks.
 ///
-/// Its time is tokio's clock, so that tests which pause that can let leases end.
+/// Its time is Tokio's clock, so tests that pause the clock can let leases end.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// use fairlock::{LockManager, MemoryStore};
+///
+/// // Two clients of one server, for a test.
+/// let server = MemoryStore::new();
+/// let here = LockManager::builder().in_memory(&server)?;
+/// let there = LockManager::builder().in_memory(&server)?;
+/// let guard = here.lock("a").acquire().await?;
+/// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct MemoryStore(Arc<Shared>);
 
 impl MemoryStore {
-    /// A store without locks. It needs no runtime.
+    /// Creates a store without locks. It needs no runtime.
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }
