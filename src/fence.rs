@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use crate::error::{Error, Invalid};
+
 /// A fencing token: the number of a change of owner. It increases strictly per lock.
 ///
 /// Hand it to the resource that the lock protects, and have the resource refuse numbers smaller than the
@@ -65,14 +67,13 @@ impl From<Fence> for i64 {
 }
 
 impl TryFrom<u64> for Fence {
-    type Error = crate::Error;
+    type Error = Error;
 
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for 0 and for 2⁶³ and more.
-    fn try_from(number: u64) -> Result<Fence, crate::Error> {
-        Fence::new(number).ok_or_else(|| {
-            crate::error::Invalid::new(format!("fence {number}: must be from 1 to {}", i64::MAX)).into()
-        })
+    fn try_from(number: u64) -> Result<Fence, Error> {
+        Fence::new(number)
+            .ok_or_else(|| Invalid::new(format!("fence {number}: must be from 1 to {}", i64::MAX)).into())
     }
 }
 

@@ -62,13 +62,7 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 // What lies here, a user can name. What lies in a folder is ours. What lies under `tests` never ships.
-//
-//   manager lock spin guard   what a user sees; status: what calls answer
-//   engine                    how a lock is acquired, held and released
-//   store                     the seam: what a lock needs of a server, as requests and replies
-//   store/redis store/memory  who does it; store/pipeline: the order in which calls go to one server
-//   options lease key         what is set, and what things are called
-//   time sync error tls
+// ARCHITECTURE.md has the layers, and what each may use.
 
 mod engine;
 mod error;

@@ -6,6 +6,8 @@ mod conformance;
 #[cfg(feature = "redis")]
 pub mod fuzzing;
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 pub(crate) mod scripted_store;
 #[cfg(test)]
 pub(crate) mod simulation;

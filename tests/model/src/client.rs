@@ -1,4 +1,4 @@
-//! A client: its waiting room (as in `src/room.rs`, `src/acquire.rs`), and what its keeper sends unasked.
+//! A client: its waitlist (as in `src/engine/waitlist.rs`, `src/engine/acquire.rs`), and what its keeper sends unasked.
 
 use crate::protocol::Protocol;
 use crate::rules::Rule;
