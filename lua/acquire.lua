@@ -1,29 +1,34 @@
--- acquire: makes a request the holder, or queues it, or tells how long the lock is held.
+-- acquire: makes a request the holder, or queues it, or says how long the lock is held.
 --
--- Called by every acquire call of a client: once, and again under the same request after an unknown outcome, after a
+-- Called by every acquire call of a client. The same request calls it again after an unknown outcome, after a
 -- reconnect, and as the poll that each waitlist sends from time to time.
 --
--- Returns `status request now deadline ...`, times in ms of the server's clock:
---   1 granted    ... fence pushed        by this call, or (the same fence again) by an earlier one
---   2 queued     ... ticket ahead enqueued seen denied own_grant fence deadline pushed
---   3 busy       the same, for a try, which is never queued
---   4 expired    nothing done: the call came after its `not_after`
---   5 not registered  ... seen    nothing done: the client has no presence record, so all its requests must come back
---   6 incomplete  a bound was reached, with the lock free: call again
---   7 elsewhere  nothing done: the queue decides, and this is a call for the lock alone
---   8 full       nothing done: this owner has as many holds as one may have
---   0 newer format, nothing done
--- `deadline` less `now` is how long it takes until the lock can next be free. `ahead`: how many are queued before it, at
--- most. `enqueued`: 1 if this call queued it, or moved it forward to its ticket. `seen`: 1 if the server sees the client's
--- subscription (polls only). `denied`: 1 if the ACL refused a push. `own_grant` and what follows: the holder's grant if
--- the holder is a request of the same client, which may not have heard; else - 0 0 0.
+-- Returns `status request now deadline` and the words given here, times in ms of the server's clock:
+--   1 granted         fence pushed; granted by this call, or (with the same fence) by an earlier one
+--   2 queued          ticket ahead enqueued seen denied own_grant fence deadline pushed
+--   3 busy            the same words, for a try, which is never queued
+--   4 expired         nothing done: the call came after its `not_after`
+--   5 not registered  seen; nothing done: the client has no presence record, so all its requests must
+--                     come back
+--   6 incomplete      a bound was reached, with the lock free: call again
+--   7 elsewhere       nothing done: the queue decides, and this is a call for the lock alone
+--   8 full            nothing done: this owner has as many holds as one may have
+--   0 newer format    nothing done
+-- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
+-- queued before this one. `enqueued`: 1 if this call queued the request, or moved it forward to its ticket.
+-- `seen`: 1 if the server sees the client's subscription (polls only). `denied`: 1 if the ACL refused a push.
+-- `own_grant` and the words after it: the holder's grant, if the holder is a request of the same client,
+-- which may not have heard of it; else - 0 0 0.
 --
--- Writes the lock when it changes hands; the queue when it queues; the client's presence record when it registers or polls.
--- Publishes to the next in the queue when it finds the lock free and another is before it.
+-- Writes the lock when it changes hands, when its owner gets one more hold, and when the first request is
+-- queued; the queue when it queues; the client's presence record when it registers or polls.
+-- Publishes to the next request in the queue when it finds the lock free and another request is before this
+-- one.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs); with the next one left out in a call for the lock alone, where
---          a cluster's slot is being moved, and only one key at a time is sure to be found
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key and
+--          the next one: there a cluster's slot is being moved, and only one key at a time is sure to be
+--          found
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
@@ -31,7 +36,7 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[3]  ms, of 8 digits: the lease of a grant to this call
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
 -- ARGV[5]  ms: how long the presence record lives
--- ARGV[6]  string: what the channels of the clients begin with (lib/hand_over.lua)
+-- ARGV[6]  string: the start of the clients' channels (lib/hand_over.lua)
 -- ARGV[7]  µs of the server's clock: the ticket that the request had before, if it had one
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local heartbeat_ms, channel_prefix, ticket_us = ARGV[5], ARGV[6], ARGV[7]
@@ -41,7 +46,8 @@ if line >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
--- The fast path: free, with nobody before it, and nothing to prolong. That is most of the locks that nobody contends.
+-- The fast path: the lock is free, nobody is queued before this request, and there is nothing to prolong.
+-- That is most of the locks that nobody contends.
 if string.sub(line, 1, 1) == FREE and string.sub(line, 26, 26) == '0' and string.sub(line, 30, 45) < now_us and now <= not_after
   and mode ~= 'poll' and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
   local deadline = string.format('%d', now + lease_ms)

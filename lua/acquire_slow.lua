@@ -1,10 +1,11 @@
--- acquire, when the lock is not simply free: it is held, or wanted by others, or its lease ran out, or it was never seen. What this
--- is given, and returns, is told in acquire.lua.
+-- acquire, when the lock is not simply free: it is held, or others want it, or its lease ran out, or it was
+-- never seen. The header of acquire.lua explains the arguments and the reply.
 
 local deadline, lock, held_until = FREE, nil, nil
 if line > '1' then
   deadline = string.sub(line, 1, 13)
-  -- One hold that goes on, not too far ahead, and another's: that is most of them, and there is nothing to settle then.
+  -- One hold, which goes on, ends not too far ahead, and is another request's. That is most of them, and
+  -- there is nothing to settle then.
   if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 28, 28) ~= '1'
     or string.sub(line, 47) == request then
     lock, held_until = load_holds(lock_key, clients_key, line, now, request)
@@ -37,14 +38,14 @@ if mode == 'poll' then
 end
 -- A request that ends with its colon has no other owner than itself.
 if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
-  -- How many holds one owner may have: each makes every call for the lock slower, by 1 µs.
+  -- The number of holds that one owner may have. Each makes every call for the lock slower, by 1 µs.
   local MAX_HOLDS = 256
   lock = lock or load_holds(lock_key, clients_key, line, now, request)
   if lock.count >= MAX_HOLDS then
     return '8 ' .. request .. ' ' .. now .. ' ' .. deadline
   end
-  -- A queue of another type is an error, while nothing is written. The first write is one that a server without memory
-  -- refuses.
+  -- A queue of another type is an error here, before anything is written. The first write is one that a
+  -- server without memory refuses.
   local place = queue_key and redis.call('ZSCORE', queue_key, request)
   deadline = string.format('%d', now + lease_ms)
   redis.call('HSET', lock_key, 'h:' .. request, deadline .. ' ' .. lease_ms)
@@ -64,9 +65,9 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   if not ticket_us or ticket_us > now_us then
     ticket_us = now_us
   end
-  -- A late first attempt, which brings no ticket, may have queued it behind its place.
+  -- A late first attempt, which brings no ticket, may have queued the request behind its place.
   if redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request) == 1 then
-    -- One too many if it was moved.
+    -- The sum is one too many if the request was only moved.
     queued, enqueued = queued + 1, '1'
     if queued == 1 then
       extend_ttl(queue_key, heartbeat_ms)

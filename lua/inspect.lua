@@ -1,13 +1,13 @@
--- inspect: tells who holds the lock, and how many wait.
+-- inspect: says who holds the lock, and how many wait.
 --
 -- Called by a lock's `status`. It declares the lock alone, like `renew`.
 --
 -- Returns `status request now deadline fence owner holds waiting`, times in ms of the server's clock:
---   1 held until `deadline`, the latest of the holds'
+--   1 held until `deadline`, which is the latest of the holds' deadlines
 --   2 free; fence, owner and holds are 0, - and 0
 --   0 newer format
 --
--- Writes nothing but what every script does: holds that are over are dropped.
+-- Writes nothing except what every script does: it drops holds that are over.
 
 -- KEYS[1]  hash: the lock
 local lock_key = KEYS[1]

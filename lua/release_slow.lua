@@ -1,5 +1,5 @@
--- release, when there is more to do than to free the lock: somebody may be told, or this is not the only
--- hold. What this is given, and returns, is told in release.lua.
+-- release, when there is more to do than to free the lock: somebody may have to be told, or this is not the
+-- only hold. The header of release.lua explains the arguments and the reply.
 
 if not queue_key and string.sub(line, 26, 26) == '1' then
   return '5 ' .. request .. ' ' .. now .. ' 0 0 0'
@@ -19,7 +19,7 @@ if not is_only then
   elseif what == 'force' and was_held and is_last then
     lock.count = 0
   else
-    -- Whether the lease ran out, rather than that somebody has had the lock since or released it.
+    -- True if the lease ran out; false if somebody has had the lock since, or released it.
     local ran_out = line == '' or (is_last and line > '1')
     status = ran_out and '3' or '4'
   end

@@ -1,13 +1,14 @@
--- renew: prolongs a hold. It never makes one that is gone.
+-- renew: prolongs a hold. It never brings back a hold that is gone.
 --
--- Called by the keeper for each hold, when a third of what it has is used up. The first renewal of a pushed grant is
--- its claim. It declares the lock alone, so that the migration of a cluster's slot never stops a renewal.
+-- Called in the background for each hold, when a third of its time is used up. The first renewal of a pushed
+-- grant is its claim. It declares the lock alone, so that the migration of a cluster's slot never stops a
+-- renewal.
 --
 -- Returns `status request now deadline`, times in ms of the server's clock:
---   1 held       until `deadline`
---   2 expired    not held any more: the lease ran out, and nobody has had the lock since
---   3 taken      not held any more: the lock has changed hands, or was released
---   0 newer format, nothing done
+--   1 held           until `deadline`
+--   2 expired        not held any more: the lease ran out, and nobody has had the lock since
+--   3 taken          not held any more: the lock has changed hands, or was released
+--   0 newer format   nothing done
 --
 -- Writes the lock.
 
@@ -26,13 +27,13 @@ end
 local wanted = string.format('%d', math.min(now + lease_ms, cap_ms))
 
 if string.sub(line, 28) == '1 ' .. fence .. ' ' .. request then
-  -- The only hold there is. If it goes on, and not too far ahead, there is nothing to settle.
+  -- This is the only hold. If it goes on, and its deadline is not too far ahead, there is nothing to settle.
   local deadline, last_ms = string.sub(line, 1, 13), string.sub(line, 15, 22)
   if deadline > now and deadline - now <= last_ms + 0 then
     if wanted <= deadline then
       wanted, lease_ms = deadline, last_ms
     end
-    -- First, since an out-of-memory server lets it pass, and then whatever follows.
+    -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
     redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + RETENTION_MS))
     redis.call('HSET', lock_key, 'hold', wanted .. ' ' .. lease_ms .. ' 0' .. string.sub(line, 25))
     return '1 ' .. request .. ' ' .. now .. ' ' .. wanted

@@ -1,11 +1,11 @@
--- spin_acquire: takes the spin lock, or one more hold of it, or tells how long it is held.
+-- spin_acquire: takes the spin lock, or one more hold of it, or says that it is busy.
 --
--- Called by the spin lock's `try_lock`, again and again while it waits, and again after an unknown outcome: under one
--- request, of which only the first that succeeds counts.
+-- Called by the spin lock's `try_lock`, again and again while it waits, and again after an unknown outcome.
+-- All these calls have one request, and only the first that succeeds counts.
 --
 -- Returns `status owner now deadline count`, times in ms of the server's clock:
 --   1 held by this owner, `count` times, until `deadline`
---   2 busy: somebody else's; the rest is 0
+--   2 busy: somebody else holds it; the other words are 0
 --
 -- Writes the hash of the spin lock: owner -> count, and 'request', by which the last hold was taken.
 

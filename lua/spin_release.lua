@@ -3,10 +3,11 @@
 -- Called by the spin lock's `unlock`.
 --
 -- Returns `status owner now deadline count`, times in ms of the server's clock:
---   1 given back; held `count` times still, 0: free
+--   1 given back; `count` holds are left, and with 0 the lock is free
 --   2 not this owner's (any more)
 --
--- Writes the hash of the spin lock: the owner's count. The request stays, for one that runs late counts no more either.
+-- Writes the hash of the spin lock: the owner's count. The request stays, so a call of that request that runs
+-- late does not count again either.
 
 -- KEYS[1]  hash: the spin lock
 local spin_key = KEYS[1]
@@ -20,7 +21,7 @@ elseif count == 0 then
   redis.call('DEL', spin_key)
   return '1 ' .. owner .. ' ' .. now .. ' ' .. now .. ' 0'
 end
--- It finds nothing; but an out-of-memory server lets HDEL pass, and then whatever follows.
+-- HDEL finds nothing; but an out-of-memory server lets it pass, and then whatever follows.
 redis.call('HDEL', spin_key, '')
 redis.call('HSET', spin_key, owner, count .. '')
 return '1 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' ' .. count

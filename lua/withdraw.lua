@@ -1,26 +1,27 @@
 -- withdraw: removes the queue entries and the holds of requests that will not be used again, and hands the
 -- lock over if one of them was the last hold.
 --
--- Called in the background for requests that were cancelled, timed out, or granted too late. Calling it again
+-- Called in the background for requests that were cancelled, timed out, or granted too late. A second call
 -- changes nothing.
 --
--- Returns `status request now deadline denied incomplete`, times in ms of the server's clock, for the first of the
--- requests:
+-- Returns `status request now deadline denied incomplete`, times in ms of the server's clock, for the first
+-- of the requests:
 --   1 withdrawn
---   5 elsewhere    nothing done: somebody may be queued, and this is a call for the lock alone
---   0 newer format, nothing done
--- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call again.
+--   5 elsewhere      nothing done: somebody may be queued, and this is a call for the lock alone
+--   0 newer format   nothing done
+-- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
+-- again.
 --
 -- Writes the queue; the lock when a hold ends, and the clients as it hands over.
--- Publishes to the next in the queue.
+-- Publishes to the next request in the queue.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs); left out, with the next one, in a call for the lock alone
---          (acquire.lua)
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key and
+--          the next one (acquire.lua)
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the requests, of one client, with a space between two; 1,000 at most
--- ARGV[2]  string: what the channels of the clients begin with (lib/hand_over.lua)
+-- ARGV[2]  string: the start of the clients' channels (lib/hand_over.lua)
 local requests, channel_prefix = ARGV[1], ARGV[2]
 
 local all = {}

@@ -1,4 +1,4 @@
-//! What can be set, within which limits, and what it is when nobody sets it.
+//! The settings, their limits and their defaults.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 
-/// How long a waitlist is kept after its last waiter, so that a hot lock does not subscribe again and again.
+/// How long a waitlist is kept after its last waiter, so that a busy lock does not subscribe again and again.
 pub(crate) const WAITLIST_KEPT: Duration = Duration::from_secs(60);
-/// How many waitlists are kept without a waiter.
+/// How many waitlists without a waiter are kept.
 pub(crate) const MAX_WAITLISTS_KEPT: usize = 1000;
-/// Waiters that are told the same time of expiry ask within this span rather than at once.
+/// Waiters that learned the same expiry time ask at random times within this span, rather than all at once.
 pub(crate) const JITTER: Duration = Duration::from_millis(20);
 
 /// The settings of a manager.
@@ -30,13 +30,13 @@ pub(crate) const JITTER: Duration = Duration::from_millis(20);
 pub(crate) struct ManagerOptions {
     pub(crate) prefix: String,
     pub(crate) lease: Duration,
-    /// `None`: the default, or the lease where that is shorter.
+    /// `None` means the default, or the lease if that is shorter.
     pub(crate) claim_window: Option<Duration>,
     pub(crate) heartbeat: Duration,
     pub(crate) server_timeout: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) slow_acquire: Option<Duration>,
-    /// Over how many connections the locks are spread.
+    /// The number of connections over which the locks are spread.
     pub(crate) connections: usize,
     pub(crate) durability: Durability,
 }
@@ -92,14 +92,14 @@ impl ManagerOptions {
         NOT_AFTER.min(self.server_timeout)
     }
 
-    /// The longest time between two polls of a waiting waitlist: a grantee who died unseen has lost the lock by
-    /// then, and the client's record is still fresh.
+    /// The longest time between two polls of a waitlist. Within it, a dead client loses a pushed grant, and
+    /// the polling client's presence record stays fresh.
     pub(crate) fn poll_interval(&self) -> Duration {
         (self.claim_window() * 9 / 10).min(self.heartbeat / 3)
     }
 }
 
-/// The settings of a lock, over those of its manager.
+/// The settings of a lock. They override those of its manager.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,

@@ -1,8 +1,8 @@
-//! What a lock needs of a server, as requests and replies: the seam of this crate. Above it there is no
-//! Redis, below it no waiting.
+//! The boundary between the engine and the server: requests and replies. The code above this module does not
+//! know Redis. The code below it does not wait for locks.
 //!
-//! Every call names its request, so that it can be repeated: a second execution of the same call finds what
-//! the first one did. A reply that does not come means *unknown*, never "not done".
+//! Every call names its request, so a call can be repeated: a second execution of the same call finds the
+//! result of the first one. A missing reply means *unknown*. It never means "not done".
 
 mod calls;
 pub(crate) mod ids;
@@ -32,23 +32,23 @@ use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
-/// A call under way. It borrows nothing, and it is sent at its first poll: calls that are first polled one
-/// after the other reach the server in that order, also when the server had forgotten the scripts.
+/// A call that borrows nothing and is sent at its first poll. Calls reach the server in the order of their
+/// first polls, even if the server had forgotten the scripts.
 pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>> + Send>>;
 
-/// Which server of a store's: clocks and connections belong to one.
+/// Identifies one server of a store. Clocks and connections belong to one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ServerId(pub(crate) u32);
 
-/// One connection to a server, by its number in this client: what is written on it is executed in that order,
-/// and answered in that order.
+/// One connection to a server, by its number in this client. The server executes and answers commands in the
+/// order in which they are written on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionId {
     pub(crate) server: ServerId,
     pub(crate) number: u64,
 }
 
-/// A reply, with the times by which its deadlines become local ones.
+/// A reply, with the times that turn its deadlines into local ones.
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) on: ConnectionId,
@@ -57,7 +57,7 @@ pub(crate) struct Answer<T> {
 }
 
 impl Answer<Renewed> {
-    /// The same, now that so many servers are known to have it.
+    /// Adds the number of servers that are known to have the renewal.
     fn confirmed(self, got: u32) -> Answer<Confirmed> {
         Answer {
             on: self.on,
@@ -70,11 +70,11 @@ impl Answer<Renewed> {
     }
 }
 
-/// Who must have a grant before it counts; nobody: it counts at once.
+/// The replicas and disks that must have a grant before it counts. If there are none, it counts at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Durability {
     pub(crate) replicas: u32,
-    /// On their disks, and on the primary's.
+    /// The grant must be on the disks of these replicas and of the primary.
     pub(crate) fsynced: bool,
 }
 
@@ -88,19 +88,19 @@ impl Durability {
 /// Why there is no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// Nobody knows whether the call was executed, or will be: a time-out, a broken connection.
+    /// The call may have been executed, or may still be: a time-out or a broken connection.
     Unknown(ServerError),
-    /// It was not executed and may succeed later: the server is loading, busy, full, a replica, out of
-    /// scripts.
+    /// The call was not executed and may succeed later: the server is loading, busy, full, a replica, or does
+    /// not know the scripts.
     NotExecuted(ServerError),
-    /// It was not executed, and will not be until somebody mends the set-up: rights, password, a foreign key.
+    /// The call was not executed and will fail until somebody corrects the set-up: permissions, password, or
+    /// a key that does not belong to fairlock.
     Refused(ServerError),
-    /// The store was closed.
     Closed,
 }
 
 impl From<Failure> for Error {
-    /// What it is to a caller, once retrying is over.
+    /// The error that a caller gets when there are no more retries.
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::Unknown(e) | Failure::NotExecuted(e) => Error::Unavailable(e),
@@ -110,9 +110,9 @@ impl From<Failure> for Error {
     }
 }
 
-/// One server, or what does the work of one.
+/// One server, or something that takes its place.
 pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Which server a lock lives on, as far as is known.
+    /// The server of a lock, as far as it is known.
     fn server_of(&self, _keys: &Keys) -> ServerId {
         ServerId::default()
     }
@@ -122,8 +122,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn withdraw(&self, call: Withdraw) -> Call<Withdrawn>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
 
-    /// Renews, and waits until those have that whom the store was made for, but for no longer than `within`.
-    /// Where there are no servers, none has it.
+    /// Renews a hold, and waits until the replicas and disks that this store was made for have the renewal.
+    /// Waits for no longer than `within`. A store without servers reports that none has it.
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let _ = within;
         unreplicated(self.renew(call))
@@ -133,66 +133,66 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
 
-    /// Asks for the time: a round trip that does nothing else.
+    /// Asks for the server time. The round trip does nothing else.
     fn time(&self) -> Call<()>;
 
-    /// Subscribes to a channel: done once the server has confirmed it. It stays subscribed over reconnects
-    /// until `unsubscribe`. Subscribing twice is as good as once.
+    /// Subscribes to a channel, and is done when the server has confirmed it. The subscription survives
+    /// reconnects until `unsubscribe`. A second subscription to the same channel has no effect.
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-    /// Ends a subscription, without waiting for the server's word. Outside a runtime too.
+    /// Ends a subscription without waiting for the server's reply. May be called outside a runtime.
     fn unsubscribe(&self, channel: &str);
 
-    /// Has the connection of a subscription replaced, some time: the server does not see it, though it was
-    /// confirmed, and confirmed again. So the connection may lead to another server.
+    /// Asks for a new connection for a subscription that the server does not see, although the server
+    /// confirmed it twice. The connection may lead to another server. The replacement happens later.
     fn unseen(&self, channel: &str);
 
-    /// The local clock that samples are told in.
+    /// The local clock of the samples.
     fn clock(&self) -> Clock;
 
-    /// Ends all connections. Calls that are under way or come later fail with [`Failure::Closed`].
+    /// Ends all connections. Unanswered and later calls fail with [`Failure::Closed`].
     fn close(&self);
 }
 
-/// By when an acquire must have run, which is told when the call is written: what waits for its turn in this
-/// process is not late for it.
+/// Sets the deadline of an acquire at the moment when the call is written. So the time that a call waits in
+/// this process does not make it late.
 pub(crate) trait Stamp: fmt::Debug + Send + Sync {
-    /// The call is written now, on this connection. Returns the server time past which it must do nothing; `None`
-    /// if it is not to be written any more. A call may be written several times, if it was not executed
-    /// before.
+    /// Called when the call is written on this connection. Returns the server time past which the call must
+    /// do nothing, or `None` if the call must not be written any more. A call may be written several times,
+    /// if it was not executed before.
     fn written(&self, on: ConnectionId) -> Option<ServerTime>;
 
-    /// When its caller gives up.
+    /// When the caller of this call gives up.
     fn gives_up(&self) -> GivesUp {
         GivesUp::Unknown
     }
 }
 
-/// One that was told before.
+/// A deadline that was fixed beforehand.
 impl Stamp for ServerTime {
     fn written(&self, _: ConnectionId) -> Option<ServerTime> {
         Some(*self)
     }
 }
 
-/// A renewal that nobody was asked to confirm.
+/// A renewal that no other server was asked to confirm.
 fn unreplicated(renewal: Call<Renewed>) -> Call<Confirmed> {
     Box::pin(async move { Ok(renewal.await?.confirmed(0)) })
 }
 
-/// What a store tells unasked. Its methods do not block, and may be called from any thread.
+/// Receives what a store reports by itself. The methods do not block, and may be called from any thread.
 pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
-    /// A message came on a channel: the raw text, read by [`Push::parse`].
+    /// A message arrived on a channel. The text is raw; [`Push::parse`] reads it.
     fn pushed(&self, from: ServerId, channel: &str, message: &str);
 
-    /// A connection to this server broke. Others of these calls follow when there is another one.
+    /// A connection to this server broke. The methods below are called when there is another connection.
     fn lost(&self, _server: ServerId) {}
 
-    /// Calls go by another connection from now on, perhaps to another server of that address. ClockOffset of
-    /// before are void. The subscriptions are made anew, and `reconnected` follows.
+    /// From now on, calls use another connection, which may lead to another server at the same address.
+    /// Earlier clock offsets are void. The subscriptions are repeated, and then `reconnected` follows.
     fn replaced(&self, server: ServerId);
 
-    /// All subscriptions are confirmed anew, by another connection; or messages may have been lost in some
-    /// other way. ClockOffset of before are void, and everybody who waits for its locks must ask again.
+    /// All subscriptions are confirmed on another connection, or messages may have been lost in some other
+    /// way. Earlier clock offsets are void, and every waiter for a lock of this server must ask again.
     fn reconnected(&self, server: ServerId);
 }

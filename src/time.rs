@@ -1,4 +1,4 @@
-//! Clocks, deadlines, and how long things take.
+//! Clocks, deadlines and durations.
 
 pub(crate) mod backoff;
 pub(crate) mod clock;

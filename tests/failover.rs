@@ -209,7 +209,7 @@ async fn sentinels_that_are_dead_or_frozen_are_done_without() {
 }
 
 #[tokio::test]
-async fn of_sentinels_that_differ_the_one_that_knows_of_the_latest_failover_is_believed() {
+async fn highest_config_epoch_wins() {
     let group = Sentinels::start().await;
     let former = group.primary().await;
     group.sentinels[0]

@@ -19,8 +19,8 @@ on_each_backend! {
     waiters_of_many_clients_are_served_in_the_order_of_the_queue,
     calls_of_one_client_are_served_in_the_order_of_their_first_polls,
     a_future_that_is_not_polled_has_no_place,
-    who_gives_up_does_not_shift_the_others,
-    who_waits_longer_than_every_timer_is_still_served,
+    cancelled_waiter_does_not_reorder_the_queue,
+    wait_outlives_all_timers,
     a_release_and_a_new_wait_go_to_the_end_of_the_queue,
     leases_that_are_meant_to_run_out_change_no_order,
 }
@@ -152,7 +152,7 @@ async fn a_future_that_is_not_polled_has_no_place(backend: Backend) {
     history.assert_order([1, 2]);
 }
 
-async fn who_gives_up_does_not_shift_the_others(backend: Backend) {
+async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
     const WAITERS: usize = 12;
     let holder = backend.client().await;
     let (clients, impatient) = (backend.clients(3).await, backend.client().await);
@@ -202,7 +202,7 @@ async fn who_gives_up_does_not_shift_the_others(backend: Backend) {
     history.assert_order(0..WAITERS);
 }
 
-async fn who_waits_longer_than_every_timer_is_still_served(backend: Backend) {
+async fn wait_outlives_all_timers(backend: Backend) {
     let here = backend.client().await;
     // The shortest timers that are allowed; in memory, an hour passes.
     let there = backend
@@ -337,7 +337,7 @@ mod on_a_real_server {
     /// A newcomer whose subscription is not up yet misses its turn. It is asked for again as soon as it is up, and
     /// so are all others that missed theirs with it.
     #[tokio::test]
-    async fn who_missed_a_turn_together_does_not_wait_for_a_timer() {
+    async fn turns_missed_together_are_recovered_without_a_timer() {
         let backend = Backend::on_a_server().await;
         let here = backend.client().await;
         let proxy = Proxy::start(backend.server().unwrap().port());

@@ -145,7 +145,7 @@ async fn a_disk_that_is_synced_once_a_second_confirms_in_time_also_while_others_
 }
 
 #[tokio::test]
-async fn what_is_never_synced_is_given_back() {
+async fn lock_that_is_never_synced_is_given_back() {
     let Some(server) = with_file("no").await else {
         return;
     };

@@ -444,7 +444,7 @@ async fn waiting_for_replicas_takes_one_right_more_and_its_lack_is_told_at_once(
 }
 
 #[tokio::test]
-async fn who_waits_for_no_replicas_has_no_connection_for_it() {
+async fn client_without_replicas_opens_no_connection_for_them() {
     let server = Server::start().await;
     let connections = async || {
         let list = server.command(&["CLIENT", "LIST"]).await;

@@ -114,7 +114,7 @@ async fn a_proxy_delays_and_counts() {
 
 /// In many rounds, since only now and then a change and what is sent right behind it come to the proxy together.
 #[tokio::test]
-async fn what_a_proxy_is_told_counts_for_all_that_is_sent_afterwards() {
+async fn proxy_setting_applies_to_everything_sent_afterwards() {
     let server = Server::shared().await;
     let proxy = Proxy::start(server.port());
     let mut client = Client::connect(proxy.port()).await.unwrap();

@@ -1,8 +1,9 @@
--- The server's clock, read once per script and before all else: before 7.2 it goes on while a script runs. Tests put
--- another in its place. No client's clock ever decides anything here.
+-- The server's clock. It is read once per script and before all else, because before 7.2 the time goes on
+-- while a script runs. Tests put another clock in its place. No client's clock ever decides anything here.
 --
--- Defines `now_us`, the time in µs as a string of 16 digits, and `now`, in ms as one of 13: of one width, times compare
--- as strings. A clock that was never set (before September 2001) would give fewer digits, so it is refused.
+-- This file defines `now_us`, the time in µs as a string of 16 digits, and `now`, the time in ms as a string
+-- of 13 digits. Times of one width compare as strings. A clock that was never set (before September 2001)
+-- would give fewer digits, so the script refuses it.
 local time = redis.call('TIME')
 if #time[1] ~= 10 then
   return redis.error_reply("CLOCK the server's clock shows a time before September 2001: set it, since locks go by it")

@@ -1,28 +1,31 @@
--- Finds who gets a free lock, the first in the queue who can be reached, and tells that one alone.
+-- Finds the new holder of a free lock, which is the first reachable request in the queue, and tells that
+-- request's client alone.
 --
--- ZPOPMIN is the first write: right whatever follows, allowed without memory, and where the script ends with
--- nothing done if no write can pass. PUBLISH comes next, and only then the writes, of which none can fail any more.
--- A client that cannot be reached loses its record. Its request stays removed, and comes back with its ticket when the
--- client asks again.
+-- ZPOPMIN is the first write. It is right whatever follows, the server allows it without memory, and if no
+-- write can pass, the script ends there with nothing done. PUBLISH comes next, and only then the writes, of
+-- which none can fail any more. A client that cannot be reached loses its presence record. Its request stays
+-- removed, and comes back with its ticket when the client asks again.
 --
--- Whether a client listens is asked before the push goes out. The number of receivers that PUBLISH returns would
--- come too late: a message also reaches subscribers at the server's replicas, which are not counted. The lock would
--- pass on to the next request, while the first one has heard that it holds.
+-- The script asks whether a client listens before it sends the push. The number of receivers that PUBLISH
+-- returns would come too late: a message also reaches subscribers at the server's replicas, which are not
+-- counted. The lock would pass on to the next request, although the first one has heard that it holds the
+-- lock.
 --
--- `channel_prefix` is what the clients' unlock channels begin with, after a letter for how to publish and whether the
--- subscribers are counted:
+-- `channel_prefix` is the start of the clients' unlock channels. A letter stands before it, and says how to
+-- publish and whether the subscribers are counted:
 --   p   PUBLISH; a client without a subscriber here cannot be reached
 --   s   SPUBLISH, in a cluster from 7.0 on; likewise
---   u   PUBLISH, in an older cluster: subscribers at its other nodes are not counted, so the record alone decides
+--   u   PUBLISH, in an older cluster: subscribers at its other nodes are not counted, so the presence record
+--       alone decides
 --   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
 
--- `fence` is what the new owner gets, `lock` what `load_holds` returned (or nil), `own_request` (or nil) the caller's own
--- request, queued too, which gets `own_ms` instead of a claim window.
--- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence of the
--- new owner; and of the request that was found its name, the deadline, the lease and whether it was pushed. The caller
--- makes it the holder, at once.
+-- `fence` is the fence of the new owner. `lock` is what `load_holds` returned (or nil). `own_request` (or
+-- nil) is the caller's own request, if that is queued too; it gets `own_ms` instead of a claim window.
+-- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence
+-- of the new owner; and, if a request was found, its name, the deadline, the lease and whether it was pushed.
+-- The caller makes that request the holder, at once.
 local function hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, own_request, own_ms)
-  -- How many it removes at most before it answers incomplete: some 5 ms.
+  -- The function removes at most so many requests before it answers incomplete: some 5 ms.
   local BOUND = 500
   local unreachable, denied = nil, '0'
   for _ = 1, BOUND do
@@ -46,7 +49,7 @@ local function hand_over(queue_key, clients_key, channel_prefix, fence, now, loc
         elseif pubsub_mode == 's' then
           listening = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)[2]
         end
-        -- Where it cannot be asked, the record alone decides.
+        -- Where the number of subscribers cannot be asked for, the presence record alone decides.
         if listening ~= 0 then
           local grant_ms = string.sub(request, 34, 41)
           local deadline = string.format('%d', now + grant_ms)

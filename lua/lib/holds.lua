@@ -1,13 +1,16 @@
--- What a lock has beyond one hold that goes on: holds that are over, and the several ones of an owner. From two on each has a
--- field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in `lock.holds`: request -> {deadline, lease}.
+-- Everything about a lock beyond one hold that goes on: holds that are over, and the several holds of one
+-- owner. From two holds on, each has a field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in
+-- `lock.holds`: request -> {deadline, lease}.
 
--- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock was set
--- back, and a dead holder never mends it. A client that did not even claim what it was told of is dead or asleep, and
--- loses its record with that hold, unless it is the caller: at once or, when no hold is left, by `lock.drop_client`, after
--- the first write of what follows. (Other holds may have been meant to run out, and tell nothing of their client.)
+-- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock
+-- was set back, and a dead holder never corrects its deadline. A client that did not even claim a grant that
+-- it was told of is dead or asleep. It loses its presence record with that hold, unless it is the caller. The
+-- record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what follows.
+-- (Other holds may have been meant to run out, and say nothing about their client.)
 --
--- Returns the lock: its line, the latest deadline (FREE without any), the count of its holds, and what changes them; and until
--- when the caller's request holds, nil if it doesn't.
+-- Returns the lock: its line, the latest deadline (FREE without any), the number of its holds, and the
+-- functions that change them. The second value is the deadline of the caller's request, or nil if that is not
+-- a holder.
 local function load_holds(lock_key, clients_key, line, now, request)
   local lock = {line = line, deadline = FREE, count = 0}
   if line < '1' then
@@ -18,7 +21,8 @@ local function load_holds(lock_key, clients_key, line, now, request)
   local dropped, unclaimed = {}, nil
   lock.deadline, lock.count = string.sub(line, 1, 13), 1
 
-  -- Adds a hold to those of the owner, or prolongs one of them. The first gets an entry of its own with the second.
+  -- Adds a hold to those of the owner, or prolongs one of them. The first hold gets an entry of its own when
+  -- the second one comes.
   function lock.set_hold(request, deadline, ms)
     if request == first and not lock.holds then
       lock.deadline, lease_ms = deadline, ms
@@ -51,7 +55,7 @@ local function load_holds(lock_key, clients_key, line, now, request)
     lock.holds = nil
   end
 
-  -- Writes the holds of a lock that goes on being held, after any change of them. PEXPIRE comes first: an
+  -- Writes the holds of a lock that stays held, after any change of them. PEXPIRE comes first: an
   -- out-of-memory server lets it pass, and then whatever follows.
   function lock.write(claimed)
     local entries, latest = lock.holds, nil

@@ -1,11 +1,12 @@
--- Sees to it that a key lives for so long and RETENTION_MS at least. It lives 10 s longer, so that most calls need not prolong it.
+-- Makes sure that a key lives for at least `ms` and RETENTION_MS. The key gets 10 s more, so that most calls
+-- need not prolong it.
 local function extend_ttl(key, ms)
   if redis.call('PTTL', key) < ms + RETENTION_MS then
     redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + 10000))
   end
 end
 
--- The fence of the next owner: larger than the last one, also when the clock was set back.
+-- The fence of the next owner. It is larger than the last one, also when the clock was set back.
 local function next_fence(line, now_us)
   local fence = string.sub(line, 30, 45)
   if fence >= now_us then
@@ -14,8 +15,8 @@ local function next_fence(line, now_us)
   return now_us
 end
 
--- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, nil where it was not called.
--- Returns the line.
+-- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, or nil where
+-- it was not called. Returns the line.
 local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fence, request)
   if lock and lock.holds then
     lock.delete_fields()

@@ -1,9 +1,9 @@
--- The last part of release and withdraw, once nobody holds the lock: the next request in the queue gets it,
--- or it is free.
+-- The last part of release and withdraw, when nobody holds the lock any more: the next request in the queue
+-- gets the lock, or the lock is free.
 --
--- It uses what both have defined by then: the keys, `channel_prefix`, `request`, `line` and `was_until`, the
--- `status` to return, `lock` (what `load_holds` returned, or nil) and `was_held` (whether there was a hold
--- before).
+-- This part uses what both scripts have defined by then: the keys, `channel_prefix`, `request`, `line` and
+-- `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil) and `was_held` (whether
+-- there was a hold before).
 
 local more, denied = '0', '0'
 local fence_of_next, next_request, deadline, lease_ms, pushed
@@ -14,8 +14,8 @@ end
 if next_request then
   grant(lock_key, lock, deadline, lease_ms, pushed, '1', fence_of_next, next_request)
 elseif was_held then
-  -- The rest of the line is kept, since it tells of the last hold. The key lives as long as that was to last,
-  -- and RETENTION_MS: only if that is long is it worth a command to shorten it.
+  -- The rest of the line is kept, since it describes the last hold. The key lives for as long as that hold
+  -- was to last, and RETENTION_MS. It is worth a command to shorten this only if it is long.
   if lock and lock.holds then
     lock.delete_fields()
   end

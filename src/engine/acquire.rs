@@ -1,7 +1,8 @@
-//! One acquire call, from its first poll to a hold.
+//! One acquire call, from the first poll of its future to a hold.
 //!
-//! Dropped at any point it leaves no holder and no queue entry: an [`Entry`] takes its request out of the waitlist, and
-//! withdraws it unless a grant was on its way, which then releases itself.
+//! A future that is dropped at any point leaves no holder and no queue entry. Its [`Entry`] takes the request
+//! out of the waitlist and withdraws it. If a grant was already on its way, the granted hold releases itself
+//! instead.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 
-/// What is to be acquired, and how.
+/// The lock to acquire, and the terms of its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireParams {
     pub(crate) keys: Arc<Keys>,
@@ -38,7 +39,7 @@ pub(crate) struct AcquireParams {
     pub(crate) owner: Option<Owner>,
 }
 
-/// Waits for the lock, in the order of the queue, until `until` if there is a bound.
+/// Waits in queue order for the lock, until `until` if there is a bound.
 pub(crate) async fn acquire(
     waitlists: &Arc<Waitlists>,
     params: &AcquireParams,
@@ -49,7 +50,7 @@ pub(crate) async fn acquire(
     let _permit = waitlists.admit()?;
     let mut bound = pin!(async {
         match until {
-            // On the heap, since most waits have no bound and would carry the timer along.
+            // On the heap: most waits have no bound, and would carry the timer along.
             Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
             None => std::future::pending().await,
         }
@@ -58,7 +59,7 @@ pub(crate) async fn acquire(
         arrived: began,
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
         ticket: None,
-        // The owner may hold the lock already, and then it must not wait.
+        // The owner may already hold the lock. Its request must not wait then.
         is_admitted: params.owner.is_some(),
     };
     loop {
@@ -79,7 +80,7 @@ pub(crate) async fn acquire(
             () = &mut bound => match entry.quit() {
                 Ok(free_at) => free_at,
                 Err(outcome) => match settle(outcome.await) {
-                    // The grant came together with the bound: it counts.
+                    // The grant came at the same moment as the bound. The grant counts.
                     WaitOutcome::Done(done) => return confirmed(client, done?).await,
                     WaitOutcome::TooLate(_) => None,
                 },
@@ -95,12 +96,12 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Takes the lock if it is free and nobody who can be reached waits for it.
+/// Takes the lock if it is free and no reachable request is queued for it.
 pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams) -> Result<Attempt> {
     let client = Arc::clone(waitlists.client());
     let background = waitlists.background();
-    // A client that is closed meanwhile keeps running until it is known what became of this. Declared before
-    // what is left to the background task when this is dropped midway.
+    // Keeps a client that is closed meanwhile running until the outcome of this try is known. Declared before
+    // `cancelled`, so that it is dropped after `cancelled` has sent its withdrawal to the background task.
     let _running = background.keep_running();
     client.check_open()?;
     let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown);
@@ -144,7 +145,8 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
                 background.withdraw(&params.keys, &request, false, &calls);
                 return Ok(Attempt::Busy(contended));
             }
-            // Of an earlier attempt, whose reply never came, there may be a hold by now.
+            // An earlier attempt, whose reply never came, may have been granted the lock. So `cancelled`
+            // stays armed.
             Acquired::Full => return Err(Error::TooManyHolds),
             Acquired::ExpiredCall | Acquired::NotRegistered { .. } | Acquired::Incomplete => {}
         }
@@ -158,7 +160,8 @@ pub(crate) enum Attempt {
     Busy(Contended),
 }
 
-/// A try that is dropped before its answer came may hold all the same.
+/// Withdraws the request of a try that is dropped before it is answered. The request may hold the lock
+/// already.
 struct Cancelled<'a> {
     waitlists: &'a Waitlists,
     params: &'a AcquireParams,
@@ -177,16 +180,16 @@ impl Drop for Cancelled<'_> {
     }
 }
 
-/// A caller in a waiting waitlist.
+/// A caller in a waitlist.
 struct Entry<'a> {
     waitlists: &'a Arc<Waitlists>,
     waitlist: Arc<Waitlist>,
-    /// `None` once its wait is over.
+    /// `None` once the wait is over.
     entered: Option<Entered>,
 }
 
 impl Entry<'_> {
-    /// Registers a request before anything is sent: its grant may come before its reply.
+    /// Enters the waitlist before anything is sent, because the grant may come before the reply.
     fn new<'a>(
         waitlists: &'a Arc<Waitlists>,
         params: &AcquireParams,
@@ -205,7 +208,7 @@ impl Entry<'_> {
     async fn wait(&mut self) -> WaitOutcome {
         let mut started = None;
         if let Some(Entered::Applicant(application)) = &mut self.entered {
-            // Without a word, it was refused.
+            // If the sender was dropped without a message, the applicant was refused.
             let admitted = (&mut application.admitted).await.unwrap_or(Err(Error::Closed));
             match admitted {
                 Ok(Admitted { waiter, call }) => {
@@ -225,8 +228,8 @@ impl Entry<'_> {
                 .take()
                 .or_else(|| self.waitlist.call(waiter.request.number()));
             let Some(call) = call else { break };
-            // The verdict is not polled meanwhile: it would wake this task, which runs anyway, once more for each
-            // grant.
+            // The outcome is not polled meanwhile. Each grant would wake this task once more, although the
+            // reply wakes it anyway.
             match call.answered().await {
                 Ok((Progress::Again, _)) => patience.reset(),
                 Ok((Progress::Settled, _)) => break,
@@ -236,12 +239,12 @@ impl Entry<'_> {
                     }
                     break;
                 }
-                // Its grant may have come by another way meanwhile.
+                // The grant may have come another way meanwhile.
                 Err(failure) => {
                     let pause = match patience.next_delay(failure) {
                         Ok(pause) => pause,
                         Err(error) => {
-                            // They would ask the same in vain.
+                            // The applicants' calls would fail in the same way.
                             self.waitlist.refuse_applicants(&error);
                             return WaitOutcome::Done(Err(error));
                         }
@@ -259,8 +262,8 @@ impl Entry<'_> {
         outcome
     }
 
-    /// Gives up. Returns when the lock can next be free, as far as is known; or what has become of the request
-    /// before.
+    /// Gives up. Returns when the lock can next be free, as far as is known. If the request has already left
+    /// the waitlist, returns the receiver of its outcome.
     fn quit(&mut self) -> std::result::Result<Option<LocalTime>, oneshot::Receiver<WaitOutcome>> {
         match self.entered.take() {
             None => Ok(None),
@@ -270,14 +273,15 @@ impl Entry<'_> {
     }
 }
 
-/// The waitlist drops no waiter without a verdict.
+/// The waitlist drops no waiter without sending its outcome.
 fn settle(outcome: std::result::Result<WaitOutcome, RecvError>) -> WaitOutcome {
     outcome.unwrap_or(WaitOutcome::Done(Err(Error::Closed)))
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        // Whoever took it out of the waitlist sees to what follows: a grant that nobody has read releases itself.
+        // If the request has already left the waitlist, the code that removed it does the rest. A granted
+        // hold that nobody receives releases itself.
         drop(self.quit());
         self.waitlists.discard(&self.waitlist);
     }

@@ -1,4 +1,5 @@
-//! The background part of a client: renewals, and what must be told to the server though nobody waits for it.
+//! The background task of a client. It renews holds, and sends the outgoing messages for which no caller
+//! waits.
 
 mod outbox;
 mod renewer;
@@ -30,7 +31,8 @@ pub(crate) struct Background {
     schedule: Mutex<RenewalSchedule>,
     outbox: mpsc::UnboundedSender<Outgoing>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Outgoing>>>,
-    /// Errands given and not done, and those who [keep the client running](Background::keep_running).
+    /// Counts outgoing messages that are not done yet, and tokens that [keep the client
+    /// running](Background::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
 }
@@ -60,7 +62,7 @@ impl Background {
         &self.client.counters
     }
 
-    /// Until when a caller is kept waiting for a server that does not answer.
+    /// The time until which a caller waits for a server that does not answer.
     pub(crate) fn patience_until(&self) -> LocalTime {
         self.client.now().after(self.client.options.server_timeout)
     }
@@ -73,7 +75,8 @@ impl Background {
         locked(&self.schedule).looks.len()
     }
 
-    /// Keeps a closed client running until this is dropped, for something that the background task does not know yet.
+    /// Keeps a closed client running until the token is dropped, for work that the background task does not
+    /// know of yet.
     pub(crate) fn keep_running(&self) -> Token {
         Outstanding::begin(&self.pending)
     }
@@ -82,19 +85,19 @@ impl Background {
         self.pending.count()
     }
 
-    /// Waits until every errand is done.
+    /// Waits until no outgoing message and no token is left.
     pub(crate) async fn drained(&self) {
         self.pending.none().await;
     }
 
-    /// Looks whether all is done, once the client is closed.
+    /// If the client is closed, has the background task check whether it can end.
     pub(crate) fn wake_if_closing(&self) {
         if self.client.is_closed() {
             self.wake.notify_one();
         }
     }
 
-    /// The background's task: until the client is closed, no hold lives and no errand is left.
+    /// Runs the background task until the client is closed, no hold is alive and no outgoing message is left.
     pub(crate) async fn run(self: Arc<Self>) {
         let Some(mut inbox) = locked(&self.inbox).take() else {
             return;
@@ -115,8 +118,8 @@ impl Background {
             if next.is_none() && is_closed && self.pending() == 0 {
                 return;
             }
-            // What is due by the clock first: no flow of errands holds up a renewal. Each branch brings the
-            // next ones only so much work, so none starves.
+            // The timer comes first, so that no flow of outgoing messages delays a renewal. Each branch makes
+            // only a limited amount of work for the branches after it, so none starves.
             tokio::select! {
                 biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(LocalTime::ZERO)), if next.is_some() => {

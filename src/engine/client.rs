@@ -1,4 +1,4 @@
-//! What all parts of one client share: its id, its store, its runtime, its counters.
+//! The state that all parts of one client share: its id, store, runtime and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -63,7 +63,8 @@ impl Client {
         self.clock.now()
     }
 
-    /// Makes an acquire call, of which this is the stamp too. One that came late has failed.
+    /// Makes an acquire call. `pending` must also be the stamp of the call. A call that ran too late counts
+    /// as failed.
     pub(crate) async fn acquire(
         &self,
         call: Acquire,
@@ -104,7 +105,8 @@ impl Client {
         answer
     }
 
-    /// Sets the runtime that everything in the background lives on, unless it is set. Returns whether this did.
+    /// Sets the runtime for everything that runs in the background, unless one is set already. Returns
+    /// whether this call set it.
     pub(crate) fn settle_on(&self, runtime: Handle) -> bool {
         self.runtime.set(runtime).is_ok()
     }
@@ -113,12 +115,12 @@ impl Client {
         self.runtime.get().is_some()
     }
 
-    /// Has what is polled now run in the client's runtime, wherever that is.
+    /// Enters the client's runtime, so that a future polled by this thread runs there.
     pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.runtime.get().map(Handle::enter)
     }
 
-    /// Starts a task on the client's runtime, whichever its caller lives on.
+    /// Starts a task on the client's runtime, whichever runtime the caller uses.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             #[cfg(test)]
@@ -131,7 +133,7 @@ impl Client {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// From now on there are no new requests.
+    /// Allows no new requests from now on.
     pub(crate) fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -145,7 +147,7 @@ impl Client {
     }
 }
 
-/// The runtime that this is polled in. Timers and connections need one.
+/// Returns the runtime in which this is polled. Timers and connections need one.
 pub(crate) fn runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
         Invalid::new("this was polled outside of a Tokio runtime: it needs one with timers and I/O").into()
@@ -183,7 +185,7 @@ mod tests {
         Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)
     }
 
-    /// So it is repeated with pauses, and not for ever.
+    /// As a failure, it is repeated with pauses, and not without end.
     #[tokio::test(start_paused = true)]
     async fn a_call_that_came_too_late_has_failed() {
         let client = client();

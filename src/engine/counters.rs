@@ -1,4 +1,4 @@
-//! Counts of what has happened since the start.
+//! Counts of events since the start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

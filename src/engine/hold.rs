@@ -1,7 +1,7 @@
-//! One hold, from its grant to its end: what its guard and the background task share.
+//! One hold, from its grant to its end: the state that its guard and the background task share.
 //!
-//! A hold is over when anything says so first: its release, the server, or the local clock at its deadline. It
-//! never comes back.
+//! The earliest of three events ends a hold: its release, the server's word, or the local deadline. An ended
+//! hold never comes back.
 
 pub(crate) mod durability;
 pub(crate) mod owned;
@@ -33,9 +33,9 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     pub(crate) fence: Fence,
     pub(crate) terms: LeaseTerms,
-    /// The server time beyond which it is never renewed.
+    /// The server time beyond which the hold is never renewed.
     pub(crate) cap: ServerTime,
-    /// The same here. The server's clock may be set back, and then the one above comes later.
+    /// The same cap in local time. If the server's clock is set back, it passes `cap` later than intended.
     local_cap: LocalTime,
     pub(crate) calls: Arc<PendingCalls>,
     clock: Clock,
@@ -45,10 +45,10 @@ pub(crate) struct Hold {
 
 #[derive(Debug)]
 struct State {
-    /// Local: the server's deadline has not passed before it.
+    /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
-    /// The server knows that this client has heard of its grant.
+    /// Whether the server knows that this client has heard of its grant.
     claimed: bool,
     in_doubt: bool,
     over: Option<LostReason>,
@@ -68,7 +68,8 @@ impl Hold {
         } else {
             terms.lease()
         };
-        // The local deadline comes sooner than the lease's end, by a margin; so does this.
+        // The local deadline is earlier than the end of the lease, by a margin. The local cap has the same
+        // margin.
         let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
         Hold {
             keys,
@@ -91,7 +92,7 @@ impl Hold {
         }
     }
 
-    /// The call that prolongs it. The first one of a pushed grant is also its claim.
+    /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.
     pub(crate) fn renewal(&self) -> Renew {
         Renew {
             keys: Arc::clone(&self.keys),
@@ -106,7 +107,8 @@ impl Hold {
         locked(&self.state).deadline
     }
 
-    /// How it stands. Looks at the clock: a process that was stopped past the lease sees at its first look that it is over.
+    /// The state of the lease now. This reads the clock, so a process that was paused past its lease sees at
+    /// its first look that the hold is lost.
     pub(crate) fn lease(&self) -> Lease {
         let state = locked(&self.state);
         let remaining = state.deadline.since(self.clock.now());
@@ -134,7 +136,7 @@ impl Hold {
         }
     }
 
-    /// Waits until it is over, whatever the network does.
+    /// Waits until the hold is over. Does not depend on the network.
     pub(crate) async fn lost(&self) -> Lost {
         loop {
             let ended = self.ended.notified();
@@ -149,7 +151,7 @@ impl Hold {
         }
     }
 
-    /// Ends it, unless it has ended. Returns how it had ended before, if it had.
+    /// Ends the hold, unless it has ended already. Returns the earlier reason if it had.
     pub(crate) fn end(&self, reason: LostReason) -> Option<LostReason> {
         let before = {
             let mut state = locked(&self.state);
@@ -165,8 +167,8 @@ impl Hold {
         locked(&self.state).over.is_some()
     }
 
-    /// Why it ends now that the server has nothing of it any more, and nobody has had the lock since: its time was
-    /// over, or somebody took the key away before that.
+    /// Why the hold ends when the server has nothing of it any more, and nobody has held the lock since.
+    /// Either its time was over, or somebody deleted the key before that.
     pub(crate) fn reason_gone(&self) -> LostReason {
         let state = locked(&self.state);
         if self.clock.now() < state.deadline {
@@ -185,8 +187,9 @@ impl Hold {
         }
     }
 
-    /// The server has prolonged it. Both local deadlines are safe, so the later one counts. What is heard after the
-    /// former deadline changes nothing: somebody may have been told that it is lost.
+    /// The server has prolonged the lease. Both local deadlines are safe, so the later one counts. A reply
+    /// that comes after the old deadline changes nothing: a caller may already have been told that the hold
+    /// is lost.
     pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: LocalTime) {
         let mut state = locked(&self.state);
         if self.clock.now() >= state.deadline {
@@ -198,8 +201,8 @@ impl Hold {
         state.in_doubt = false;
     }
 
-    /// Whether the server knows that this client has heard of its grant: if not, and the lease runs out, it takes the client
-    /// for dead.
+    /// Whether the server knows that this client has heard of its grant. If it does not know, and the lease
+    /// expires, it takes the client for dead.
     pub(crate) fn is_claimed(&self) -> bool {
         locked(&self.state).claimed
     }
@@ -214,7 +217,7 @@ impl Hold {
         renewal_retry(now, deadline).since(now)
     }
 
-    /// Whether a renewal can make it last longer than is known.
+    /// Whether a renewal may prolong the lease beyond the end that this client knows.
     pub(crate) fn may_be_prolonged(&self) -> bool {
         self.is_short_of_cap(&locked(&self.state))
     }
@@ -223,7 +226,7 @@ impl Hold {
         state.server_deadline < self.cap
     }
 
-    /// When the background task must look at it next: to renew it, or at its end.
+    /// When the background task must look at the hold next, to renew it or to end it.
     pub(crate) fn next_look(&self) -> LocalTime {
         let state = locked(&self.state);
         let now = self.clock.now();

@@ -1,8 +1,9 @@
-//! The acquire calls of one request that nobody has answered.
+//! The unanswered acquire calls of one request.
 //!
-//! Any of them may still run, until its `not_after`; so once the request's use is over, a withdrawal must
-//! follow. If that is answered on the connection that they were written on, they have run before it. If not,
-//! another one must follow when none can run any more, or after the answer of the last.
+//! Each of them may still run, until its `not_after`. So a withdrawal must follow once the use of the request
+//! is over. If the withdrawal is answered on the one connection on which all calls were written, they ran
+//! before it. Otherwise a second withdrawal must follow when no call can run any more, or when the last of
+//! them has been answered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use crate::time::server_time::ServerTime;
 
 #[derive(Debug)]
 pub(crate) struct PendingCalls {
-    /// For how long one of them can make it hold.
+    /// The lease of a hold that one of the calls acquires.
     lease: Duration,
     /// When the caller of the request gives up.
     gives_up: GivesUp,
@@ -25,7 +26,7 @@ pub(crate) struct PendingCalls {
 
 #[derive(Debug)]
 struct State {
-    /// How many are written and not answered.
+    /// How many calls are written and not answered.
     open: u32,
     latest_not_after: ServerTime,
     written_on: WrittenOn,
@@ -33,7 +34,7 @@ struct State {
     was_withdrawn: bool,
 }
 
-/// Which connections they were written on.
+/// The connections on which the calls were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenOn {
     None,
@@ -41,13 +42,13 @@ enum WrittenOn {
     Several,
 }
 
-/// One of them. As long as it is not written it leaves no trace: nothing can come of it. If it is dropped
-/// once it was written, and before it is answered, it stays unanswered.
+/// One call of the request. Until it is written, it has no effect and leaves no trace. If it is dropped after
+/// it was written and before it is answered, it stays unanswered.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
     of: Arc<PendingCalls>,
     clocks: Arc<ServerClocks>,
-    /// It is one of the open ones.
+    /// Whether the call is counted in `State::open`.
     is_open: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ impl PendingCalls {
         self.lease
     }
 
-    /// A further call, of which nothing is written yet.
+    /// Begins a further call. Nothing of it is written yet.
     pub(crate) fn begin(of: &Arc<PendingCalls>, clocks: &Arc<ServerClocks>) -> Arc<PendingCall> {
         Arc::new(PendingCall {
             of: Arc::clone(of),
@@ -79,14 +80,14 @@ impl PendingCalls {
         })
     }
 
-    /// The use of the request is over: no further call of it is written.
+    /// Ends the use of the request. No further call is written.
     pub(crate) fn end(&self) {
         locked(&self.state).has_ended = true;
     }
 
-    /// The same, and it is being withdrawn: so must it be once more after each answer that comes now. Returns
-    /// whether there is anything to withdraw: what calls that were answered `may_have_left`, or what an
-    /// unanswered one brings.
+    /// Ends the use of the request because it is withdrawn. Each answer that comes after this requires
+    /// another withdrawal. Returns whether there is anything to withdraw: something that answered calls
+    /// `may_have_left`, or the effect of an unanswered call.
     pub(crate) fn withdraw(&self, may_have_left: bool) -> bool {
         let mut state = locked(&self.state);
         state.has_ended = true;
@@ -98,13 +99,13 @@ impl PendingCalls {
         locked(&self.state).was_withdrawn
     }
 
-    /// Whether what is answered on this connection and was written after the [end](Self::end) tells that all of
-    /// them have run that ever will.
+    /// Whether an answer on this connection, to a call that was written after the [end](Self::end), proves
+    /// that every call that will ever run has run.
     pub(crate) fn have_run_before(&self, on: ConnectionId) -> bool {
         locked(&self.state).written_on == WrittenOn::One(on)
     }
 
-    /// The server time past which none of the unanswered calls can run; `None` when all were answered.
+    /// The server time past which none of the unanswered calls can run, or `None` if all calls were answered.
     pub(crate) fn unanswered(&self) -> Option<ServerTime> {
         let state = locked(&self.state);
         (state.open > 0).then_some(state.latest_not_after)
@@ -112,7 +113,8 @@ impl PendingCalls {
 }
 
 impl PendingCall {
-    /// A reply came, or one that says that the call was not executed and will not be.
+    /// Handles an answer. A failure counts as an answer if it says that the call was not executed and will
+    /// not be.
     pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
         let is_known = !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed));
         if is_known {
@@ -132,7 +134,7 @@ impl Stamp for PendingCall {
         let not_after = self.clocks.not_after(on.server, self.of.gives_up.bound())?;
         let mut state = locked(&self.of.state);
         if state.has_ended {
-            // An earlier writing of it was answered, or it would not be written again.
+            // A call is written again only after its earlier writing was answered.
             self.close(&mut state);
             return None;
         }
@@ -287,9 +289,9 @@ mod tests {
         calls.end();
         assert_eq!(write(&after), None);
         assert!(calls.unanswered().is_some(), "the one before is");
-        // What was answered by a server that had forgotten the scripts would be written again.
+        // A call is written again if the server answered that it had forgotten the scripts.
         assert_eq!(write(&before), None);
-        // Whoever waited for these may be gone, and tells nothing.
+        // The future that waited for this call may be gone, and then reports no answer.
         assert_eq!(calls.unanswered(), None);
         for call in [before, after] {
             call.answered(&not_executed());

@@ -1,8 +1,8 @@
-//! Presence: whether the server takes this client for one that it can push grants to, lock by lock.
+//! Presence: for each lock, whether the server believes that it can push grants to this client.
 //!
-//! The server keeps a presence record for each client that waits for a lock. A call that registers writes it, and
-//! polls prolong it. A waiter whose client has no record is passed over. So a call that only waits, and takes the
-//! record for granted, is sent only while it is certain that there is one.
+//! The server keeps a presence record for each client that waits for a lock. A call that registers writes it,
+//! and polls prolong it. A hand-over skips every request whose client has no presence record. So a call in
+//! mode `Wait`, which relies on the presence record, is sent only while it is certain that there is one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,23 @@ use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::expired_on_server_by;
 
-/// What a client knows of its presence on its servers.
+/// What a client knows of its presence records on its servers.
 #[derive(Debug)]
 pub(crate) struct Presence {
     epoch: AtomicU64,
-    /// By the names of their locks: when the leases of this client that expire without a release are over on the
-    /// server.
+    /// The local times by which leases of this client that expire without a release are over on the server,
+    /// by lock name.
     expired_leases: Mutex<HashMap<Arc<str>, LocalTime>>,
     poll_interval: Duration,
 }
 
-/// When a waitlist's presence record was written or prolonged. The server keeps it for three polling intervals. It
-/// is trusted for one, so that whoever joins meanwhile is covered by the next poll.
+/// When a waitlist's presence record was written or prolonged. The server keeps the presence record for three
+/// polling intervals. The client relies on it for one, so that the next poll covers every waiter that joins
+/// meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) since: LocalTime,
-    /// [`Presence::epoch`] when it was asked for.
+    /// [`Presence::epoch`] when the call was prepared.
     pub(crate) epoch: u64,
 }
 
@@ -43,26 +44,28 @@ impl Presence {
         }
     }
 
-    /// How often this client may have lost its records, with a connection, or was told that one is gone. The
-    /// next request of a waitlist registers again when the number has changed.
+    /// The presence epoch: how often this client may have lost its presence records with a connection, or was
+    /// told that one is gone. After it has changed, the next request of a waitlist registers again.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The records may be gone.
+    /// Notes that the presence records may be gone.
     pub(crate) fn lost(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A lease of that length, which is over here at its `deadline`, expires on the server without a release. The
-    /// next script to notice takes this client for dead, and deletes its record of that lock.
+    /// Notes that a lease expires on the server without a release. `lease` is its length, and `deadline` its
+    /// local end. The next script that notices takes this client for dead, and deletes its presence record
+    /// for that lock.
     pub(crate) fn lease_expires(&self, keys: &Keys, now: LocalTime, deadline: LocalTime, lease: Duration) {
         let end = expired_on_server_by(deadline, lease);
         let mut expired = locked(&self.expired_leases);
         if expired.len() == expired.capacity() {
-            // No record is trusted for longer than that.
+            // No presence record is relied on for longer than this.
             expired.retain(|_, end| end.after(self.poll_interval) > now);
-            // All leases of a client can expire at once: as many more as are left come before the next look.
+            // All leases of a client can expire at once. As many new entries as are left now fit before the
+            // next scan.
             let left = expired.len();
             expired.reserve(left + 1);
         }
@@ -70,12 +73,12 @@ impl Presence {
         *latest = end.max(*latest);
     }
 
-    /// When the last lease of this lock that expired lately is over on the server, or was.
+    /// The local time by which the most recently expired lease of this lock is over on the server.
     pub(crate) fn last_expiry(&self, keys: &Keys) -> Option<LocalTime> {
         locked(&self.expired_leases).get(&keys.name).copied()
     }
 
-    /// How a request of this lock is to be sent, by what is known of the record.
+    /// The mode in which a request for this lock is sent, given what is known of the presence record.
     pub(crate) fn mode(
         &self,
         keys: &Keys,
@@ -85,7 +88,7 @@ impl Presence {
     ) -> Mode {
         let (epoch, expiry) = (self.epoch(), self.last_expiry(keys));
         match known.filter(|known| known.epoch == epoch) {
-            // Whose answer tells whether it is still there.
+            // The reply to a poll says whether the presence record still exists.
             Some(_) if is_poll => Mode::Poll,
             Some(known)
                 if expiry.is_none_or(|end| end <= known.since)

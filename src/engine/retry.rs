@@ -1,4 +1,4 @@
-//! For how long a call is repeated that fails.
+//! How long a failing call is repeated.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::store::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
-/// How long failures are put up with: until no server has answered for the `server_timeout`.
+/// Limits how long calls are repeated: until no server has answered for the `server_timeout`.
 #[derive(Debug)]
 pub(crate) struct RetryBudget<'a> {
     client: &'a Client,
-    /// When the call began that failed first, or may fail next.
+    /// The start of the first failed call, or of the next call if none has failed yet.
     since: LocalTime,
     backoff: Backoff,
 }
@@ -26,7 +26,7 @@ impl RetryBudget<'_> {
         }
     }
 
-    /// How long to wait before the next try; or what to tell the caller.
+    /// How long to wait before the next attempt, or the error for the caller.
     pub(crate) fn next_delay(&mut self, failure: Failure) -> Result<Duration> {
         if matches!(failure, Failure::Refused(_) | Failure::Closed) {
             return Err(failure.into());
@@ -37,14 +37,14 @@ impl RetryBudget<'_> {
         Ok(self.backoff.step())
     }
 
-    /// Begins anew: an answer came, or nothing was called for a while.
+    /// Starts over, because an answer came, or because nothing was called for a while.
     pub(crate) fn reset(&mut self) {
         *self = RetryBudget::new(self.client);
     }
 }
 
-/// Repeats a call until it is answered, for as long as patience lasts. Returns with the answer whether an earlier attempt
-/// may have been executed, whose reply never came.
+/// Repeats a call until it is answered, or until the retry budget is used up. Also returns whether an earlier
+/// attempt whose reply never came may have been executed.
 pub(crate) async fn until_answered<T, C>(client: &Client, mut call: impl FnMut() -> C) -> Result<(T, bool)>
 where
     C: Future<Output = std::result::Result<T, Failure>>,

@@ -1,4 +1,4 @@
-//! What a client knows of the clocks of its servers.
+//! What a client knows of its servers' clocks.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,7 +12,8 @@ use crate::time::clock_offset::Sample;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
-/// No deadline of one server is ever taken for a local one by the clock of another.
+/// The clock offsets and newest samples of all servers. A deadline of one server is never converted with the
+/// clock offset of another.
 #[derive(Debug)]
 pub(crate) struct ServerClocks {
     clock: Clock,
@@ -22,16 +23,16 @@ pub(crate) struct ServerClocks {
 #[derive(Debug)]
 struct State {
     known: HashMap<ServerId, Known>,
-    /// The newest sample with any of them, for the first call to one that nothing is known of: with a clock
-    /// too far ahead it does nothing, and its answer tells the time.
+    /// The newest sample of any server, used for the first call to an unknown server. If that server's clock
+    /// is too far ahead, the call does nothing, and the reply tells the time.
     newest: Sample,
 }
 
 #[derive(Debug)]
 struct Known {
     offsets: ClockOffset,
-    /// The newest sample, kept over a reconnect: good enough for a `not_after`, which is no promise to
-    /// anybody.
+    /// The newest sample. It is kept over a reconnect: it is good enough for a `not_after`, on which no
+    /// promise depends.
     newest: Sample,
 }
 
@@ -60,7 +61,7 @@ impl ServerClocks {
         state.newest = sample;
     }
 
-    /// The time of this server now, or a little later.
+    /// The time of this server now, or a slightly later one.
     pub(crate) fn server_time(&self, server: ServerId) -> ServerTime {
         let now = self.clock.now();
         let state = locked(&self.state);
@@ -73,7 +74,8 @@ impl ServerClocks {
             })
     }
 
-    /// Until when a call that is written now to this server may run: `None` if its caller has given up.
+    /// The server time until which a call to this server may run if it is written now. `None` if its caller
+    /// has given up.
     pub(crate) fn not_after(&self, server: ServerId, until: Option<LocalTime>) -> Option<ServerTime> {
         let left = match until {
             Some(until) => until.since(self.clock.now()).min(NOT_AFTER),
@@ -82,15 +84,16 @@ impl ServerClocks {
         (!left.is_zero()).then(|| self.server_time(server).after(left))
     }
 
-    /// A local time at which this server's deadline, of something that lasts for `span`, has not passed yet;
-    /// `None` while nothing links the clocks.
+    /// A local time at which this server's `deadline`, of something that lasts for `span`, has not passed
+    /// yet. `None` while there is no clock offset.
     pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<LocalTime> {
         let now = self.clock.now();
         let state = locked(&self.state);
         state.known.get(&server)?.offsets.local(deadline, now, span)
     }
 
-    /// A connection to this server was replaced: the next one under its address may have another clock.
+    /// Forgets the clock offset, because a connection to this server was replaced. The server that now
+    /// answers at its address may have another clock.
     pub(crate) fn forget(&self, server: ServerId) {
         if let Some(known) = locked(&self.state).known.get_mut(&server) {
             known.offsets.clear();
@@ -145,7 +148,7 @@ mod tests {
         let clocks = ServerClocks::new(Clock::tokio(), &first);
         tokio::time::sleep(SPAN).await;
         for _ in 0..2 {
-            // It may have read its clock as soon as the call was sent.
+            // The server may have read its clock as soon as the call was sent.
             assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
             clocks.forget(FIRST);
         }
@@ -165,7 +168,7 @@ mod tests {
         assert_eq!(clocks.server_time(OTHER).ms(), 7_000_000);
         assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
         assert_eq!(clocks.server_time(ServerId(2)).ms(), 7_000_000);
-        // A reconnect leaves what is good enough for that.
+        // The newest sample is kept over a reconnect, and is good enough for this.
         clocks.forget(FIRST);
         assert_eq!(clocks.server_time(FIRST).ms(), 1_005_000);
     }

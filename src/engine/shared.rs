@@ -1,4 +1,4 @@
-//! One client at work: what all clones of a manager, its locks and their calls share.
+//! The running state of one client.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::{Answer, Store};
 
-/// What all clones of a manager, its locks and their calls share. When the last of them is gone, the client
-/// is closed; guards that live keep their background task.
+/// The state that all clones of a manager, its locks and their calls share. Dropping the last of them closes
+/// the client. Guards that are still alive keep the background task running.
 #[derive(Debug)]
 pub(crate) struct Shared {
     waitlists: Arc<Waitlists>,
-    /// Leads the store's messages to the waitlists, for as long as they are wanted.
+    /// Passes the store's messages to the waitlists, and lives as long as they are wanted.
     _relay: Arc<LateListener>,
 }
 
@@ -49,7 +49,7 @@ impl Shared {
         self.waitlists.background()
     }
 
-    /// Starts the background task, on the runtime of the first call. Each call comes by here, and each needs a
+    /// Starts the background task on the runtime of the first call. Every call goes through here, and needs a
     /// runtime.
     pub(crate) fn start(&self) -> Result<()> {
         let runtime = runtime()?;
@@ -75,7 +75,7 @@ impl Drop for Shared {
     }
 }
 
-/// The background's task, or what is left when its runtime is gone: then everybody who waits is told.
+/// Owned by the background task. When that task ends, or is dropped with its runtime, every waiter is told.
 struct Running(Arc<Waitlists>);
 
 impl Drop for Running {

@@ -1,10 +1,11 @@
-//! The waiting waitlist: how one client waits for one lock.
+//! The waitlist: how one client waits for one lock.
 //!
-//! A request is registered here before it is sent, since its grant can come before its reply. It leaves when it is
-//! granted, when it fails, or when its caller stops waiting; whoever takes it out owns what follows. So a grant is
-//! handed to exactly one, and a cancelled request that is still here was not granted to anybody.
+//! A request enters the waitlist before it is sent, because its grant can come before its reply. It leaves
+//! when it is granted, when it fails, or when its caller stops waiting. The code that removes it is
+//! responsible for what follows. So each grant is handed to exactly one receiver, and a cancelled request
+//! that is still in the waitlist has not been granted as far as this client knows.
 //!
-//! What comes in (replies, pushes) is handled without waiting; what must be sent unasked goes on the schedule of the
+//! Replies and pushes are handled without waiting. Calls that no caller sends are put on the schedule of the
 //! waitlist's driver.
 
 pub(crate) mod admission;
@@ -52,26 +53,25 @@ pub(crate) struct Waitlist {
     client: Arc<Client>,
     background: Arc<Background>,
     state: Mutex<State>,
-    /// Something for the driver to do.
+    /// Wakes the driver when there is work for it.
     pub(crate) call: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number, which is the order in which they joined.
+    /// By request number, which is the order in which they joined.
     waiters: BTreeMap<u64, Box<Waiter>>,
-    /// Those that wait to be among them; `None` until one has given up.
+    /// The applicants, and the rule that admits them. `None` until the first request has given up.
     admission: Option<Box<Admission<Applicant>>>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<LocalTime>,
-    /// Whether the waitlist has an driver.
     driven: bool,
     schedule: Schedule,
-    /// What is known of the client's record on the server; `None` when there may be none.
-    record: Option<Registration>,
+    /// What is known of the client's presence record on the server. `None` when there may be none.
+    registration: Option<Registration>,
     /// How often a subscription was confirmed.
     subscriptions: u64,
-    /// When the last one left; of no meaning while somebody waits.
+    /// When the last waiter left. Has no meaning while the waitlist is not empty.
     empty_since: Option<LocalTime>,
 }
 
@@ -80,9 +80,9 @@ struct Waiter {
     request: RequestId,
     terms: LeaseTerms,
     standing: Standing,
-    /// When it became one of the waiters.
+    /// When the request became a waiter.
     joined: LocalTime,
-    /// It has been in the queue, or took the place of one that had.
+    /// The request has been in the queue, or took the place of a request that had been.
     was_queued: bool,
     calls: Arc<PendingCalls>,
     outcome: oneshot::Sender<WaitOutcome>,
@@ -92,9 +92,9 @@ struct Waiter {
 #[derive(Debug)]
 pub(crate) enum WaitOutcome {
     Done(Result<OwnedHold>),
-    /// Its grant was heard of too late to be used. The request is being withdrawn, for good: a release of the grant
-    /// alone could come so late that it frees a newer one, since an owner that holds already is granted its next holds
-    /// under the same fence. Another request may take its place in the queue.
+    /// The client heard of the grant too late to use it. The request is withdrawn for good. A release of the
+    /// grant alone could come so late that it frees a newer one, because an owner that already holds the lock
+    /// is granted further holds under the same fence. Another request may take its place in the queue.
     TooLate(Option<Ticket>),
 }
 
@@ -126,7 +126,7 @@ impl Waitlist {
         })
     }
 
-    /// Whether nothing would be lost with it.
+    /// Whether the waitlist can be removed without losing anything.
     pub(crate) fn is_idle(&self) -> bool {
         let state = locked(&self.state);
         state.is_empty() && !state.driven
@@ -136,34 +136,35 @@ impl Waitlist {
         locked(&self.state).is_empty()
     }
 
-    /// Whether the caller is to start an driver. An empty waitlist needs none: it may have been removed.
+    /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.
     pub(crate) fn needs_driver(&self) -> bool {
         let mut state = locked(&self.state);
         !state.waiters.is_empty() && !std::mem::replace(&mut state.driven, true)
     }
 
-    /// A push has come.
     pub(crate) fn pushed(&self, from: ServerId, message: &str) {
         match Push::parse(message) {
             Some(push) => {
                 let span = push.grant.request.grant();
-                // Without an anchor nobody can say here when it ends.
+                // Without a clock offset, the local end of the grant is unknown.
                 let deadline = self.client.clocks.local(from, push.grant.deadline, span);
-                // No script grants for longer than that. But anybody with rights to the channel can publish.
+                // No script grants for longer than that. But every user with rights to the channel can
+                // publish.
                 let latest = self.client.now().after(span);
-                self.tell(&push.grant, deadline.filter(|deadline| *deadline <= latest));
+                self.deliver(&push.grant, deadline.filter(|deadline| *deadline <= latest));
             }
             None => self.ask_all(),
         }
     }
 
-    /// Everybody asks again, with tickets: whose turn came while this client could not be reached has lost its place.
+    /// Has every waiter ask again, with its ticket. A waiter whose turn came while this client was
+    /// unreachable has lost its place.
     pub(crate) fn ask_all(&self) {
         locked(&self.state).schedule.ask_all();
         self.call.notify_one();
     }
 
-    /// The channel is subscribed to by another connection.
+    /// The channel is now subscribed to by another connection.
     pub(crate) fn reconnected(&self) {
         let mut state = locked(&self.state);
         state.schedule.ask_all();
@@ -172,8 +173,9 @@ impl Waitlist {
         self.call.notify_one();
     }
 
-    /// Tells a request of its grant, and takes it out of the waitlist. `deadline` is local; `None` when nobody can say.
-    fn tell(&self, grant: &Grant, deadline: Option<LocalTime>) -> Progress {
+    /// Tells a request of its grant, and takes it out of the waitlist. `deadline` is local, and `None` when
+    /// it is unknown.
+    fn deliver(&self, grant: &Grant, deadline: Option<LocalTime>) -> Progress {
         // A closed client keeps running until the background task knows of the hold, or of the withdrawal.
         let _running = self.background.keep_running();
         let number = grant.request.number();
@@ -192,10 +194,10 @@ impl Waitlist {
             return Progress::Settled;
         };
         if deadline.since(now) < waiter.terms.grant() / 4 {
-            // Another of its caller's takes its place.
+            // Another request of the same caller takes its place.
             self.left(state);
             if grant.pushed {
-                // It may run out, unclaimed, before it is withdrawn.
+                // The grant may expire unclaimed before the request is withdrawn.
                 let lease = waiter.terms.grant();
                 self.client
                     .presence
@@ -203,13 +205,13 @@ impl Waitlist {
             }
             self.background
                 .withdraw(&self.keys, &grant.request, true, &waiter.calls);
-            // A receiver that is gone has left its place too.
+            // A receiver that is gone has given up its place too.
             let _ = waiter.outcome.send(WaitOutcome::TooLate(waiter.standing.ticket));
             return Progress::Settled;
         }
         let mut others = Vec::new();
         if !grant.request.is_owner() {
-            // The lock is re-entrant for this owner's other requests, which need not wait for their turn.
+            // The lock is re-entrant for this owner. Its other requests need not wait for their turn.
             let owner = grant.request.owner();
             let same_owner = state
                 .waiters
@@ -222,7 +224,8 @@ impl Waitlist {
         if let Some(admission) = &mut state.admission {
             admission.granted(now.since(waiter.joined));
         }
-        // Before the grant is told: their calls are sent before its release.
+        // Done before the grant is sent to its receiver, so that the calls of newly admitted requests are
+        // sent before this grant is released.
         self.left(state);
         if wakes {
             self.call.notify_one();
@@ -239,7 +242,7 @@ impl Waitlist {
             self.client.clock,
             deadline,
         );
-        // A receiver that is gone gives it back: the hold is released as it is dropped here.
+        // If the receiver is gone, the hold is dropped here, and releases itself.
         drop(
             waiter
                 .outcome
@@ -248,9 +251,9 @@ impl Waitlist {
         Progress::Settled
     }
 
-    /// Ends the wait of a request.
+    /// Ends the wait of a request with an error.
     fn fail(&self, number: u64, error: Error) {
-        // A closed client keeps running until it is told.
+        // A closed client keeps running until the waiter is told.
         let _running = self.background.keep_running();
         let mut state = locked(&self.state);
         let Some(waiter) = state.waiters.remove(&number) else {
@@ -260,15 +263,15 @@ impl Waitlist {
         self.refuse(*waiter, error);
     }
 
-    /// Tells a waiter that left the waitlist that it waited in vain, and takes it out of the queue.
+    /// Sends an error to a waiter that was taken out of the waitlist, and withdraws its request.
     fn refuse(&self, waiter: Waiter, error: Error) {
         self.background
             .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
-        // A receiver that is gone has no need of it.
+        // A receiver that is gone does not need the error.
         let _ = waiter.outcome.send(WaitOutcome::Done(Err(error)));
     }
 
-    /// Ends the wait of everybody.
+    /// Ends the wait of all waiters and applicants.
     pub(crate) fn fail_all(&self, error: &Error) {
         // A closed client keeps running until all of them are told.
         let _running = self.background.keep_running();
@@ -283,7 +286,7 @@ impl Waitlist {
         self.call.notify_one();
     }
 
-    /// Has the driver ask for whoever is the first now.
+    /// Has the driver poll now, with the request that is then the first.
     fn poll_now(&self) {
         let mut state = locked(&self.state);
         if !state.waiters.is_empty() {
@@ -299,17 +302,18 @@ impl Waitlist {
         state.subscriptions += 1;
         state.schedule.subscribed(self.client.now());
         if state.waiters.is_empty() {
-            // A turn that came before may have taken it away, and nobody is here to ask.
-            state.record = None;
+            // A turn that came before the subscription may have cost the presence record, and there is no
+            // waiter to poll with.
+            state.registration = None;
         }
     }
 
-    /// The waitlist's poll was answered.
+    /// Handles the answer to a poll of the waitlist.
     pub(crate) fn polled(&self, seen: bool) -> Sight {
         locked(&self.state).schedule.polled(self.client.now(), seen)
     }
 
-    /// What to do now. The waitlist stays `kept` long when it is empty.
+    /// What the driver must do now. An empty waitlist is kept for the time `kept`.
     pub(crate) fn todo(&self, kept: Duration) -> Action {
         let now = self.client.now();
         let mut state = locked(&self.state);
@@ -320,13 +324,13 @@ impl Waitlist {
             .next(now, self.client.options.poll_interval(), leave_at)
     }
 
-    /// The numbers of all who wait.
+    /// The numbers of all waiters.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         locked(&self.state).waiters.keys().copied().collect()
     }
 
-    /// For whom the waitlist asks its poll: of those who wait, the one whose turn comes first. As long as that one
-    /// has not lost its place, none has.
+    /// The request that the waitlist polls with: the waiter whose turn comes first. As long as that waiter
+    /// has its place, all others have theirs.
     pub(crate) fn first(&self) -> Option<u64> {
         let state = locked(&self.state);
         let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);

@@ -1,4 +1,4 @@
-//! The calls of a server: what each asks, and what it is answered.
+//! The calls to a server, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::time::server_time::{ServerTime, Ticket};
 pub(crate) enum Mode {
     /// Take the lock if no reachable waiter is in front; never queue.
     Try,
-    /// Queue if the lock is held. The client's presence record stays as it is.
+    /// Queue if the lock is held. Leave the client's presence record as it is.
     Wait,
-    /// The same, and write the client's presence record, or prolong it.
+    /// Like `Wait`, and also write or prolong the client's presence record.
     Register,
-    /// The same, but only prolong the record: without one the answer is [`Acquired::NotRegistered`]. Tells whether
-    /// the server sees the client's subscription.
+    /// Like `Register`, but only prolong the presence record. Without one, the answer is
+    /// [`Acquired::NotRegistered`]. The reply says whether the server sees the client's subscription.
     Poll,
 }
 
@@ -32,30 +32,30 @@ pub(crate) struct Acquire {
     pub(crate) request: RequestId,
     pub(crate) mode: Mode,
     pub(crate) lease: Duration,
-    /// Tells past which server time this call must do nothing new.
+    /// Gives the server time past which this call must do nothing new.
     pub(crate) not_after: Arc<dyn Stamp>,
-    /// The place that the request had before.
+    /// The place that the request had before, if it had one.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) heartbeat: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// The request holds, by this call or by an earlier grant.
+    /// The request holds the lock, by this call or by an earlier grant.
     Granted(Grant),
-    /// Somebody else holds.
+    /// Another owner holds the lock.
     Contended(Contended),
     /// The call ran after its `not_after`: nothing was done.
     ExpiredCall,
-    /// The client has no presence record: nothing was done, and all requests of its waitlist must come back with
-    /// their tickets.
+    /// The client has no presence record, and nothing was done. All requests of its waitlist must ask again
+    /// with their tickets.
     NotRegistered {
         /// Whether the server sees a subscriber on the client's channel.
         seen: bool,
     },
-    /// So many unreachable waiters were removed that the call stopped half-way: call again.
+    /// The call removed so many unreachable waiters that it stopped half-way. It must be repeated.
     Incomplete,
-    /// The owner has as many holds as one may have: nothing was done.
+    /// The owner has the maximum number of holds, and nothing was done.
     Full,
 }
 
@@ -63,27 +63,28 @@ pub(crate) enum Acquired {
 pub(crate) struct Grant {
     pub(crate) request: RequestId,
     pub(crate) fence: Fence,
-    /// When the hold ends unless it is renewed.
+    /// When the hold ends without a renewal.
     pub(crate) deadline: ServerTime,
-    /// By somebody else's call, so that it lasts for the claim window only until it is renewed.
+    /// The call of another request made this grant. It lasts only for the claim window until it is renewed.
     pub(crate) pushed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contended {
-    /// The earliest time at which the lock can be free if nobody releases it, from now.
+    /// The time until the lock can be free at the earliest, if nobody releases it.
     pub(crate) ttl: Duration,
     /// The request's place in the queue; `None` for [`Mode::Try`].
     pub(crate) ticket: Option<Ticket>,
-    /// How many are queued before this request, at most.
+    /// An upper bound of the number of requests that are queued before this one.
     pub(crate) ahead: u64,
-    /// [`Mode::Poll`]: whether the server sees a subscriber on the client's channel.
+    /// For [`Mode::Poll`]: whether the server sees a subscriber on the client's channel.
     pub(crate) seen: bool,
-    /// This call put the request into the queue (it was not there before).
+    /// This call put the request into the queue. It was not queued before.
     pub(crate) enqueued: bool,
-    /// The server's ACL refuses this client's publishing: hand-overs to others fall back to their timers.
+    /// The server's ACL does not let this client publish. Waiters of other clients depend on their timers.
     pub(crate) denied: bool,
-    /// The holder's grant, when the holder is another request of the same client: it may not have heard.
+    /// The holder's grant, if the holder is another request of the same client. That request may not have
+    /// received its push.
     pub(crate) own_grant: Option<Grant>,
 }
 
@@ -96,48 +97,47 @@ pub(crate) struct Release {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseWhat {
-    /// The grant with this fence, and nothing else of the request: never a queue entry, never a newer grant.
+    /// Releases the grant with this fence. Never removes a queue entry or a newer grant of the request.
     Grant(Fence),
-    /// Every hold under this fence, whoever has it (the request only names the call).
+    /// Releases every hold under this fence, of any request. The request only names the call.
     Force(Fence),
 }
 
-/// Takes back whatever these requests of one client have, queue entries and holds, for good: they are never
-/// used again.
+/// Removes the queue entries and holds of these requests of one client. The requests are never used again.
 #[derive(Clone, Debug)]
 pub(crate) struct Withdraw {
     pub(crate) keys: Arc<Keys>,
-    /// One at least, and [`MAX_WITHDRAWN`] at most.
+    /// Contains between one and [`MAX_WITHDRAWN`] requests.
     pub(crate) requests: Vec<RequestId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Withdrawn {
-    /// So many unreachable waiters were removed that a hand-over stopped half-way: call again.
+    /// The call removed so many unreachable waiters that a hand-over stopped half-way. It must be repeated.
     pub(crate) more: bool,
 }
 
-/// How many requests one call withdraws at most: one or two ms of the server.
+/// How many requests one call may withdraw. That many take one or two ms of the server.
 pub(crate) const MAX_WITHDRAWN: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) outcome: ReleaseOutcome,
-    /// The server's ACL refused to publish: waiters fall back to their timers.
+    /// The server's ACL does not let this client publish. Waiters depend on their timers.
     pub(crate) denied: bool,
-    /// So many unreachable waiters were removed that the hand-over stopped half-way: call again.
+    /// The call removed so many unreachable waiters that the hand-over stopped half-way. It must be repeated.
     pub(crate) more: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
-    /// The last hold is gone: the lock is handed over, or free.
+    /// The last hold is gone, and the lock is handed over or free.
     Released,
-    /// The owner has other holds still.
+    /// The owner still has other holds.
     OneFewer,
-    /// Not held any more: the lease ran out, and nobody has had the lock since.
+    /// The request holds no longer: the lease expired, and nobody has had the lock since.
     Expired,
-    /// Not held any more: the lock has changed hands, or was released already.
+    /// The request holds no longer: the lock has another owner, or was released before.
     Taken,
 }
 
@@ -147,23 +147,23 @@ pub(crate) struct Renew {
     pub(crate) request: RequestId,
     pub(crate) fence: Fence,
     pub(crate) lease: Duration,
-    /// Never beyond this.
+    /// The deadline never gets later than this.
     pub(crate) cap: ServerTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Until(ServerTime),
-    /// Not held any more: the lease ran out, and nobody has had the lock since.
+    /// The request holds no longer: the lease expired, and nobody has had the lock since.
     Expired,
-    /// Not held any more: the lock has changed hands, or was released.
+    /// The request holds no longer: the lock has another owner, or was released.
     Taken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Confirmed {
     pub(crate) renewed: Renewed,
-    /// How many of those that are wanted have the renewal, and so the grant before it.
+    /// How many of the wanted servers have the renewal, and therefore the grant before it.
     pub(crate) got: u32,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct Holding {
     pub(crate) owner: Owner,
     pub(crate) fence: Fence,
     pub(crate) holds: u64,
-    /// The latest of the holds' deadlines.
+    /// The latest deadline of all holds.
     pub(crate) deadline: ServerTime,
 }
 
@@ -192,16 +192,16 @@ pub(crate) struct Holding {
 pub(crate) struct SpinAcquire {
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: Owner,
-    /// Names one hold to be: repeated calls for it count once.
+    /// Names the future hold. Repeated calls with this id count once.
     pub(crate) request: Uuid,
     pub(crate) lease: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpinAcquired {
-    /// Held, so many times.
+    /// The owner holds the lock this many times.
     Held(u64),
-    /// Somebody else's.
+    /// Another owner holds the lock.
     Busy,
 }
 
@@ -213,8 +213,8 @@ pub(crate) struct SpinRelease {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpinReleased {
-    /// Held so many times still; 0: free.
+    /// The owner still holds the lock this many times. 0 means that it is free.
     Left(u64),
-    /// Not this owner's (any more).
+    /// The owner does not hold the lock, or holds it no longer.
     NotHeld,
 }

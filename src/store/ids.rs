@@ -38,24 +38,25 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// One acquire call: `<client>:<grant_ms>:<n>:<owner>`. The first two parts are of fixed width and the owner is
-/// empty or of fixed width, so that a script can cut them out by position. The string carries what a hand-over
-/// must know of the request: whom to wake, for how long to grant, and on whose behalf.
+/// The id of one request: `<client>:<grant_ms>:<n>:<owner>`. The first two parts have a fixed width, and the
+/// owner is empty or has a fixed width, so a script can extract them by position. The string carries all that
+/// a hand-over must know: which client to wake, how long to grant, and for which owner.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Wide enough for a day of milliseconds, the longest lease.
+    /// Holds a day in milliseconds, which is the longest lease.
     const GRANT_DIGITS: usize = 8;
     const GRANT_AT: usize = ClientId::LEN + 1;
     /// The longest number has 20 digits.
     const MOST: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1 + 20 + 1 + Owner::LEN;
 
-    /// The `n`-th request of `client`. A pushed grant gives it `grant` (whole milliseconds, at most a day) to claim it.
+    /// The `n`-th request of `client`. The client has `grant` (whole milliseconds, at most a day) to claim a
+    /// pushed grant.
     pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> RequestId {
         let mut text = String::with_capacity(Self::MOST);
         text.push_str(&client.0);
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             ":{:0width$}:{n}:",
@@ -66,7 +67,7 @@ impl RequestId {
         RequestId(text.into())
     }
 
-    /// A request as the server names it; `None` when it has not the form of one.
+    /// Parses a request id that a server sent. Returns `None` if the form is wrong.
     pub(crate) fn from_wire(text: &str) -> Option<RequestId> {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
@@ -85,13 +86,13 @@ impl RequestId {
         &self.0[..ClientId::LEN]
     }
 
-    /// How long a pushed grant lasts unless it is claimed.
+    /// How long a pushed grant lasts if it is not claimed.
     pub(crate) fn grant(&self) -> Duration {
         let digits = &self.0[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS];
         Duration::from_millis(digits.parse().unwrap_or_default())
     }
 
-    /// The number that its client gave it.
+    /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
         let rest = &self.0[Self::GRANT_AT + Self::GRANT_DIGITS + 1..];
         rest.split(':')
@@ -100,7 +101,7 @@ impl RequestId {
             .unwrap_or_default()
     }
 
-    /// The owner that this request holds for: the given one, or the request itself.
+    /// The owner for which this request holds: the given owner, or the request itself.
     pub(crate) fn owner(&self) -> &str {
         if self.is_owner() {
             &self.0
@@ -109,7 +110,7 @@ impl RequestId {
         }
     }
 
-    /// Whether this request is its own owner, so that no other can hold beside it.
+    /// Whether this request is its own owner. Then no other request can hold beside it.
     pub(crate) fn is_owner(&self) -> bool {
         self.0.ends_with(':')
     }

@@ -1,4 +1,4 @@
-//! The keys and channels of a lock, and which names it may have.
+//! The keys and channels of a lock, and the rules for lock names.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::error::Invalid;
 /// The longest lock name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 512;
 
-/// Everything that one lock is called by on the server. All keys share one hash slot, and the kind stands before
-/// the hash tag, so that two names never meet in one key.
+/// All names that one lock has on the server. All keys share one hash slot. The kind stands before the hash
+/// tag, so two lock names never produce the same key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) name: Arc<str>,
-    /// Hash: the lock itself.
+    /// A hash: the lock itself.
     pub(crate) lock: String,
-    /// Sorted set: request → ticket.
+    /// A sorted set: request → ticket.
     pub(crate) queue: String,
-    /// Sorted set: client → server time until which it counts as alive.
+    /// A sorted set: client → server time until which the client counts as alive.
     pub(crate) clients: String,
-    /// What the unlock channels begin with; a client's id makes one whole.
+    /// The prefix of the unlock channels. The channel of a client ends with the client's id.
     pub(crate) channel: String,
-    /// Hash: the spin lock of that name.
+    /// A hash: the spin lock of the same name.
     pub(crate) spin: String,
 }
 
@@ -43,13 +43,14 @@ impl Keys {
         })
     }
 
-    /// The channel on which `client` hears of this lock.
+    /// The channel that tells `client` about this lock.
     pub(crate) fn channel_of(&self, client: &ClientId) -> Arc<str> {
         format!("{}{client}", self.channel).into()
     }
 }
 
-/// A name brings at most one hash tag of its own, at its start, non-empty and followed by text.
+/// A name may contain one hash tag. The tag must be at the start, must not be empty, and must be followed by
+/// text.
 fn check_name(name: &str) -> Result<(), Invalid> {
     let invalid = |why: &str| Err(Invalid::new(format!("lock name {name:?}: {why}")));
     if name.is_empty() {
@@ -78,11 +79,11 @@ fn check_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The kinds of keys and channels beside the lock itself.
+/// The kinds of keys and channels other than the lock itself.
 const KINDS: [&str; 4] = ["queue", "clients", "unlock", "spin"];
 
-/// A prefix stands before the hash tag, so it must not bring one; and it must not end like a kind, or the locks under it
-/// would have the keys of those under a shorter one.
+/// Checks a prefix. It stands before the hash tag, so it must not contain one. It must not end with a kind:
+/// otherwise its locks would share keys with the locks under a shorter prefix.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), Invalid> {
     let well_formed = !prefix.is_empty() && prefix.len() <= MAX_NAME_BYTES && !prefix.contains(['{', '}']);
     if !well_formed {

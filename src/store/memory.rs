@@ -53,7 +53,8 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// A client of this store, which tells `listener` what comes on the channels that it subscribes to.
+    /// Creates a client of this store. `listener` gets the messages of the channels to which the client
+    /// subscribes.
     pub(crate) fn connect(&self, listener: Weak<dyn Listener>) -> Arc<Connection> {
         Arc::new(Connection(Arc::new(Client {
             store: self.0.clone(),
@@ -75,8 +76,8 @@ impl fmt::Debug for MemoryStore {
 
 struct Shared {
     clock: Clock,
-    /// What the store's clock showed at the origin of `clock`: the real time, so that times and fences look as
-    /// they do on a server.
+    /// The time of the store's clock at the origin of `clock`. It is the real time, so that times and fences
+    /// look as they do on a server.
     origin_us: u64,
     #[cfg(test)]
     skew: inside::Skew,
@@ -87,7 +88,7 @@ struct Shared {
 
 struct State {
     rules: Rules,
-    /// The time of the last call, as a ticket or a fence.
+    /// The time of the last call, in µs, as in a ticket or a fence.
     last_us: u64,
     subscribers: HashMap<Arc<str>, Vec<Arc<Client>>>,
 }
@@ -116,7 +117,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store's time at a local one.
+    /// The store's time at a local time.
     fn at(&self, local: LocalTime) -> Duration {
         let time = Duration::from_micros(self.origin_us) + local.since(LocalTime::ZERO);
         #[cfg(test)]
@@ -125,7 +126,7 @@ impl Shared {
     }
 }
 
-/// What one call publishes, delivered once the store is unlocked.
+/// The messages of one call, which are delivered after the store is unlocked.
 struct Deliveries<'a> {
     subscribers: &'a HashMap<Arc<str>, Vec<Arc<Client>>>,
     messages: Vec<(Arc<dyn Listener>, String, String)>,
@@ -155,8 +156,8 @@ impl Channels for Deliveries<'_> {
 
     fn publish(&mut self, channel: &str, message: &str) -> bool {
         for client in self.clients(channel) {
-            // Kept until the store is unlocked: this may become the last reference to the listener, and what that
-            // one drops may call the store.
+            // The listener is kept until the store is unlocked. This may become the last reference to it, and
+            // its drop may call the store.
             if let Some(listener) = client.listener.upgrade() {
                 self.messages
                     .push((listener, channel.to_owned(), message.to_owned()));
@@ -170,7 +171,7 @@ struct Client {
     store: Arc<Shared>,
     listener: Weak<dyn Listener>,
     closed: AtomicBool,
-    /// It subscribes at a replica: it hears what is published, and is not counted.
+    /// The client subscribes at a replica: it hears messages, but is not counted.
     #[cfg(test)]
     at_replica: AtomicBool,
 }
@@ -194,7 +195,8 @@ impl Client {
         store.line.call()?;
         let sent = store.clock.now();
         let time = store.at(sent);
-        // Calls within one µs, as all are while tokio's clock is paused, still get tickets that tell their order.
+        // While tokio's clock is paused, all calls happen within one µs. Their tickets must still tell their
+        // order.
         let us = u64::try_from(time.as_micros())
             .unwrap_or(u64::MAX)
             .max(state.last_us + 1);
@@ -228,7 +230,8 @@ impl Client {
         })
     }
 
-    /// A client is closed under the store's lock too, so that none subscribes afterwards.
+    /// Checks under the store's lock whether the client is closed. Closing takes that lock too, so no client
+    /// subscribes afterwards.
     fn subscribe(self: &Arc<Client>, channel: &Arc<str>) -> Result<(), Failure> {
         let mut state = self.store.state();
         #[cfg(test)]
@@ -266,7 +269,7 @@ impl Client {
 pub(crate) struct Connection(Arc<Client>);
 
 impl Connection {
-    /// All work is done at the call's first poll.
+    /// Does all work at the first poll of the call.
     fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
@@ -294,7 +297,7 @@ impl Store for Connection {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
         let client = self.0.clone();
         Box::pin(async move {
-            // It is written and executed in one.
+            // The call is written and executed in one step.
             let not_after = call.not_after.written(ConnectionId::default());
             let not_after = not_after.ok_or_else(|| Failure::NotExecuted(ServerError::new("given up")))?;
             client.execute(move |rules, now, channels| rules.acquire(&call, not_after, now, channels))
@@ -338,7 +341,7 @@ impl Store for Connection {
         self.0.unsubscribe(channel);
     }
 
-    /// There is no connection that could lead elsewhere.
+    /// No connection exists that could lead to another server.
     fn unseen(&self, _: &str) {}
 
     fn clock(&self) -> Clock {

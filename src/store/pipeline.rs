@@ -1,22 +1,22 @@
-//! The pipeline: the order in which calls go to one server, over one connection after the other.
+//! The pipeline: the order in which calls go to one server, over a sequence of connections.
 //!
-//! - A call enters the pipeline and is written to the connection within one critical section, so that the
-//!   order of entering is the order of sending.
-//! - While there is no connection, and while the scripts are being loaded again, calls wait in the backlog
-//!   instead. When the pipeline opens, all that wait are sent in the order in which they entered, before any
-//!   newcomer. So nothing is ever written to a connection that is not open.
-//! - While many are in flight, further ones wait too, and are sent as others are answered: those that keep a
-//!   hold first ([`Priority`]), then those that end one, then those that ask for one. So a flood of the last
-//!   makes no renewal and no release late, and does not time out on a server that answers as fast as it can.
-//!   A caller that does not read its answer holds up nobody: a PING that is sent behind all of them tells
-//!   that they are answered.
-//! - A call whose caller is gone leaves the backlog. One that its sender has given up is not sent
+//! - A call enters the pipeline and is written to the connection within one critical section. So calls are
+//!   sent in the order in which they enter.
+//! - While there is no connection, and during a reload, calls wait in the backlog. When the pipeline opens,
+//!   the waiting calls are sent in the order in which they entered, before any newer call. So nothing is ever
+//!   written to a connection that is not open.
+//! - When the window is full, further calls wait in the backlog, and are sent as earlier calls are answered.
+//!   Calls that keep a hold go first ([`Priority`]), then calls that end one, then calls that ask for one. So
+//!   many acquires at once cannot delay a renewal or a release, and do not time out while the server works at
+//!   full speed. A caller that does not read its reply delays no other call: a PING after all calls in flight
+//!   shows that they are answered.
+//! - A call leaves the backlog when its caller is dropped. A call is not sent if its sender has given it up
 //!   ([`Command::prepare`]).
 //!
-//! Around a SCRIPT FLUSH two calls change places in two cases: a caller that does not poll its call while the
-//! runtime comes round ten times, 10 ms each, so that the others are sent again without it; and another
-//! client that loads the scripts between the two, which none can rule out but by waiting for each reply. The
-//! server's order, by tickets, is right all the same.
+//! Around a SCRIPT FLUSH, two calls can change places in two cases. First, a caller does not poll its call
+//! while the runtime completes ten rounds of 10 ms each; the other calls are then sent again without it.
+//! Second, another client loads the scripts between the two calls; only waiting for each reply could prevent
+//! that. The order on the server is correct even then, because it follows the tickets.
 
 mod backlog;
 mod in_flight;
@@ -45,17 +45,17 @@ use crate::error::ServerError;
 use crate::sync::outstanding::Token;
 use crate::time::clock::{Clock, LocalTime};
 
-/// How often one call is sent at most, when each time the server has forgotten the scripts again.
+/// How often one call is sent at most, if the server forgets the scripts again each time.
 const SENDINGS: usize = 8;
 
-/// Starts a task in the background.
+/// Spawns a background task.
 pub(crate) type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
 
 pub(crate) struct Pipeline<W: Wire> {
     server: ServerId,
     state: Mutex<State<W>>,
     in_flight: InFlight,
-    /// When a reply last came, in ns of the clock.
+    /// When the last reply arrived, in ns of the clock.
     response: AtomicU64,
     condemned: mpsc::UnboundedSender<Replacement>,
     spawn: Spawn,
@@ -63,7 +63,7 @@ pub(crate) struct Pipeline<W: Wire> {
     attempt_timeout: Duration,
 }
 
-/// A connection that must be replaced, and why.
+/// A request to replace a connection, and its reason.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) generation: u64,
@@ -72,23 +72,23 @@ pub(crate) struct Replacement {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// A call was not answered in time, and nothing else was since it was sent.
+    /// A call was not answered in time, and neither was any other call since it was sent.
     Silent,
-    /// A reply was not to the call that it answered.
+    /// A reply belongs to another call.
     Desynchronised,
-    /// The server is a replica now: its name may lead to another one.
+    /// The server is now a replica. Its name may lead to another server.
     ReadOnly,
 }
 
 struct State<W: Wire> {
     gate: Gate<W>,
-    /// Counts the connections.
+    /// The number of connections so far.
     generation: u64,
-    /// Scripts are being loaded.
+    /// A reload is under way.
     reloading: bool,
-    /// Counts how often that was done.
+    /// The number of reloads so far.
     reloads: u64,
-    /// A PING is to tell that others are answered.
+    /// A PING is under way that will show that earlier calls are answered.
     marking: bool,
     entered: u64,
     backlog: Backlog<W>,
@@ -100,7 +100,7 @@ enum Gate<W> {
     Closed,
 }
 
-/// A call under way.
+/// A call in flight.
 struct Sent<W: Wire> {
     reply: Reply<W>,
     at: LocalTime,
@@ -109,10 +109,10 @@ struct Sent<W: Wire> {
     flight: Flight<W>,
 }
 
-/// Counts a call as in flight, until this is dropped.
+/// Counts a call as in flight until it is dropped.
 struct Flight<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
-    /// How many calls that can wait had been sent with it.
+    /// How many calls that count for the window had been sent, including this one.
     number: u64,
     _token: Token,
 }
@@ -122,7 +122,6 @@ enum Entry<W: Wire> {
     Waiting(Resumed<W>),
 }
 
-/// A reply of the server.
 #[derive(Debug)]
 pub(crate) struct Response<R> {
     pub(crate) value: R,
@@ -132,8 +131,8 @@ pub(crate) struct Response<R> {
 }
 
 impl<W: Wire> Pipeline<W> {
-    /// A pipeline to this server, on which nothing is sent before [`open`](Self::open). No more than `room`
-    /// calls that can wait are in flight, as [`MAX_IN_FLIGHT`] for a server that is shared by many.
+    /// Creates a pipeline to this server. Nothing is sent before [`open`](Self::open). The window has at most
+    /// `max_in_flight` calls, for example [`MAX_IN_FLIGHT`] for a server that many clients share.
     pub(crate) fn new(
         server: ServerId,
         clock: Clock,
@@ -164,7 +163,7 @@ impl<W: Wire> Pipeline<W> {
         (Arc::new(pipeline), to_replace)
     }
 
-    /// The connection of this number.
+    /// The id of the connection with this number.
     pub(crate) fn connection(&self, generation: u64) -> ConnectionId {
         ConnectionId {
             server: self.server,
@@ -176,8 +175,8 @@ impl<W: Wire> Pipeline<W> {
         self.clock
     }
 
-    /// Sends the command, at the first poll or as soon as it is its turn, and waits for the reply. It is
-    /// asked for again if it must be sent again.
+    /// Sends the command at the first poll, or as soon as its turn comes, and waits for the reply. `command`
+    /// is called again if the command must be sent again.
     pub(crate) async fn call(
         self: Arc<Self>,
         command: impl Fn() -> W::Command,
@@ -186,7 +185,8 @@ impl<W: Wire> Pipeline<W> {
         let mut forgotten = None;
         for _ in 0..SENDINGS {
             let entry = self.enter(&mut place, command())?;
-            // Until it waits, a call that met a forgetful server counts as in flight: it has its place.
+            // A call that met a missing script counts as in flight until it waits in the backlog, so it keeps
+            // its place.
             drop(forgotten.take());
             let sent = match entry {
                 Entry::Sent(sent) => sent,
@@ -220,10 +220,11 @@ impl<W: Wire> Pipeline<W> {
         ))
     }
 
-    /// Asks for a sign of life. Without one in time, or with another one, the connection is condemned.
+    /// Checks that the server answers. The connection is replaced if the reply does not come in time or is a
+    /// wrong one.
     pub(crate) async fn ping(self: Arc<Self>, nonce: u64) {
         let nonce = nonce.to_string();
-        // What a failure means for the connection is found there, as with any call.
+        // `call` handles the consequences of a failure for the connection.
         if let Ok(response) = Arc::clone(&self).call(|| W::ping(&nonce)).await {
             if !W::echoes(&response.value, &nonce) {
                 self.desynchronised(
@@ -244,7 +245,7 @@ impl<W: Wire> Pipeline<W> {
                 gives_up: command.gives_up(),
             }
         });
-        // Nobody else waits while the pipeline is open.
+        // While the pipeline is open, the backlog contains no `Keep` call that this one could overtake.
         let can_go =
             place.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_capacity());
         match &state.gate {
@@ -258,7 +259,7 @@ impl<W: Wire> Pipeline<W> {
         Ok(Entry::Waiting(Resumed::wait(self, state, place, command)))
     }
 
-    /// Hands the command to the connection, which writes it at the first poll.
+    /// Passes the command to the connection and polls it once, which writes the command.
     fn send(self: &Arc<Self>, state: &State<W>, wire: &W, command: W::Command) -> Result<Sent<W>, Failure> {
         let can_wait = command.priority() != Priority::Keep;
         let command = command
@@ -284,7 +285,7 @@ impl<W: Wire> Pipeline<W> {
         })
     }
 
-    /// Whether the server has answered any call since then.
+    /// Whether the server has answered any call since this time.
     pub(crate) fn has_heard_since(&self, since: LocalTime) -> bool {
         self.response.load(Ordering::Relaxed) > since.as_nanos()
     }
@@ -301,13 +302,14 @@ impl<W: Wire> Pipeline<W> {
         }
     }
 
-    /// Asks for the replacement of a connection, unless that has been done.
+    /// Asks for the replacement of a connection. A request for an earlier connection has no effect.
     pub(crate) fn replace(&self, generation: u64, why: Why) {
-        // Without a receiver there is nothing left to replace.
+        // Without a receiver, there is no connection left to replace.
         let _ = self.condemned.send(Replacement { generation, why });
     }
 
-    /// A reply that is not to the call it answered: so may be all that follow on that connection.
+    /// Handles a reply that does not belong to its call. All later replies on that connection may be wrong
+    /// too.
     pub(crate) fn desynchronised(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
         self.replace(generation, Why::Desynchronised);
         Failure::Unknown(ServerError::new(said))
@@ -326,7 +328,8 @@ impl<W: Wire> Pipeline<W> {
         generation
     }
 
-    /// Calls that come now wait, and fail like that if they lose patience.
+    /// Stops sending until there is another connection. New calls wait, and fail with `failure` if they wait
+    /// for too long.
     pub(crate) fn down(&self, failure: Failure) {
         let mut state = self.state();
         if !matches!(state.gate, Gate::Closed) {
@@ -356,7 +359,7 @@ impl<W: Wire> Pipeline<W> {
 }
 
 impl<W: Wire> Flight<W> {
-    /// The server has answered the call, and so all before it.
+    /// The server has answered this call, and therefore all calls before it.
     fn answered(&self, sent: LocalTime, received: LocalTime) {
         let pipeline = &self.pipeline;
         pipeline.response.store(received.as_nanos(), Ordering::Relaxed);

@@ -1,11 +1,12 @@
-//! Pushes: what a server publishes to the client of a request that it granted.
+//! Pushes: the messages that tell a client of a grant.
 
 use crate::fence::Fence;
 use crate::store::calls::Grant;
 use crate::store::ids::RequestId;
 use crate::time::server_time::ServerTime;
 
-/// A message on an unlock channel: `<version> <fence> <deadline> <request>`, and what later versions add.
+/// A message on an unlock channel: `<version> <fence> <deadline> <request>`. Later versions may add more
+/// words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
     pub(crate) grant: Grant,
@@ -14,7 +15,7 @@ pub(crate) struct Push {
 impl Push {
     pub(crate) const VERSION: &str = "1";
 
-    /// `None` for a version or a form that this client does not know: then it asks.
+    /// Returns `None` for an unknown version or form. The client then asks the server.
     pub(crate) fn parse(message: &str) -> Option<Push> {
         let mut parts = message.split(' ');
         if parts.next()? != Self::VERSION {

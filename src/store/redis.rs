@@ -1,6 +1,6 @@
-//! Locks on a Redis or Valkey server, or on a cluster of them.
+//! Locks on a Redis or Valkey server, or on a cluster.
 //!
-//! Nothing but the files under this one knows fred.
+//! Only the modules below this one use fred.
 
 mod address;
 mod call;
@@ -34,8 +34,8 @@ use crate::error::Error;
 use crate::store::{Listener, Store};
 use crate::tls::Tls;
 
-/// Connects to what the URL names (see [`Address`](address::Address)), and stays connected until it is closed or dropped,
-/// or the runtime ends.
+/// Connects to the server or servers of the URL (see [`Address`](address::Address)). The store stays
+/// connected until it is closed or dropped, or the runtime ends.
 pub(crate) async fn connect(
     url: &str,
     tls: Option<&Tls>,

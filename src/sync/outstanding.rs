@@ -1,4 +1,4 @@
-//! Counts what is outstanding, and waits until nothing is.
+//! Counts outstanding items, and waits until there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ pub(crate) struct Outstanding {
     none: Notify,
 }
 
-/// One of them, for as long as it lives.
+/// One outstanding item. It counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Token(Arc<Outstanding>);
 
@@ -25,7 +25,7 @@ impl Outstanding {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until there is none.
+    /// Waits until nothing is outstanding.
     pub(crate) async fn none(&self) {
         loop {
             let none = self.none.notified();

@@ -1,5 +1,5 @@
-//! Random calls under a clock of the test's own, made of the rules and of the scripts on a real server: the replies,
-//! all data and all pushes must be the same after each.
+//! Random calls under a clock of the test's own, made of the rules and of the scripts on a real server: the
+//! replies, all data and all pushes must be the same after each.
 
 mod dump;
 mod edges;

@@ -1,5 +1,5 @@
-//! What must hold of everything that is read off the wire, whatever stands there. The fuzzer calls these by `fuzz/`;
-//! a short form runs with the tests.
+//! What must hold of everything that is read off the wire, whatever stands there. The fuzzer calls these by
+//! `fuzz/`; a short form runs with the tests.
 //!
 //! Not a part of the interface: it is there under `--cfg fuzzing` and in tests alone.
 
@@ -57,8 +57,9 @@ pub fn request(text: &str) {
     assert!(text.ends_with(request.owner()));
 }
 
-/// A reply, in the line after the name of the script, with `=` for the request that was sent. One that is accepted answers that request, is the same when it is written and read again, and gives
-/// no deadline later than by its own clock.
+/// A reply, in the line after the name of the script, with `=` for the request that was sent. One that is
+/// accepted answers that request, is the same when it is written and read again, and gives no deadline later
+/// than by its own clock.
 pub fn reply(text: &str) {
     let (script, line) = text.split_once('\n').unwrap_or_default();
     let line = &whole(line);

@@ -1,9 +1,9 @@
-//! How long to wait before the next attempt.
+//! The pauses between attempts.
 
 use std::time::Duration;
 
-/// 10, 20, 40 … 1,000 ms, each with up to a quarter of jitter, so that clients that failed together do not
-/// come back together.
+/// Pauses of 10, 20, 40 … 1,000 ms, each with up to a quarter of jitter. The jitter keeps clients that failed
+/// together from coming back together.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -18,7 +18,8 @@ impl Backoff {
         Backoff::beginning_with(Self::SHORTEST)
     }
 
-    /// The same, but the first step is none: what failed may be gone by now.
+    /// Like [`Backoff::new`], but without a pause before the first attempt, because the cause of the failure
+    /// may be gone already.
     #[cfg(feature = "redis")]
     pub(crate) fn at_once() -> Backoff {
         Backoff::beginning_with(Duration::ZERO)
@@ -38,7 +39,8 @@ impl Backoff {
         tokio::time::sleep(self.step()).await;
     }
 
-    /// Begins anew, unless what had succeeded lasted for less than the longest step: then it goes on.
+    /// Starts again with the first pause if the success lasted for at least the longest pause. Otherwise the
+    /// pauses continue to grow.
     #[cfg(feature = "redis")]
     pub(crate) fn ended_after(&mut self, lasted: Duration) {
         if lasted >= Self::LONGEST {

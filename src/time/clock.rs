@@ -1,4 +1,4 @@
-//! Local time, as the deadlines of this process are told in.
+//! Local time, in which the deadlines of this process are measured.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ pub(crate) struct LocalTime(Duration);
 impl LocalTime {
     pub(crate) const ZERO: LocalTime = LocalTime(Duration::ZERO);
 
-    /// Nanoseconds since the clock's origin: fits 64 bits for 584 years.
+    /// Nanoseconds since the clock's origin. 64 bits are enough for 584 years.
     pub(crate) fn as_nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The time from `earlier` until this instant; zero when it is not earlier.
+    /// The time from `earlier` to this instant. Returns zero if `earlier` is not earlier.
     pub(crate) fn since(self, earlier: LocalTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -28,11 +28,11 @@ impl LocalTime {
     }
 }
 
-/// Where local time comes from.
+/// A source of local time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
-    /// The time since boot, that in which the machine was suspended included: a lease goes on running out on
-    /// the server while the machine sleeps, and `Instant` would not notice (`CLOCK_BOOTTIME`,
+    /// The time since boot, including the time in which the machine was suspended. A lease on the server
+    /// expires even while the machine sleeps, and `Instant` would not notice (`CLOCK_BOOTTIME`,
     /// clock_gettime(2)).
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     Boot,
@@ -54,7 +54,7 @@ impl Clock {
         }
     }
 
-    /// Sleeps until `due`, at the precision of tokio's timer (1 ms).
+    /// Sleeps until `due`. Tokio's timer has a precision of 1 ms.
     pub(crate) async fn sleep_until(&self, due: LocalTime) {
         match self {
             Clock::Boot => sleep_in_steps(|| self.now(), due).await,
@@ -63,8 +63,8 @@ impl Clock {
     }
 }
 
-/// Tokio's timer stands still while the machine is suspended, so it is not trusted for longer than a second:
-/// a lease that ran out meanwhile is noticed within a second of waking up.
+/// Sleeps until `due`, in steps of at most a second. Tokio's timer stops while the machine is suspended. With
+/// these steps, a lease that expired meanwhile is noticed within a second after the machine wakes up.
 async fn sleep_in_steps(now: impl Fn() -> LocalTime, due: LocalTime) {
     loop {
         let left = due.since(now());
@@ -80,7 +80,7 @@ fn since_boot() -> Duration {
     clock_gettime(rustix::time::ClockId::Boottime)
 }
 
-/// Darwin's `CLOCK_MONOTONIC` counts the time asleep; elsewhere it is the best there is.
+/// Darwin's `CLOCK_MONOTONIC` includes the time asleep. On other systems, it is the best available clock.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 fn since_boot() -> Duration {
     clock_gettime(rustix::time::ClockId::Monotonic)
@@ -88,7 +88,7 @@ fn since_boot() -> Duration {
 
 #[cfg(unix)]
 fn clock_gettime(id: rustix::time::ClockId) -> Duration {
-    // The kernel never tells a negative time since boot.
+    // The kernel never returns a negative time since boot.
     Duration::try_from(rustix::time::clock_gettime(id)).unwrap_or_default()
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let sleep = sleep_in_steps(now, LocalTime::ZERO.after(Duration::from_secs(100)));
         let suspend = async {
             tokio::time::sleep(Duration::from_millis(2500)).await;
-            // Meanwhile no timer goes on.
+            // The timers stand still in the meantime.
             suspended.set(Duration::from_secs(100));
             std::future::pending::<()>().await;
         };
@@ -124,8 +124,8 @@ mod tests {
         assert_eq!(timers.now(), LocalTime::ZERO.after(Duration::from_secs(3)));
     }
 
-    /// In a namespace in which the machine was suspended for a day (time_namespaces(7)), where the system
-    /// lets one make it.
+    /// Runs in a time namespace in which the machine was suspended for a day (time_namespaces(7)), if the
+    /// system permits to create one.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_time_for_which_the_machine_was_suspended_counts() {

@@ -1,4 +1,4 @@
-//! What links the clock of a server to this client's.
+//! Relates the clock of a server to the local clock.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline::{MARGIN, drift};
 use crate::time::server_time::ServerTime;
 
-/// One call to a server and its reply: the only link between the two clocks. The server read its clock (`now`)
-/// some time between `sent` and `received`.
+/// One call to a server and its reply, which relate the two clocks. The server read its clock (`now`) between
+/// `sent` and `received`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) sent: LocalTime,
@@ -16,45 +16,47 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// A local time at which the server's `deadline` has not passed yet, whatever the network did: counted from
-    /// the moment of sending, since the server read its clock later than that.
+    /// A local time at which the server's `deadline` has not passed, however slow the network was. It counts
+    /// from the sending of the call, because the server read its clock after that.
     pub(crate) fn local(&self, deadline: ServerTime) -> LocalTime {
         let span = deadline.since(self.now);
         self.sent.after(span.saturating_sub(drift(span) + MARGIN))
     }
 
-    /// `local − server`, at least: in ns.
+    /// The lower bound of `local − server`, in ns.
     pub(crate) fn offset_at_least(&self) -> i128 {
         // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
         i128::from(self.sent.as_nanos()) - self.now.nanos() - 1_000_000
     }
 
-    /// `local − server`, at most: in ns.
+    /// The upper bound of `local − server`, in ns.
     pub(crate) fn offset_at_most(&self) -> i128 {
         i128::from(self.received.as_nanos()) - self.now.nanos()
     }
 }
 
-/// Recent samples with one server, by which deadlines that it pushed are turned into local ones.
+/// Recent samples of one server. They turn deadlines that the server pushed into local ones.
 ///
-/// Each gives a lower bound of `local − server`, so the largest is the tightest that is still safe. Two are kept:
-/// the best of this [`ClockOffset::PERIOD`] and the best of an earlier one. They belong to one server: a reconnect,
-/// which may lead to another, discards them.
+/// Each sample gives a lower bound of `local − server`. The largest bound is the tightest one, and it is
+/// still safe. Two samples are kept: the best one of this [`ClockOffset::PERIOD`] and the best one of an
+/// earlier period. They belong to one server. A reconnect discards them, because it may lead to another
+/// server.
 ///
-/// A push may be read long after it was sent, by offsets of after the server's clock was set back: then its deadline would
-/// seem to be later by as much, while the server, which keeps no hold for longer than its lease, has ended it. So it is
-/// noticed when the clock falls back, also over a reconnect, and for as long as such a push could seem to be in time, none
-/// is reckoned.
+/// A push may be read long after it was sent. If the server's clock was set back in between, the samples are
+/// newer than the push, and its deadline would seem to be later than it is. But the server has ended that
+/// hold, since it keeps no hold for longer than its lease. So this type notices when the clock was set back,
+/// even across a reconnect. As long as such a push could seem to be in time, no deadline is converted.
 #[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
     recent: Option<Sample>,
     older: Option<Sample>,
     offset: Option<Offset>,
-    /// What ends by this local time, and its own span, may be by the clock of before.
+    /// A deadline may come from the clock before the set-back, until its own span has passed after this local
+    /// time.
     set_back_until: Option<LocalTime>,
 }
 
-/// Between which bounds `local − server` is, in ns, as far as all samples tell since the clock was last set.
+/// The bounds of `local − server`, in ns, from all samples since the clock was last set.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     at_least: i128,
@@ -67,7 +69,8 @@ impl ClockOffset {
 
     pub(crate) fn record(&mut self, sample: Sample) {
         self.notice_a_set_back(&sample);
-        // A bound above what this sample allows at most is no bound any more: the server's clock was set.
+        // This sample contradicts a larger lower bound. Then the server's clock was set, and the bound is
+        // void.
         let at_most = sample.offset_at_most();
         for anchor in [&mut self.recent, &mut self.older] {
             if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
@@ -77,7 +80,7 @@ impl ClockOffset {
         match &mut self.recent {
             Some(recent) if sample.sent.since(recent.sent) < Self::PERIOD => {
                 if sample.offset_at_least() > recent.offset_at_least() {
-                    // Not its time of sending: the period must end though every sample were better.
+                    // The replaced sample becomes the older one, if there is none yet.
                     self.older = self.older.or(Some(*recent));
                     *recent = sample;
                 }
@@ -96,7 +99,7 @@ impl ClockOffset {
             return;
         };
         let before = before.at(now.at);
-        // Less than the margin is what the margin is for.
+        // Smaller differences are covered by the margin.
         if now.at_least > before.at_most + nanos(MARGIN) {
             let by = u64::try_from(now.at_most - before.at_least).unwrap_or(u64::MAX);
             let until = now.at.after(Duration::from_nanos(by));
@@ -105,13 +108,13 @@ impl ClockOffset {
         self.offset = Some(before.and(now));
     }
 
-    /// What is known is void, but for what tells that the clock was set back.
+    /// Discards the samples, but not the knowledge that the clock was set back.
     pub(crate) fn clear(&mut self) {
         (self.recent, self.older) = (None, None);
     }
 
-    /// A local time at which the server's `deadline`, of something that lasts for `span`, has not passed yet; `None` when
-    /// nothing tells.
+    /// A local time at which the server's `deadline` has not passed. The deadline belongs to something that
+    /// lasts for `span`. Returns `None` if it cannot be known.
     pub(crate) fn local(&self, deadline: ServerTime, now: LocalTime, span: Duration) -> Option<LocalTime> {
         if self.set_back_until.is_some_and(|until| now < until.after(span)) {
             return None;
@@ -119,7 +122,7 @@ impl ClockOffset {
         self.offsets().map(|anchor| anchor.local(deadline)).max()
     }
 
-    /// The server's time at the local time `now`, or a little later; `None` without an anchor.
+    /// The server time at the local time `now`, or a slightly later time. Returns `None` without a sample.
     pub(crate) fn server_time(&self, now: LocalTime) -> Option<ServerTime> {
         let latest = |anchor: &Sample| anchor.now.after(now.since(anchor.sent));
         self.offsets().map(latest).min()
@@ -139,7 +142,7 @@ impl Offset {
         }
     }
 
-    /// The same at a later time, by which the clocks may have drifted.
+    /// The bounds at a later time, widened by the possible drift of the clocks.
     fn at(self, later: LocalTime) -> Offset {
         let drifted = nanos(drift(later.since(self.at)));
         Offset {
@@ -149,7 +152,7 @@ impl Offset {
         }
     }
 
-    /// What both tell; the latter, if they differ.
+    /// The intersection of both bounds, or `now` if they contradict each other.
     fn and(self, now: Offset) -> Offset {
         if now.at_least > self.at_most || now.at_most < self.at_least {
             return now;
@@ -172,7 +175,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const SPAN: Duration = Duration::from_secs(5);
-    /// The server's clock is ahead of the local one by as much.
+    /// How far the server's clock is ahead of the local one.
     const AHEAD_MS: u64 = 100_000_000;
 
     fn tick(ms: u32) -> LocalTime {
@@ -183,7 +186,8 @@ mod tests {
         ServerTime::from_ms(AHEAD_MS + u64::from(ms))
     }
 
-    /// A call that takes so many ms each way, of which the server's clock shows `back_ms` less than it did at first.
+    /// A call that takes `up_ms` and `down_ms` each way. The server's clock shows `back_ms` less than at
+    /// first.
     fn sample(sent_ms: u32, up_ms: u32, down_ms: u32, back_ms: u32) -> Sample {
         Sample {
             sent: tick(sent_ms),
@@ -192,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What a deadline at that time of the server's first clock is taken for.
+    /// The local time for a deadline of the server's first clock.
     fn local(offsets: &ClockOffset, deadline_ms: u32, now_ms: u32) -> Option<LocalTime> {
         offsets.local(server(deadline_ms), tick(now_ms), SPAN)
     }
@@ -220,14 +224,14 @@ mod tests {
         }
         assert_eq!(local(&offsets, 9000, 2005), best, "that of 3 ms");
         assert!(best > Some(tick(9000 - 3 - 20)), "but for drift and margin");
-        // Everything before is two periods old.
+        // All earlier samples are two periods old by then.
         offsets.record(sample(3000, 60, 5, 0));
         offsets.record(sample(4100, 60, 5, 0));
         assert!(local(&offsets, 9000, 4200) < best);
     }
 
     #[test]
-    fn what_a_clock_that_was_set_forward_contradicts_is_void() {
+    fn samples_contradicted_by_a_clock_set_forward_are_void() {
         let mut offsets = ClockOffset::default();
         offsets.record(sample(0, 1, 1, 2000));
         offsets.record(sample(100, 50, 50, 0));
@@ -237,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_deadline_of_before_the_clock_was_set_back_is_never_taken_for_a_later_one() {
-        // In each case the push was sent just before the clock was set back.
+        // In each case, the push was sent just before the clock was set back.
         for (back_ms, reconnected) in [(30, false), (3000, false), (3000, true), (3_600_000, true)] {
             let mut offsets = ClockOffset::default();
             offsets.record(sample(0, 1, 1, 0));
@@ -256,7 +260,7 @@ mod tests {
                     "set back by {back_ms} ms, read at {now_ms}"
                 );
             }
-            // And then all is well again.
+            // Later on, deadlines are converted again.
             let later_ms = ends_ms + 2 * back_ms + 1000;
             offsets.record(sample(later_ms - 10, 2, 2, back_ms));
             let after = server(later_ms + 5000).before(back_ms * MS);
@@ -303,7 +307,7 @@ mod tests {
         let mut sent_ms = 0;
         for n in 0..1000_u32 {
             let (up, down) = (n * 7 % 40, n * 11 % 900);
-            // Slower by 1 in 1,000.
+            // The server's clock is slower by 1 in 1,000.
             offsets.record(sample(sent_ms, up, down, sent_ms / 1000));
             sent_ms += up + down + n % 13 * 100;
             assert!(
@@ -318,7 +322,8 @@ mod tests {
         let server_ahead = Duration::from_secs(1_000_000);
         for span in [100 * MS, 3_000 * MS, 30_000 * MS, 86_400_000 * MS] {
             for (up, down) in [(0, 0), (0, 900), (900, 0), (40, 40)] {
-                // The server reads its clock just before the next ms begins, and tells the one that goes by.
+                // The server reads its clock just before the next ms begins, and reports the ms that is about
+                // to end.
                 let read = server_ahead + Duration::from_micros(999);
                 let at = LocalTime::ZERO.after(up * MS);
                 let sample = Sample {
@@ -327,7 +332,8 @@ mod tests {
                     now: ServerTime::from_ms(u64::try_from(read.as_millis()).unwrap()),
                 };
                 let deadline = sample.now.after(span);
-                // It comes sooner by what was cut off, and by the drift: its clock makes 1,001 s in 1,000.
+                // The deadline comes sooner by the part that was cut off, and by the drift: the server's
+                // clock counts 1,001 s in 1,000 s.
                 let ends = at.after((span - Duration::from_micros(999)) * 1000 / 1001);
                 let local = sample.local(deadline);
                 assert!(local <= ends, "{span:?}, {up} and {down} ms: {local:?}, {ends:?}");

@@ -1,26 +1,26 @@
-//! Leases: their terms, and the arithmetic of their deadlines.
+//! Leases: their terms, and the calculation of their deadlines.
 //!
-//! Two clocks meet here: the server's, which decides who holds, and the local one, by which a holder must know
-//! *before* the server does that its lease is over. Time comes in as an argument; nothing here reads a clock.
+//! Two clocks matter here. The server's clock decides who holds. By the local clock, a holder must know that
+//! its lease is over *before* the server does. Time is always an argument; nothing here reads a clock.
 
 use std::time::Duration;
 
 use super::clock::LocalTime;
 
-/// After so long an acquire that was sent does nothing any more, and its reply is not waited for any longer.
+/// How long after its sending an acquire still has an effect, and how long its reply is awaited.
 pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
-/// Taken off every local deadline, since clocks run at rates of their own: 1 ‰ of the span.
+/// Part of every local deadline's margin: 1 ‰ of the span, since clocks run at different rates.
 const DRIFT_PER_MILLE: u32 = 1;
-/// Taken off every local deadline: the resolution of server times (1 ms), and what it takes to notice.
+/// Part of every local deadline's margin: the resolution of server times (1 ms), and the time to notice.
 pub(crate) const MARGIN: Duration = Duration::from_millis(5);
-/// A failed renewal is not repeated sooner than this.
+/// The minimum time before a failed renewal is repeated.
 const MIN_RENEWAL_RETRY: Duration = Duration::from_millis(50);
 
-/// How long a hold is to last.
+/// The terms of a hold's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     pub(crate) length: Duration,
-    /// Never extended beyond its length.
+    /// The lease is never extended beyond its length.
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) claim_window: Duration,
@@ -32,12 +32,12 @@ impl LeaseTerms {
         self.max_hold.map_or(self.length, |max| max.min(self.length))
     }
 
-    /// The lease of a pushed grant, until it is claimed.
+    /// The lease of a pushed grant until it is claimed.
     pub(crate) fn grant(&self) -> Duration {
         self.claim_window.min(self.lease())
     }
 
-    /// How long a hold lasts at most, from its grant on.
+    /// The maximum time that a hold lasts after its grant.
     pub(crate) fn longest(&self) -> Duration {
         let max_hold = self.max_hold.unwrap_or(Duration::MAX);
         if self.fixed {
@@ -47,29 +47,30 @@ impl LeaseTerms {
         }
     }
 
-    /// Whether it is `max_hold` that ends a hold at its cap.
+    /// Whether `max_hold` is the reason why a hold ends at its cap.
     pub(crate) fn ends_by_max_hold(&self) -> bool {
         self.max_hold.is_some_and(|max| !self.fixed || max < self.length)
     }
 }
 
-/// When to renew what lasts from `now` until `deadline`: once a third of it is used up.
+/// When to renew a hold that lasts from `now` until `deadline`: when a third of that time is used up.
 pub(crate) fn renewal_due(now: LocalTime, deadline: LocalTime) -> LocalTime {
     now.after(deadline.since(now) / 3)
 }
 
-/// When to repeat a renewal that failed, or goes unanswered: at a third of what is left, though not in a rush.
+/// When to repeat a renewal that failed or goes unanswered: after a third of the remaining time, but not too
+/// soon.
 pub(crate) fn renewal_retry(now: LocalTime, deadline: LocalTime) -> LocalTime {
     now.after((deadline.since(now) / 3).max(MIN_RENEWAL_RETRY))
 }
 
-/// When a lease of that length is over on the server too, whose local `deadline` is on the safe side: unless the server took longer
-/// for the last call than one waits for it.
+/// When a lease of this length is over on the server too. The local `deadline` is earlier than the server's.
+/// The result is wrong only if the server took longer for the last call than its reply is awaited.
 pub(crate) fn expired_on_server_by(deadline: LocalTime, span: Duration) -> LocalTime {
     deadline.after(NOT_AFTER + 2 * (drift(span) + MARGIN))
 }
 
-/// How far two clocks may go apart in that time.
+/// The maximum difference that two clocks can develop in this time.
 pub(crate) fn drift(span: Duration) -> Duration {
     span * DRIFT_PER_MILLE / 1000
 }

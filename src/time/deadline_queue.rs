@@ -1,10 +1,10 @@
-//! Whom to admit next of those who wait for something scarce, and may give up before they have it.
+//! Selects the next of the callers that wait for something scarce, and may give up before they get it.
 //!
-//! First in, first out, as long as all can be served in time. When more is asked than can be served, that
-//! serves only callers that are about to give up: in the end nobody. So a caller that gives up sooner than it
-//! takes to be served is passed over. One that still waits when it was expected to have given up is next. When
-//! nobody can be served, as far as is known, the caller with the most time left is tried. (Maurer, "Fail at
-//! Scale", 2015, reverses the queue for the same reason.)
+//! The order is first in, first out, as long as all callers can be served in time. Under overload, that order
+//! serves only callers that are about to give up, and in the end none. So a caller is passed over if it
+//! gives up sooner than it can be served. A caller that still waits after it was expected to give up is next.
+//! If, as far as is known, no caller can be served in time, the caller with the most time left is tried.
+//! (Maurer, "Fail at Scale", 2015, reverses the queue for the same reason.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::time::clock::LocalTime;
 /// When a caller gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GivesUp {
-    /// It set a bound.
+    /// The caller set a bound.
     At(LocalTime),
-    /// Nobody knows, but most others did in that time.
+    /// The bound is unknown, but most other callers gave up within this time.
     Between(LocalTime, LocalTime),
     Unknown,
 }
 
 impl GivesUp {
-    /// Its bound, if it set one.
+    /// The bound of the caller, if it set one.
     pub(crate) fn bound(self) -> Option<LocalTime> {
         match self {
             GivesUp::At(time) => Some(time),
@@ -32,17 +32,18 @@ impl GivesUp {
 }
 
 #[derive(Debug)]
-pub(crate) struct AdmissionQueue<T> {
-    /// By number, which is the order in which they came.
+pub(crate) struct DeadlineQueue<T> {
+    /// The callers by number, which is the order of their arrival.
     waiting: BTreeMap<u64, (GivesUp, T)>,
-    /// Those that were passed over, by when they give up, or have if they are like most others.
+    /// The callers that were passed over: those with a bound by their bound, the others by the time at which
+    /// most others have given up.
     bounded: BTreeMap<(LocalTime, u64), T>,
     expected: BTreeMap<(LocalTime, u64), T>,
 }
 
-impl<T> Default for AdmissionQueue<T> {
-    fn default() -> AdmissionQueue<T> {
-        AdmissionQueue {
+impl<T> Default for DeadlineQueue<T> {
+    fn default() -> DeadlineQueue<T> {
+        DeadlineQueue {
             waiting: BTreeMap::new(),
             bounded: BTreeMap::new(),
             expected: BTreeMap::new(),
@@ -50,12 +51,12 @@ impl<T> Default for AdmissionQueue<T> {
     }
 }
 
-impl<T> AdmissionQueue<T> {
+impl<T> DeadlineQueue<T> {
     pub(crate) fn push(&mut self, number: u64, gives_up: GivesUp, item: T) {
         self.waiting.insert(number, (gives_up, item));
     }
 
-    /// Takes one out that does not wait any more; it came with these.
+    /// Removes a caller that no longer waits. It was pushed with these arguments.
     pub(crate) fn remove(&mut self, number: u64, gives_up: GivesUp) -> Option<T> {
         if let Some((_, item)) = self.waiting.remove(&number) {
             return Some(item);
@@ -67,7 +68,7 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// Takes out the next one, when it takes so long to be served.
+    /// Removes and returns the next caller, if serving it takes this long.
     pub(crate) fn next(&mut self, now: LocalTime, shared: Duration) -> Option<T> {
         if let Some(first) = self.expected.first_entry() {
             if first.key().0 <= now {
@@ -89,14 +90,14 @@ impl<T> AdmissionQueue<T> {
             |passed_over: &BTreeMap<(LocalTime, u64), T>| passed_over.last_key_value().map(|(key, _)| *key);
         let (bounded, expected) = (most_left(&self.bounded), most_left(&self.expected));
         match bounded {
-            // Whose time is over is about to leave.
+            // A caller whose bound is over is about to leave.
             Some((time, _)) if now < time && bounded > expected => self.bounded.pop_last(),
             _ => self.expected.pop_last(),
         }
         .map(|(_, item)| item)
     }
 
-    /// Takes out one that was passed over, and whose bound is over.
+    /// Removes and returns a caller that was passed over and whose bound is over.
     pub(crate) fn expired(&mut self, now: LocalTime) -> Option<T> {
         let first = self.bounded.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
@@ -133,16 +134,16 @@ mod tests {
         Between(at(soonest), at(latest))
     }
 
-    /// Of these, in the order in which they came.
-    fn queue(callers: &[GivesUp]) -> AdmissionQueue<u64> {
-        let mut queue = AdmissionQueue::default();
+    /// A queue of these callers, in the order of their arrival.
+    fn queue(callers: &[GivesUp]) -> DeadlineQueue<u64> {
+        let mut queue = DeadlineQueue::default();
         for (number, gives_up) in (0..).zip(callers) {
             queue.push(number, *gives_up, number);
         }
         queue
     }
 
-    fn served(queue: &mut AdmissionQueue<u64>, now: u64) -> Vec<u64> {
+    fn served(queue: &mut DeadlineQueue<u64>, now: u64) -> Vec<u64> {
         std::iter::from_fn(|| queue.next(at(now), SERVICE)).collect()
     }
 
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_too_soon_is_served_last_the_one_with_most_time_first() {
+    fn callers_that_give_up_too_soon_are_last_with_most_time_first() {
         let mut queue = queue(&[
             At(at(5)),
             At(at(10)),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_on_past_the_time_at_which_others_gave_up_is_next() {
+    fn caller_that_outwaits_the_usual_patience_is_next() {
         let mut queue = queue(&[between(2, 5), between(2, 8), At(at(100)), between(2, 6), Unknown]);
         assert_eq!(queue.next(at(0), SERVICE), Some(2));
         assert_eq!(queue.next(at(7), SERVICE), Some(0));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_time_is_over_is_not_served_any_more() {
+    fn expired_callers_are_not_served() {
         let mut queue = queue(&[At(at(5)), At(at(8))]);
         assert_eq!(queue.next(at(5), SERVICE), Some(1));
         assert_eq!(queue.next(at(5), SERVICE), None);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_not_served_wherever_it_was() {
+    fn removed_callers_are_not_served_wherever_they_were() {
         let callers = [At(at(5)), At(at(100)), Unknown, between(2, 6), At(at(7))];
         let mut queue = queue(&callers);
         assert_eq!(queue.next(at(0), SERVICE), Some(1));

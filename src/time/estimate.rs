@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Its smoothed mean and mean deviation, as RFC 6298 (section 2) has them for round trips.
+/// The smoothed mean and mean deviation of a time. RFC 6298 (section 2) calculates them like this for round
+/// trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimate {
     known: Option<(Duration, Duration)>,
@@ -16,13 +17,13 @@ impl Estimate {
         });
     }
 
-    /// Most are no longer; zero while nothing is known.
+    /// An upper bound for most times, or zero while nothing is known.
     pub(crate) fn at_most(&self) -> Duration {
         self.known
             .map_or(Duration::ZERO, |(mean, deviation)| mean + 4 * deviation)
     }
 
-    /// Between which most are; `None` while nothing is known.
+    /// The range of most times, or `None` while nothing is known.
     pub(crate) fn range(&self) -> Option<(Duration, Duration)> {
         let (mean, deviation) = self.known?;
         Some((mean.saturating_sub(2 * deviation), self.at_most()))
@@ -44,7 +45,8 @@ mod tests {
             estimate.record(time);
         }
         assert_eq!((estimate.at_most(), estimate.range()), (time, Some((time, time))));
-        // One that took nine times as long: its eighth, and four times a quarter of what it is off by.
+        // One time that is nine times as long adds an eighth of the difference to the mean, and a quarter of
+        // it to the deviation, which counts four times.
         estimate.record(9 * time);
         assert_eq!(estimate.at_most(), 10 * time);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct ServerTime(u64);
 
 impl ServerTime {
-    /// Later than any that a server tells, and still of 13 digits.
+    /// Later than any time of a server, and still 13 digits long.
     pub(crate) const MAX: ServerTime = ServerTime(9_999_999_999_999);
 
     pub(crate) const fn from_ms(ms: u64) -> ServerTime {
@@ -26,7 +26,7 @@ impl ServerTime {
         ServerTime(self.0.saturating_sub(millis(span)))
     }
 
-    /// The time from `earlier` until this one; zero when it is not earlier.
+    /// The time from `earlier` to this one. Returns zero if `earlier` is not earlier.
     pub(crate) fn since(self, earlier: ServerTime) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -36,11 +36,11 @@ impl ServerTime {
     }
 }
 
-/// The server time, in µs, at which a request was queued: its place in the queue.
+/// A request's place in the queue: the server time, in µs, at which it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub(crate) u64);
 
-/// Whole milliseconds of a span; the options keep every span far below the limit.
+/// The whole milliseconds of a span. The options keep every span far below the limit.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

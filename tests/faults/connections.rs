@@ -52,7 +52,7 @@ async fn storm(
 }
 
 #[tokio::test]
-async fn nobody_misses_the_lock_though_subscriptions_are_killed_during_releases() {
+async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
     let server = Server::start().await;
     let history = storm(&server, 10, 10, async |server| {
         server.kill_clients("pubsub").await;
@@ -68,7 +68,7 @@ async fn nobody_misses_the_lock_though_subscriptions_are_killed_during_releases(
 }
 
 #[tokio::test]
-async fn nobody_holds_unknown_to_all_though_connections_are_killed_under_calls() {
+async fn no_unknown_holder_remains_after_connections_are_killed() {
     let server = Server::start().await;
     let history = storm(&server, 10, 10, async |server| {
         server.kill_clients("normal").await;

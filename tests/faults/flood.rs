@@ -13,7 +13,7 @@ const IN_FLIGHT: u64 = 1024;
 
 /// Five thousand calls a second go through, and a call that was written does nothing two seconds later.
 #[tokio::test]
-async fn what_waits_for_its_turn_behind_a_far_network_is_not_late_for_it() {
+async fn backlog_behind_a_far_network_is_sent_in_time() {
     const WAITERS: u16 = 20_000;
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());

@@ -270,7 +270,7 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
 }
 
 #[tokio::test]
-async fn a_question_that_runs_when_its_grant_is_over_leaves_no_holder() {
+async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let others = connect(&server.url()).await;

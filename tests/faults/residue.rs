@@ -105,7 +105,7 @@ async fn every_key_has_a_ttl_at_all_times() {
 }
 
 #[tokio::test]
-async fn what_killed_processes_leave_ends_by_itself() {
+async fn leftovers_of_killed_processes_expire() {
     let server = Server::start().await;
     let mut dead = parts::client(&server, "2000", "1000");
     dead.tell("acquire 50");

@@ -263,7 +263,7 @@ async fn a_hand_over_costs_the_server_no_more_with_a_thousand_behind_it() {
 }
 
 #[tokio::test]
-async fn all_waiters_of_a_client_ask_one_question_together() {
+async fn all_waiters_of_a_client_share_one_poll() {
     let server = Server::start().await;
     // A question every third of a second.
     let settings = settings().heartbeat(SECOND);

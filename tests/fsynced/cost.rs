@@ -16,7 +16,7 @@ const TASKS: usize = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
-async fn what_waiting_for_disks_costs() {
+async fn cost_of_waiting_for_disks() {
     println!("acquisitions/s of {TASKS} tasks of {CLIENTS} clients, in turn for {TIME:?}, {ROUNDS} times\n");
     println!("appendfsync  fsynced  locks");
     for appendfsync in ["no", "everysec", "always"] {

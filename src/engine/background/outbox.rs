@@ -1,5 +1,5 @@
-//! What must be told to the server though nobody waits for it: releases of holds whose guards are gone, claims of
-//! holds that are left to expire, withdrawals of requests that are given up.
+//! The outbox: outgoing messages for which no caller waits. These are releases of holds whose guards are
+//! gone, claims of holds that are left to expire, and withdrawals of requests that were given up.
 
 use std::sync::Arc;
 
@@ -15,33 +15,33 @@ use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
-/// Something to tell the server until it answers.
+/// A message that is sent until the server answers it.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Release a hold that nobody will release any more.
+    /// Releases a hold that no guard will release.
     Release(Arc<Hold>, Token),
-    /// Claim a hold that nobody will renew any more.
+    /// Claims a hold that nothing will renew.
     Claim(Arc<Hold>, Token),
     Withdraw(Arc<Keys>, Withdrawal),
 }
 
 impl Background {
-    /// Lets a hold run out on the server, which is over here: after its whole lease, also if it was handed
-    /// over and not renewed so far.
+    /// Lets a hold that has ended locally expire on the server after its whole lease. A pushed grant that is
+    /// not claimed yet is claimed for that.
     pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
             self.send(Outgoing::Claim(Arc::clone(hold), self.keep_running()));
         }
     }
 
-    /// Releases a hold in the background. Never blocks; outside a runtime too.
+    /// Releases a hold in the background. Never blocks, and also works outside a runtime.
     pub(crate) fn release_later(&self, hold: Arc<Hold>) {
         self.send(Outgoing::Release(hold, self.keep_running()));
     }
 
-    /// Makes sure that nothing is left of a request that is never used again: at once, if it may have
-    /// something on the server by an answered call, and once more when none of its unanswered calls can run
-    /// any more.
+    /// Makes sure that the server keeps nothing of a request that is never used again. The request is
+    /// withdrawn immediately if an answered call may have left something on the server (`at_once`). It is
+    /// withdrawn again when none of its unanswered calls can run any more.
     pub(crate) fn withdraw(
         &self,
         keys: &Arc<Keys>,
@@ -60,29 +60,30 @@ impl Background {
         }
     }
 
-    /// Releases a hold that has left the schedule: until it is answered, or until `give_up`. Then its request
-    /// is never used again.
+    /// Releases a hold that has left the schedule. Repeats the call until it is answered, or until `give_up`.
+    /// After that the request is never used again.
     pub(crate) async fn release(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
-        // What waits to be sent must not run after the release. A poll that is under way may, and be
-        // answered before that is: so it is looked for before.
+        // Unsent calls must not run after the release. A poll that is already under way may run after it, and
+        // may be answered before the release is. So the check for unanswered calls comes before the release.
         hold.calls.end();
         let is_asked_for = hold.calls.unanswered().is_some();
         let released = self.release_grant(hold, give_up).await;
-        // So may one have that was under way as the hold ran out. Either may have queued the request anew, or
-        // made it the holder again, under a fence that nobody knows of.
+        // A poll that was under way when the lease expired may also have run late. Either poll may have
+        // queued the request again, or made it the holder again under a fence that this client does not know.
         let was_over = matches!(released, Err(Error::Lost(_)));
         self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
         released
     }
 
     fn send(&self, outgoing: Outgoing) {
-        // Without a receiver the runtime is gone, and with it the connection: the leases are what is left.
+        // If the receiver is gone, so are the runtime and the connection. The leases then expire by
+        // themselves.
         let _ = self.outbox.send(outgoing);
     }
 
-    /// Releases a hold for nobody who waits for that.
+    /// Releases a hold when no caller waits for the result.
     pub(super) async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
-        // As long as the lease can last by a renewal that ran at its end.
+        // A renewal that ran just before the deadline prolongs the lease by its whole length.
         let give_up = hold.deadline().after(hold.terms.lease());
         match self.release(&hold, give_up).await {
             Ok(()) | Err(Error::Lost(_)) => {}
@@ -114,7 +115,8 @@ impl Background {
                         answer.reply.outcome,
                         ReleaseOutcome::Released | ReleaseOutcome::OneFewer
                     );
-                    // Nothing is left though the lease is not over: an attempt did it whose reply was lost.
+                    // The hold is gone although its lease is not over: an earlier attempt released it, and
+                    // its reply was lost.
                     let done_before = unanswered && answer.at.received < hold.deadline();
                     released |= found || done_before;
                     if answer.reply.more {
@@ -136,7 +138,8 @@ impl Background {
         }
     }
 
-    /// Renews a hold once, that is over here: until that is answered, or its time is over.
+    /// Renews a hold that has ended locally, once. Repeats the call until it is answered, or until the lease
+    /// is over.
     pub(super) async fn claim(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {

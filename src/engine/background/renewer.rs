@@ -1,10 +1,10 @@
-//! Renewals: when each hold is looked at next, and what comes of that.
+//! The renewer: when the background task looks at each hold next, and what it does then.
 //!
-//! Each hold is looked at by its own deadline, so one lock's error never delays another's renewal. A hold that is
-//! over leaves the schedule at once: nothing is renewed after its release.
+//! Each hold has a time of its own in the schedule, so a failure for one lock never delays the renewal of
+//! another. A hold that is over leaves the schedule at once, so nothing is renewed after its release.
 //!
-//! Renewals that are due at one time, as all are after the process stood still, go out in batches: so they hold up
-//! no acquire by more than a batch, and the server is not asked for all at once.
+//! After the process was paused, all renewals can be due at the same time. They are sent in batches. No
+//! acquire is then delayed by more than one batch, and the server does not receive all renewals at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,26 +24,26 @@ use crate::time::clock_offset::Sample;
 
 /// How many renewals begin at a time.
 pub(super) const BATCH: usize = 128;
-/// After so long the next ones begin though not all of those before are answered: a server, or one of
-/// several, that does not answer holds up none for longer.
+/// The next batch begins after this pause, even if some renewals of the previous one are unanswered. So a
+/// server that does not answer, even one of several, delays no renewal for longer.
 pub(super) const BATCH_PAUSE: Duration = Duration::from_millis(5);
 
-/// All holds that live, by the time at which each must be looked at next.
+/// All live holds, by the time at which the background task must look at each of them next.
 #[derive(Debug, Default)]
 pub(super) struct RenewalSchedule {
     pub(super) looks: BTreeMap<(LocalTime, RequestId), Arc<Hold>>,
     pub(super) places: HashMap<RequestId, LocalTime>,
-    /// Until when the background task sleeps.
+    /// The time until which the background task sleeps.
     sleeping_until: Option<LocalTime>,
 }
 
 impl Background {
-    /// Takes charge of a hold until it is over; of one that it has, when to look next.
+    /// Watches a hold until it is over. If the hold is already watched, plans the next look at it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
         let mut schedule = locked(&self.schedule);
-        // Under the schedule's lock, so that a hold which ends meanwhile is either not placed or taken out
-        // after.
+        // Checked under the schedule's lock. A hold that ends meanwhile is either not inserted here, or
+        // removed by `leave` afterwards.
         if hold.is_over() {
             return;
         }
@@ -61,7 +61,7 @@ impl Background {
         }
     }
 
-    /// Leaves a hold that is over.
+    /// Stops watching a hold that is over.
     pub(crate) fn leave(&self, hold: &Hold) {
         let mut schedule = locked(&self.schedule);
         if let Some(place) = schedule.places.remove(&hold.request) {
@@ -74,8 +74,8 @@ impl Background {
     pub(super) fn sleep_until_next(&self) -> Option<LocalTime> {
         let mut schedule = locked(&self.schedule);
         let first = schedule.looks.keys().next().map(|(due, _)| *due);
-        // A hold that came and went leaves its time: waking once for nothing is cheaper than being woken by
-        // every one.
+        // The time of a hold that came and went is kept. One needless wake-up is cheaper than a notification
+        // for every such hold.
         let before = schedule
             .sleeping_until
             .filter(|until| *until > self.client.now() && !self.client.is_closed());
@@ -83,7 +83,7 @@ impl Background {
         schedule.sleeping_until
     }
 
-    /// The first of those that are due.
+    /// The holds that are due, up to one batch.
     pub(super) fn due(&self) -> Vec<Arc<Hold>> {
         let now = self.client.now();
         locked(&self.schedule)
@@ -95,19 +95,20 @@ impl Background {
             .collect()
     }
 
-    /// Ends a hold whose time is over, or renews it; meanwhile its place in the schedule is its end.
+    /// Renews a hold, or ends it if its time is over. While the renewal is under way, the next look is due at
+    /// the deadline.
     pub(super) fn look(self: &Arc<Self>, hold: Arc<Hold>) -> Option<Job> {
         let deadline = hold.deadline();
         if self.client.now() >= deadline {
             self.lose(&hold, hold.reason_gone());
             if hold.may_be_prolonged() {
-                // A renewal may run late, and keep the lock for nobody.
+                // A renewal may run late and prolong the lease, although no guard is left.
                 self.release_later(hold);
             }
             return None;
         }
         let mut schedule = locked(&self.schedule);
-        // Unless it has just been released.
+        // The hold has no place if it has just been released.
         let place = std::mem::replace(schedule.places.get_mut(&hold.request)?, deadline);
         schedule.looks.remove(&(place, hold.request.clone()));
         schedule
@@ -122,7 +123,7 @@ impl Background {
                 Ok(Err(failure)) => {
                     tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
                 }
-                // Should it succeed all the same, the next one will find that out.
+                // If this renewal succeeds after all, the next one finds that out.
                 Err(_) => hold.set_in_doubt(),
             }
             Done::Look(hold)
@@ -142,8 +143,8 @@ impl Background {
         Ok(())
     }
 
-    /// Renews a hold once, and returns how many servers have that: as many as are wanted, or those that do
-    /// `within` this time.
+    /// Renews a hold once, and returns how many servers have that renewal. It waits until the wanted number
+    /// has it, but no longer than `within`.
     pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
         let answer = self.client.store.confirm(hold.renewal(), within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
@@ -159,19 +160,19 @@ impl Background {
         }
     }
 
-    /// A lease is over before its release.
+    /// Ends a hold whose lease was over before its release.
     pub(crate) fn lose(&self, hold: &Hold, reason: LostReason) {
         if hold.end(reason).is_none() {
-            self.note_lapse(hold);
+            self.note_expiry(hold);
             count(&self.client.counters.lost);
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), ?reason, "lease lost");
         }
         self.leave(hold);
     }
 
-    /// A hold that is over here runs out on the server. If that has never heard of this client's having heard
-    /// of its grant, it takes the client for dead.
-    fn note_lapse(&self, hold: &Hold) {
+    /// Notes that the lease of a hold that has ended locally will expire on the server. If the grant was
+    /// never claimed, the server then takes this client for dead.
+    fn note_expiry(&self, hold: &Hold) {
         if !hold.is_claimed() {
             let lease = hold.terms.lease();
             self.client

@@ -1,4 +1,4 @@
-//! What the background task finds out when it renews.
+//! Tests of what the background task learns from its renewals.
 
 use std::task::{Context, Wake};
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn locks(store: &MemoryStore) -> LockManager {
     LockManager::builder().lease(LEASE).in_memory(store).unwrap()
 }
 
-/// The process stands still: nobody looks at anything meanwhile.
+/// Advances the clock as if the process were paused: no task runs meanwhile.
 fn stand_still(time: Duration) {
     assert!(advance(time).now_or_never().is_none());
 }
@@ -87,7 +87,8 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
     let (locks, others) = (client(), client());
     let guard = locks.lock("a").acquire().await.unwrap();
 
-    // The process stands still until its lease is over, but for a renewal that it had sent: nobody hears its answer.
+    // The process is paused until the lease is over. It had sent a renewal before, but nothing reads the
+    // reply.
     let shared = locks.shared();
     let hold = &shared.background().held()[0];
     stand_still(LEASE - Duration::from_millis(1));
@@ -128,7 +129,7 @@ async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     assert_eq!(tasks(), 0);
 }
 
-/// What the waiter that this hold was granted to had asked before.
+/// A poll of the request that this hold was granted to, sent while it was a waiter.
 fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     Acquire {
         keys: Arc::clone(&hold.keys),
@@ -141,9 +142,10 @@ fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     }
 }
 
-/// It made its request the holder anew, and was answered before the process, which stood still, looks at its hold.
+/// The poll made its request the holder again. It was answered before the process, which had been paused,
+/// looks at its hold.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_answered_before_the_release() {
+async fn poll_that_runs_as_its_hold_is_over_leaves_nothing() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -168,9 +170,9 @@ async fn a_question_that_runs_as_its_hold_is_over_leaves_nothing_though_it_is_an
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
 
-/// It is written before the release, runs after it, and is answered before it is.
+/// The poll is written before the release, runs after it, and is answered before the release is.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answered_first() {
+async fn poll_that_runs_after_the_release_leaves_nothing() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -194,9 +196,9 @@ async fn a_question_that_runs_after_the_release_leaves_nothing_though_it_is_answ
     assert!(tried.acquired().is_some(), "nobody knows of that hold");
 }
 
-/// It waits for its turn to be written as the release is.
+/// The poll is still waiting to be written when the release is written.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_has_not_been_written_as_the_release_begins_is_not() {
+async fn poll_that_is_unwritten_as_the_release_begins_is_not_sent() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -227,7 +229,7 @@ async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
     let store = MemoryStore::new();
     let locks = locks(&store);
     let guard = locks.lock("a").acquire().await.unwrap();
-    // The process stands still until nearly the end: the server has the hold still.
+    // The process is paused until just before the end of the lease, so the server still has the hold.
     stand_still(LEASE - Duration::from_millis(1));
     assert!(guard.is_lost());
     store.lose_calls(1);
@@ -244,7 +246,7 @@ async fn a_closed_client_renews_what_it_holds() {
     assert!(guard.check().is_ok());
 }
 
-/// A future that goes on whenever it is woken: at once, and within whatever woke it.
+/// A future that is polled as soon as it is woken, within the call that wakes it.
 struct AtOnce<F>(Mutex<Option<Pin<Box<F>>>>);
 
 impl<F: Future<Output = ()> + Send + 'static> AtOnce<F> {
@@ -261,7 +263,7 @@ impl<F: Future<Output = ()> + Send + 'static> AtOnce<F> {
 
 impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
     fn wake(self: Arc<Self>) {
-        // It is locked while it goes on: then it goes on anyway, in these tests.
+        // The future is locked while it is being polled. In these tests it then continues anyway.
         let Ok(mut future) = self.0.try_lock() else { return };
         let waker = Arc::clone(&self).into();
         if let Some(going) = future.as_mut() {
@@ -272,7 +274,7 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
     }
 }
 
-/// A client whose keeper is not started yet, and a grant of the lock to it.
+/// A client whose background task has not been started yet, and a grant of the lock to it.
 async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, Grant) {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
@@ -305,7 +307,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
     (shared, keys, terms, grant)
 }
 
-/// Whether the server keeps the lock for somebody.
+/// Whether the server has a holder for the lock.
 async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool {
     let client = shared.client();
     let call = Inspect {
@@ -326,7 +328,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     let task = AtOnce::begin(Arc::clone(background).run());
     shared.waitlists().close();
     assert!(!task.has_ended());
-    // The background task looks whether all is done as soon as the hold has left its schedule.
+    // The background task checks whether it can end as soon as the hold has left its schedule.
     drop(held);
     assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
 }
@@ -345,11 +347,11 @@ async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold(
     let (waitlist, mut waiter) = join(&grant.request);
     let _other = join(&client.next_request(&terms, Some(&owner)));
     let task = AtOnce::begin(Arc::clone(background).run());
-    // As soon as the waiter has left its waitlist, and the owner's other one is to be asked for.
+    // This runs as soon as the waiter has left its waitlist, and the owner's other request is due to ask.
     let (waitlists, called) = (Arc::clone(shared.waitlists()), Arc::clone(&waitlist));
     let _closing = AtOnce::begin(async move {
         called.call.notified().await;
-        // As the last of a manager's clones does when it goes.
+        // As dropping the last clone of a manager does.
         waitlists.close();
         waitlists.background().wake_if_closing();
     });

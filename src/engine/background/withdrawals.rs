@@ -1,11 +1,12 @@
-//! Withdrawals: what is still to be taken back of requests that are never used again.
+//! Withdrawals: the requests that are never used again, and that the server may still know.
 //!
-//! While a lock has a call under way, further requests wait until it is answered, or until they fill a call
-//! themselves. So a server that is slow, or away, is asked little, what waits for it is a few words per
-//! request, and a flood of them does not take a round trip for each thousand. A request of which nothing was
-//! ever written needs none; nor does one of which nothing can live any more.
+//! They are collected per lock. While one call for a lock is under way, further requests wait until it is
+//! answered, or until they fill a call of their own. So a server that is slow or unreachable receives few
+//! calls, each waiting request costs little memory, and a flood of requests does not need one round trip
+//! after another for each thousand of them. A request of which nothing was written needs no withdrawal.
+//! Neither does a request of which the server cannot have anything any more.
 //!
-//! This only keeps the list: whoever owns it makes the calls.
+//! This module only keeps the list. The background task makes the calls.
 
 #[cfg(test)]
 mod tests;
@@ -25,10 +26,10 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
-/// For how long the server keeps a lock's keys when they are of no use any more, at most: RETENTION_MS of the
-/// scripts, and 10 s.
+/// How long the server keeps a lock's keys at most after they are of no more use: RETENTION_MS of the
+/// scripts, plus 10 s.
 const KEPT: Duration = Duration::from_secs(70);
-/// Server times are cut to whole ms, and ours is an estimate.
+/// Server times are truncated to whole milliseconds, and the client only estimates them.
 const PRECISION: Duration = Duration::from_millis(10);
 
 /// A request that is never used again.
@@ -36,16 +37,17 @@ const PRECISION: Duration = Duration::from_millis(10);
 pub(crate) struct Withdrawal {
     pub(crate) request: RequestId,
     pub(crate) calls: Arc<PendingCalls>,
-    /// It may have something on the server. If not, then only what an unanswered call brings there.
+    /// The server may already have something of the request. Otherwise only an unanswered call can bring it
+    /// there.
     pub(crate) at_once: bool,
-    /// Until it is done with.
+    /// Counts the withdrawal as outstanding until it is done.
     pub(crate) _token: Token,
 }
 
 #[derive(Debug)]
 pub(crate) struct Withdrawals {
     client: Arc<Client>,
-    /// By name.
+    /// By lock name.
     locks: HashMap<Arc<str>, Lock>,
     /// When the next call of each lock is due.
     schedule: BTreeSet<(LocalTime, Arc<str>)>,
@@ -54,12 +56,12 @@ pub(crate) struct Withdrawals {
 #[derive(Debug)]
 struct Lock {
     keys: Arc<Keys>,
-    /// By the time at which each is due, and by number.
+    /// By due time and request number.
     waiting: BTreeMap<(LocalTime, u64), Waiting>,
-    /// Its time in the schedule.
+    /// The lock's time in `schedule`.
     due: Option<LocalTime>,
     under_way: usize,
-    /// After a failure.
+    /// No call begins earlier. Set after a failure.
     not_before: LocalTime,
     backoff: Backoff,
 }
@@ -70,7 +72,7 @@ struct Waiting {
     give_up: LocalTime,
 }
 
-/// What one call withdraws.
+/// The withdrawals that one call makes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     keys: Arc<Keys>,
@@ -100,8 +102,9 @@ impl Withdrawals {
 
     pub(crate) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
         let now = self.client.now();
-        // For as long as a call of it can run, what that leaves is of use, and the server keeps it after
-        // that.
+        // A call of the request can run for `NOT_AFTER`. The queue entry or hold that it makes is of use
+        // until the client no longer counts as alive, or the lease is over. The server keeps the keys for a
+        // while after that.
         let lease = withdrawal.calls.lease();
         let used = NOT_AFTER + lease.max(self.client.options.heartbeat);
         let give_up = now.after(used + KEPT);
@@ -127,7 +130,7 @@ impl Withdrawals {
         self.schedule.first().map(|(due, _)| *due)
     }
 
-    /// The next call that is due, if one is.
+    /// Returns the next call, if one is due.
     pub(crate) fn next(&mut self) -> Option<Batch> {
         let now = self.client.now();
         while self.due()? <= now {
@@ -148,7 +151,7 @@ impl Withdrawals {
         None
     }
 
-    /// Takes note of what came of a call.
+    /// Handles the outcome of a call.
     pub(crate) fn answered(&mut self, batch: Batch, answer: &Result<Answer<Withdrawn>, Failure>) {
         let Batch { keys, withdrawals } = batch;
         let now = self.client.now();
@@ -157,7 +160,7 @@ impl Withdrawals {
             let due = match answer {
                 Ok(answer) if answer.reply.more => now,
                 Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,
-                // A call of it that is unanswered still can run until then.
+                // An unanswered call of the request can still run until its `not_after`.
                 Ok(answer) => {
                     let not_after = withdrawal.calls.unanswered()?;
                     withdrawal.at_once = false;
@@ -178,7 +181,7 @@ impl Withdrawals {
         }
         lock.under_way -= 1;
         match answer {
-            // Several calls that fail together are one failure.
+            // Several calls that fail together count as one failure.
             Err(Failure::Unknown(_) | Failure::NotExecuted(_)) if now < lock.not_before => {}
             Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => {
                 lock.not_before = now.after(lock.backoff.step())
@@ -200,7 +203,7 @@ impl Withdrawals {
         }
     }
 
-    /// When the server has passed that time, for all that is known.
+    /// The local time at which, as far as is known, the server has passed `time`.
     fn local_after(&self, keys: &Keys, time: ServerTime) -> LocalTime {
         let server = self.client.store.server_of(keys);
         let left = time.since(self.client.clocks.server_time(server));
@@ -212,12 +215,12 @@ impl Lock {
     fn wait(&mut self, due: LocalTime, waiting: Waiting) {
         let place = (due, waiting.withdrawal.request.number());
         let at_once = waiting.withdrawal.at_once;
-        // Told of twice it is withdrawn once.
+        // A request that is added twice is withdrawn once.
         let same = self.waiting.entry(place).or_insert(waiting);
         same.withdrawal.at_once |= at_once;
     }
 
-    /// Takes out what is due and still of use, as much as one call takes.
+    /// Takes out the withdrawals that are due and still needed, up to the size of one call.
     fn take(&mut self, now: LocalTime) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while taken.len() < MAX_WITHDRAWN {
@@ -225,7 +228,7 @@ impl Lock {
                 Some(first) if first.key().0 <= now => {
                     let waiting = first.remove();
                     let Withdrawal { calls, at_once, .. } = &waiting.withdrawal;
-                    // What was under way is answered by now, as a rule.
+                    // By now the calls that were under way have usually been answered.
                     if now < waiting.give_up && (*at_once || calls.unanswered().is_some()) {
                         taken.push(waiting);
                     }

@@ -1,8 +1,8 @@
-//! A grant that counts only once replicas have it, or the disks of the primary and of replicas.
+//! Durability: a grant counts only when replicas have it, or the disks of the primary and of replicas.
 //!
-//! The write that they must have is the hold's first renewal, on the connection that then waits for them: the grant
-//! itself may have been somebody else's call. It comes after the grant in the order of replication, so whoever has
-//! it has both.
+//! These servers must have one write: the first renewal of the hold, sent on the connection that then waits
+//! for them. The grant itself does not serve for this, because another client's call may have made it. The
+//! renewal follows the grant in the order of replication, so a server that has the renewal has both.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::error::{Error, Result, ServerError};
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
 
-/// Returns the hold once as many servers have it as the client's settings want. If they don't in time, or nobody
-/// can say, it is given back.
+/// Returns the hold when as many servers have it as the client's settings require. Releases it if they do not
+/// have it in time, or if that cannot be found out.
 pub(crate) async fn confirmed(client: &Client, held: OwnedHold) -> Result<OwnedHold> {
     match client.options.durability.wanted() {
         0 => Ok(held),
-        // On the heap, so that waiters who sleep don't carry it along.
+        // On the heap, so that sleeping waiters do not carry it along.
         wanted => Box::pin(confirm_or_give_back(client, held, wanted)).await,
     }
 }
@@ -26,7 +26,8 @@ async fn confirm_or_give_back(client: &Client, held: OwnedHold, wanted: u32) -> 
     let Err(error) = confirm(client, &held, wanted).await else {
         return Ok(held);
     };
-    // Whatever comes of it: this grant is not used, and what the release leaves undone is the background task's.
+    // The result does not matter, since this grant is not used. The background task finishes whatever the
+    // release leaves undone.
     let _ = held.release().await;
     Err(error)
 }
@@ -37,7 +38,8 @@ async fn confirm(client: &Client, held: &OwnedHold, wanted: u32) -> Result<()> {
     loop {
         let left = until.since(client.now());
         let asked = held.background().confirm(held.hold(), left);
-        // Half as much again: the server's word on who has it comes at the end of the time that it was given.
+        // Half as much again, because the server reports how many have the write only when the given time is
+        // over.
         let failure = match tokio::time::timeout(left * 3 / 2, asked).await {
             Ok(Ok(got)) if got >= wanted => return Ok(()),
             Ok(Ok(got)) => return Err(Error::NotReplicated { wanted, got }),
@@ -53,8 +55,8 @@ async fn confirm(client: &Client, held: &OwnedHold, wanted: u32) -> Result<()> {
     }
 }
 
-/// How long they may take: no longer than any other call, and so that most of the time the hold is still there to be
-/// given back, and was there all along.
+/// How long the confirmation may take. It takes no longer than any other call. It also takes at most half of
+/// the remaining lease, so that usually the hold is never lost meanwhile, and can still be released.
 fn patience(client: &Client, held: &OwnedHold) -> Duration {
     let left = held.hold().lease().remaining();
     client.options.attempt_timeout().min(left / 2)

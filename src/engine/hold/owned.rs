@@ -1,7 +1,7 @@
-//! A hold that somebody owns: whoever lets go of it releases it.
+//! A hold with an owner in this process. It is released when the owner drops it.
 //!
-//! It is what travels from a waiting waitlist to its waiter. A waiter that is gone drops it unread, and the lock goes on
-//! to the next at once.
+//! A waitlist sends its waiter an `OwnedHold`. If the waiter is gone, the hold is dropped unread, and the
+//! lock goes to the next request at once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, LostReason};
 pub(crate) struct OwnedHold {
     hold: Arc<Hold>,
     background: Arc<Background>,
-    /// Dropping it leaves nothing to do.
+    /// If set, dropping the hold has no further effect.
     settled: bool,
 }
 
@@ -37,10 +37,12 @@ impl OwnedHold {
         &self.background
     }
 
-    /// Releases it, and returns once that is certain. Dropped midway, or out of luck, it leaves the rest to the background task.
+    /// Releases the hold, and returns when the server has confirmed it. If this is dropped midway, or the
+    /// server does not answer in time, the background task does the rest.
     pub(crate) async fn release(self) -> Result<(), Error> {
-        // A closed client ends with its last hold: not before this one's release. Declared before `held`, so that
-        // what `held` leaves to the background task, dropped midway, is known before this is gone.
+        // A closed client ends with its last hold, but must not end before this release. Declared before
+        // `held`: if this is dropped midway, the background task then knows of the outgoing message of `held`
+        // before this token is gone.
         let _running = self.background.keep_running();
         let mut held = self;
         let lost = held.finish();
@@ -48,14 +50,15 @@ impl OwnedHold {
         let released = held.background.release(&held.hold, give_up).await;
         held.settled = !matches!(released, Err(Error::Unavailable(_)));
         match (lost, released) {
-            // The server knows whether somebody else has had the lock since.
+            // The server knows whether another request has held the lock since.
             (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
             (Some(reason), _) => Err(held.hold.lost_by(reason).into()),
             (None, released) => released,
         }
     }
 
-    /// Lets it run out: no release, and no renewal but the one that a grant by another's call lacks to its whole lease.
+    /// Lets the lease expire. The hold is not released, and not renewed. Only a pushed grant is still claimed
+    /// once, so that it lasts for its whole lease.
     pub(crate) fn forget(mut self) {
         // A closed client keeps running until the background task knows of the claim.
         let _running = self.background.keep_running();
@@ -65,10 +68,10 @@ impl OwnedHold {
         self.settled = true;
     }
 
-    /// Ends the renewals. Returns why the lease was over already, if it was.
+    /// Ends the renewals. Returns why the hold was already over, if it was.
     fn finish(&self) -> Option<LostReason> {
         if let Err(lost) = self.hold.check() {
-            // Found here before the background's task came to it.
+            // The end of the lease was noticed here before the background task noticed it.
             self.background.lose(&self.hold, lost.reason());
         }
         let before = self.hold.end(LostReason::Released);
@@ -82,7 +85,7 @@ impl Drop for OwnedHold {
         if self.settled {
             return;
         }
-        // As above.
+        // As in `release`.
         let _running = self.background.keep_running();
         if self.finish().is_none() {
             count(&self.background.counters().released_by_drop);

@@ -1,4 +1,4 @@
-//! A hold by itself: nobody renews it, and nobody looks.
+//! Tests of a hold by itself, without a background task.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake};
@@ -12,7 +12,7 @@ use crate::time::deadline_queue::GivesUp;
 
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Granted just now.
+/// A hold that was granted just now.
 fn hold(max_hold: Option<Duration>) -> Hold {
     let terms = LeaseTerms {
         length: LEASE,
@@ -39,13 +39,13 @@ fn hold(max_hold: Option<Duration>) -> Hold {
     )
 }
 
-/// The server's time so long after the grant.
+/// The server time at `span` after the grant.
 fn server(span: Duration) -> ServerTime {
     ServerTime::from_ms(1_000_000).after(span)
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_lost_at_its_deadline_though_nobody_looks() {
+async fn hold_is_lost_at_its_deadline_though_nobody_looks() {
     let hold = hold(None);
     sleep(LEASE / 2).await;
     assert!(hold.check().is_ok());
@@ -54,7 +54,7 @@ async fn it_is_lost_at_its_deadline_though_nobody_looks() {
     assert_eq!(hold.clock.now(), hold.deadline());
 }
 
-/// Wakes nobody, and tells that it did.
+/// A waker that only notes that it was woken.
 #[derive(Default)]
 struct Told(AtomicBool);
 
@@ -64,15 +64,16 @@ impl Wake for Told {
     }
 }
 
-/// On two threads, again and again.
+/// Two threads race, many times.
 #[tokio::test(start_paused = true)]
-async fn who_begins_to_watch_as_it_ends_is_told() {
+async fn watcher_that_begins_as_the_hold_ends_is_told() {
     for _ in 0..5_000 {
         let hold = hold(None);
         let at_once = AtomicUsize::new(0);
         let meet = || {
             at_once.fetch_add(1, Ordering::SeqCst);
-            // They should meet, so they spin; but there may be one processor for both.
+            // The two threads spin so that they meet. They yield because there may be only one processor for
+            // both.
             for spins in 0.. {
                 if at_once.load(Ordering::SeqCst) == 2 {
                     break;
@@ -95,7 +96,7 @@ async fn who_begins_to_watch_as_it_ends_is_told() {
             while !hold.is_over() {
                 thread::yield_now();
             }
-            // It is ended, and then who watches is told.
+            // The hold has ended, and the waiting task must be told after that.
             let patience = std::time::Instant::now();
             while watching && !told.0.load(Ordering::SeqCst) {
                 assert!(patience.elapsed() < Duration::from_secs(5), "nobody was told");
@@ -111,13 +112,13 @@ async fn a_renewal_moves_its_deadline_on_and_never_back() {
     let later = LocalTime::ZERO.after(2 * LEASE);
     hold.renewed(server(2 * LEASE), later);
     assert_eq!(hold.deadline(), later);
-    // The same deadline, by an sample that took longer.
+    // The same deadline, from a sample that took longer.
     hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(LEASE));
     assert_eq!(hold.deadline(), later);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
+async fn renewal_heard_after_the_deadline_does_not_restore_the_hold() {
     let hold = hold(None);
     assert_eq!(hold.lost().await.reason(), LostReason::Expired);
     hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
@@ -126,7 +127,7 @@ async fn what_is_heard_after_its_deadline_does_not_bring_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_looked_at_when_a_third_is_used_up_and_at_its_cap_not_before_its_end() {
+async fn hold_is_looked_at_after_a_third_and_at_its_cap_only_at_its_end() {
     let hold = hold(Some(2 * LEASE));
     assert_eq!(hold.next_look(), LocalTime::ZERO.after(LEASE / 3));
     hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
@@ -143,8 +144,8 @@ async fn how_it_ended_first_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_its_maximum_hold_that_ends_it_only_if_it_lasted_until_then() {
-    // Nobody renews it.
+async fn max_hold_is_the_reason_only_if_the_hold_lasted_until_then() {
+    // Nothing renews the hold.
     assert_eq!(hold(Some(2 * LEASE)).lost().await.reason(), LostReason::Expired);
 }
 
@@ -153,7 +154,7 @@ async fn its_maximum_counts_here_whatever_the_servers_clock_says() {
     let max_hold = LEASE * 5 / 3;
     let hold = hold(Some(max_hold));
     sleep(LEASE * 5 / 6).await;
-    // The clock was set back by an hour: the server goes on renewing.
+    // The server's clock was set back by an hour, and the server keeps renewing.
     let now = hold.clock.now();
     hold.renewed(server(Duration::ZERO), now.after(LEASE));
     let end = LocalTime::ZERO.after(max_hold);

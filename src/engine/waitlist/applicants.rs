@@ -1,5 +1,6 @@
-//! Who comes to a waitlist, and who leaves it: some wait in the client until they are admitted to the server's
-//! queue ([`admission`](crate::engine::waitlist::admission)). Of those nothing is kept but when they came and how to tell them.
+//! How callers enter and leave a waitlist. Some of them are applicants: they wait in the client until they
+//! are admitted to the server's queue ([`admission`](crate::engine::waitlist::admission)). Of an applicant,
+//! only its terms, its standing and the channel to its caller are kept.
 
 use std::fmt;
 use std::future::ready;
@@ -21,20 +22,22 @@ use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
 
-/// Where a request stands among the others.
+/// When a request arrived, how long its caller waits, and its place in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     /// When its caller began to wait.
     pub(crate) arrived: LocalTime,
-    /// When its caller gives up; `None` if nobody knows.
+    /// When its caller gives up. `None` if that is unknown.
     pub(crate) until: Option<LocalTime>,
-    /// Its place in the queue, if that is known: of one before it, which it takes, or by its arrival.
+    /// The place of the request in the queue, if it is known. It is the place of an earlier request, which
+    /// this one takes over, or follows from the time of arrival.
     pub(crate) ticket: Option<Ticket>,
-    /// It is not held up: it takes the place of one that was here, or its owner may hold the lock already.
+    /// The request is admitted at once, because it takes the place of an earlier one, or because its owner
+    /// may already hold the lock.
     pub(crate) is_admitted: bool,
 }
 
-/// What became of a caller that came to a waitlist.
+/// What a caller becomes when it enters a waitlist.
 #[derive(Debug)]
 pub(crate) enum Entered {
     Waiter(Joined),
@@ -49,7 +52,7 @@ pub(crate) struct Joined {
     pub(crate) outcome: oneshot::Receiver<WaitOutcome>,
 }
 
-/// Waits in the client until it is admitted.
+/// A caller that waits in the client until it is admitted.
 #[derive(Debug)]
 pub(super) struct Applicant {
     terms: LeaseTerms,
@@ -65,16 +68,16 @@ pub(crate) struct Application {
     pub(crate) admitted: oneshot::Receiver<Result<Admitted>>,
 }
 
-/// An applicant that is a waiter now, and its first call, which is under way.
+/// An applicant that has become a waiter, and its first call, which is under way.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) waiter: Joined,
-    /// `None` if its wait is over already.
+    /// `None` if the wait is already over.
     pub(crate) call: Option<Call>,
 }
 
-/// A call that asks for a waiter. On the heap, so that the hundred thousandth waiter does not carry it along while it
-/// sleeps.
+/// A call that asks for a waiter. On the heap, so that a hundred thousand sleeping waiters do not carry it
+/// along.
 pub(crate) struct Call(Pin<Box<dyn Future<Output = Answered> + Send>>);
 
 impl fmt::Debug for Call {
@@ -90,13 +93,13 @@ impl Call {
 }
 
 impl State {
-    /// Takes all out that wait to be admitted.
+    /// Takes out all applicants.
     pub(super) fn applicants(&mut self) -> Vec<Applicant> {
         let applicants = self.admission.as_mut().map(|admission| admission.drain());
         applicants.into_iter().flatten().collect()
     }
 
-    /// Takes those out that are admitted now.
+    /// Takes out the applicants that are admitted now.
     fn admitted(&mut self, now: LocalTime) -> Vec<Applicant> {
         let waiters = self.waiters.len();
         let admission = self.admission.as_mut();
@@ -113,7 +116,6 @@ impl State {
         }
     }
 
-    /// Takes a waiter in.
     pub(super) fn join(
         &mut self,
         now: LocalTime,
@@ -142,7 +144,7 @@ impl State {
 }
 
 impl Waitlist {
-    /// Takes a waiter in, unless the client is closed; or has it wait for that.
+    /// Adds a waiter, or an applicant if admission is closed. Fails if the client is closed.
     pub(crate) fn enter(
         &self,
         terms: LeaseTerms,
@@ -177,10 +179,10 @@ impl Waitlist {
         )))
     }
 
-    /// Gives those who have waited in the client, in the order in which they came, their places in the queue:
-    /// behind all of the client that came before, and otherwise by the server's time when they came, as far as
-    /// that is known here. None while it is not known where those before it are: it is queued behind them if it
-    /// takes its place now.
+    /// Gives tickets to applicants that are being admitted, in the order of their arrival. A ticket is later
+    /// than those of all requests of this client that arrived before. Otherwise it is the server time of the
+    /// arrival, as far as that is known here. While the ticket of an earlier request is unknown, the
+    /// applicant gets none. The server then queues it at the end, behind that request.
     pub(super) fn give_places<'a>(
         &self,
         now: LocalTime,
@@ -206,8 +208,8 @@ impl Waitlist {
         }
     }
 
-    /// Takes a request out that is given up, and whatever the server has of it with it. Returns when the lock
-    /// can next be free, if the request was still here.
+    /// Takes out a request that gives up, and withdraws it. Returns when the lock can next be free, if the
+    /// request was still in the waitlist.
     pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<LocalTime>> {
         // A closed client keeps running until the background task knows of the withdrawal.
         let _running = self.background.keep_running();
@@ -223,8 +225,8 @@ impl Waitlist {
         Some(free_at)
     }
 
-    /// Sends one away that waits to be admitted, or just was. Returns when the lock can next be free, as far
-    /// as is known.
+    /// Removes an applicant that gives up, even if it has just been admitted. Returns when the lock can next
+    /// be free, as far as is known.
     pub(crate) fn cancel(&self, mut application: Application) -> Option<LocalTime> {
         let mut state = locked(&self.state);
         let free_at = state.free_at;
@@ -232,12 +234,13 @@ impl Waitlist {
             |admission: &mut &mut Box<Admission<Applicant>>| admission.remove(application.place).is_some();
         if let Some(admission) = state.admission.as_mut().take_if(remove) {
             self.learn_patience(admission, application.standing);
-            // There may be a place, and none that could have it but this one.
+            // There may be a free place that the next caller could not have because of this applicant.
             self.left(state);
             return free_at;
         }
         drop(state);
-        // Another thread admits it: the message is here by now, or cannot be sent any more.
+        // Another thread admits this applicant. Its message has either arrived by now, or can no longer be
+        // sent.
         application.admitted.close();
         if let Ok(Ok(Admitted { waiter, .. })) = application.admitted.try_recv() {
             self.quit(&waiter);
@@ -245,7 +248,7 @@ impl Waitlist {
         free_at
     }
 
-    /// One has given up: others may have as much patience.
+    /// Learns from a caller that gave up. Others may have as much patience.
     fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
         if standing.until.is_none() {
             let waited = self.client.now().since(standing.arrived);
@@ -253,13 +256,13 @@ impl Waitlist {
         }
     }
 
-    /// Tells those that wait to be admitted that they do in vain.
+    /// Sends an error to all applicants.
     pub(crate) fn refuse_applicants(&self, error: &Error) {
         let applicants = locked(&self.state).applicants();
         refuse(applicants, error);
     }
 
-    /// Some have left the waitlist: others are admitted.
+    /// Called after waiters or applicants have left. Admits the next applicants.
     pub(super) fn left(&self, mut state: MutexGuard<'_, State>) {
         let now = self.client.now();
         if state.waiters.is_empty() {
@@ -293,15 +296,15 @@ impl Waitlist {
         }
     }
 
-    /// The next call of a request, unless it is gone. It is sent at the first poll.
+    /// The next call of a request, unless it has left the waitlist. The call is sent at its first poll.
     pub(crate) fn call(&self, number: u64) -> Option<Call> {
         let waitlist = self.this.upgrade()?;
-        let asked = self.ask(number, false)?;
-        Some(Call(Box::pin(async move { waitlist.send(asked).await })))
+        let prepared = self.prepare(number, false)?;
+        Some(Call(Box::pin(async move { waitlist.send(prepared).await })))
     }
 
-    /// The same, sent: as soon as there is a place, and so before the release of who left it, in whichever order
-    /// their tasks are run.
+    /// Like `call`, but sends the call at once. So it is sent as soon as there is a place, before the release
+    /// of the request that made the place, whichever of their tasks runs first.
     fn start(&self, number: u64) -> Option<Call> {
         let mut call = self.call(number)?;
         let _runtime = self.client.enter();
@@ -312,10 +315,10 @@ impl Waitlist {
     }
 }
 
-/// Tells those that wait to be admitted that they do in vain.
+/// Sends an error to these applicants.
 pub(super) fn refuse(applicants: Vec<Applicant>, error: &Error) {
     for applicant in applicants {
-        // Who is gone has no need of it.
+        // A receiver that is gone does not need the error.
         let _ = applicant.admit.send(Err(error.clone()));
     }
 }

@@ -21,43 +21,45 @@ pub(crate) struct PreparedCall {
     pub(super) context: CallContext,
 }
 
-/// What must be known of a call to understand its reply.
+/// The facts about a call that are needed to interpret its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallContext {
     pub(super) number: u64,
-    /// [`Registration::epoch`] of the record that it opens or prolongs, if it does.
-    pub(super) record: Option<u64>,
+    /// The [`Registration::epoch`] of the presence record that the call writes or prolongs, if it does
+    /// either.
+    pub(super) epoch: Option<u64>,
     /// The request, or one whose place it took, has been queued before, as far as is known here.
     pub(super) again: bool,
-    /// [`State::subscriptions`] when it was asked.
+    /// `State::subscriptions` when the call was prepared.
     pub(super) subscriptions: u64,
 }
 
-/// What a reply means for the one who asked.
+/// What a reply means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Its verdict has been given: it is not in the waitlist any more.
+    /// The outcome has been sent. The request has left the waitlist.
     Settled,
-    /// It is queued, or the driver goes on with it.
+    /// The request is queued, or the driver sends its next call.
     Queued,
     /// The call must be repeated.
     Again,
 }
 
-/// What became of a call; and whether the server sees the waitlist's subscription, where it tells.
+/// The result of a call, and whether the server sees the waitlist's subscription, if the reply says so.
 pub(super) type Answered = std::result::Result<(Progress, Option<bool>), Failure>;
 
 impl Waitlist {
-    /// The call that asks for this request; `None` when it is not here any more.
-    pub(crate) fn ask(&self, number: u64, poll: bool) -> Option<PreparedCall> {
+    /// Prepares the call that asks for this request. `None` when the request has left the waitlist.
+    pub(crate) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
         let presence = &self.client.presence;
         let epoch = presence.epoch();
         let now = self.client.now();
         let state = &mut *locked(&self.state);
         let waiter = state.waiters.get(&number)?;
-        let mode = presence.mode(&self.keys, now, state.record, poll);
-        if mode == Mode::Register && state.record.is_some() && state.waiters.len() > 1 {
-            // If it was taken away, so were turns of others, who come before this one.
+        let mode = presence.mode(&self.keys, now, state.registration, poll);
+        if mode == Mode::Register && state.registration.is_some() && state.waiters.len() > 1 {
+            // If the presence record was deleted, other waiters may have missed their turns, and they come
+            // before this request.
             state.schedule.poll_by(now);
             self.call.notify_one();
         }
@@ -77,26 +79,26 @@ impl Waitlist {
             pending,
             context: CallContext {
                 number,
-                record: (mode != Mode::Wait).then_some(epoch),
+                epoch: (mode != Mode::Wait).then_some(epoch),
                 again: poll || waiter.was_queued,
                 subscriptions: state.subscriptions,
             },
         })
     }
 
-    /// Sends a call, and takes in what is answered.
-    pub(crate) async fn send(&self, asked: PreparedCall) -> Answered {
+    /// Sends a call, and handles its reply.
+    pub(crate) async fn send(&self, prepared: PreparedCall) -> Answered {
         let PreparedCall {
             call,
             calls,
             pending,
             context,
-        } = asked;
+        } = prepared;
         let is_poll = call.mode == Mode::Poll;
         let request = call.request.clone();
         let answer = self.client.acquire(call, &pending).await;
         if calls.was_withdrawn() {
-            // It may have run after the withdrawal.
+            // The call may have run after the withdrawal.
             self.background.withdraw(&self.keys, &request, true, &calls);
         }
         match answer {
@@ -106,7 +108,7 @@ impl Waitlist {
                     Acquired::NotRegistered { seen } => Some(*seen),
                     _ => None,
                 };
-                Ok((self.heard(context, &at, reply), seen))
+                Ok((self.on_reply(context, &at, reply), seen))
             }
             Err(failure) => {
                 self.forget_registration();
@@ -115,28 +117,29 @@ impl Waitlist {
         }
     }
 
-    /// The record may be gone, or may never have been opened.
+    /// The presence record may be gone, or may never have been written.
     pub(super) fn forget_registration(&self) {
-        locked(&self.state).record = None;
+        locked(&self.state).registration = None;
     }
 
-    pub(super) fn heard(&self, context: CallContext, at: &Sample, reply: Acquired) -> Progress {
+    pub(super) fn on_reply(&self, context: CallContext, at: &Sample, reply: Acquired) -> Progress {
         match reply {
             Acquired::Granted(grant) => {
-                let heard = self.tell(&grant, Some(at.local(grant.deadline)));
-                // It found the lock free: it may have missed its turn, the others theirs with it, and the client its
-                // record.
+                let progress = self.deliver(&grant, Some(at.local(grant.deadline)));
+                // The call found the lock free. So the request may have missed its turn, the other waiters
+                // theirs, and the client may have lost its presence record.
                 let was_missed = context.again && !grant.pushed;
-                if was_missed || context.record.is_some() {
-                    // Who holds opens no record, and prolongs none.
+                if was_missed || context.epoch.is_some() {
+                    // A request that is granted the lock neither writes nor prolongs a presence record.
                     self.forget_registration();
                     self.poll_now();
                 }
-                heard
+                progress
             }
             Acquired::Contended(contended) => self.contended(context, at, contended),
             Acquired::NotRegistered { .. } => {
-                // Answers to calls of before, which are read after this one, tell of the record that is gone.
+                // Replies to earlier calls may be read after this one. They refer to the presence record that
+                // is gone.
                 self.client.presence.lost();
                 self.ask_all();
                 Progress::Queued
@@ -146,7 +149,7 @@ impl Waitlist {
                 Progress::Settled
             }
             Acquired::ExpiredCall | Acquired::Incomplete => {
-                if context.record.is_some() {
+                if context.epoch.is_some() {
                     self.forget_registration();
                 }
                 Progress::Again
@@ -157,13 +160,13 @@ impl Waitlist {
     fn contended(&self, context: CallContext, at: &Sample, contended: Contended) -> Progress {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
-        // Only a call that queued opened the record, or prolonged it.
-        if let Some(epoch) = context.record {
+        // Only a call that queued its request wrote or prolonged the presence record.
+        if let Some(epoch) = context.epoch {
             let since = at.sent;
-            state.record = Some(Registration { since, epoch });
+            state.registration = Some(Registration { since, epoch });
         }
-        // It was not in the queue though it had been: then the others are not either. That counts also when it has
-        // heard of its grant before this.
+        // The request was not in the queue although it had been. So the other waiters are not in it either.
+        // This also holds if the request has heard of its grant before this reply.
         let mine = usize::from(state.waiters.contains_key(&context.number));
         let was_lost = contended.enqueued && context.again && state.waiters.len() > mine;
         if was_lost {
@@ -180,13 +183,14 @@ impl Waitlist {
         waiter.was_queued = true;
         state.free_at = Some(free_at);
         let due = if context.subscriptions == state.subscriptions {
-            // An driver that sleeps in an empty waitlist is to wake for the interval.
+            // A driver that sleeps because its waitlist was empty must wake within one polling interval.
             free_at
                 .min(at.received.after(self.client.options.poll_interval()))
                 .after(jitter(JITTER))
         } else {
-            // Its turn may have come, and gone, before the subscription was there; and the poll whether one was missed
-            // may have been for another, since nobody knew its ticket yet.
+            // The turn of the request may have come and gone before the subscription was confirmed. The poll
+            // after the confirmation may have asked for another waiter, since the ticket of this one was not
+            // known yet.
             at.received
         };
         let wakes = state.schedule.poll_by(due) || was_lost;
@@ -195,7 +199,7 @@ impl Waitlist {
             self.call.notify_one();
         }
         if let Some(grant) = contended.own_grant {
-            self.tell(&grant, Some(at.local(grant.deadline)));
+            self.deliver(&grant, Some(at.local(grant.deadline)));
         }
         Progress::Queued
     }

@@ -1,5 +1,5 @@
-//! The driver of a waiting waitlist: its task. It subscribes, asks the server what nobody tells, and stays for a while
-//! after the last waiter, so that a hot lock does not subscribe again and again.
+//! The driver of a waitlist: its task. It subscribes, and polls for what no push reports. It stays for a
+//! while after the last waiter has left, so that a busy lock does not subscribe again and again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,19 +17,20 @@ use crate::store::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
-/// Attends to a waitlist until it has been empty for long enough, or its client is closed.
+/// Drives a waitlist until it has been empty for long enough, or its client is closed.
 pub(crate) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
     let client = Arc::clone(waitlists.client());
     let mut patience = RetryBudget::new(&client);
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(LocalTime::ZERO);
-    // It was not seen, and made anew for that.
+    // The driver has subscribed again because the server did not see the subscription.
     let mut renewed = false;
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !waitlist.is_empty()) {
             subscription = Subscription::PreparedCall(client.store.subscribe(Arc::clone(&waitlist.channel)));
         }
-        // First: a waitlist that can't be reached misses its turns, and so has always somebody to ask for.
+        // Checked before the schedule. A waitlist that cannot be reached misses its turns, so its schedule
+        // always has a request to ask for.
         if let Some(answer) = subscription.answer().now_or_never() {
             subscription = subscription_after(answer, &waitlist, client.now(), &mut backoff);
         }
@@ -65,7 +66,7 @@ pub(crate) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
                 };
                 tokio::select! {
                     biased;
-                    // Until it is up, the waitlist lives by its polls.
+                    // Until the subscription is confirmed, the waitlist depends on its polls.
                     answer = subscription.answer() => {
                         subscription = subscription_after(answer, &waitlist, client.now(), &mut backoff);
                     }
@@ -88,16 +89,16 @@ pub(crate) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
     }
 }
 
-/// Whether the waitlist's channel is subscribed to.
+/// The state of the subscription to the waitlist's channel.
 enum Subscription {
-    /// To be asked for then.
+    /// To be requested at this time.
     Due(LocalTime),
     PreparedCall(Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>),
     Up,
 }
 
 impl Subscription {
-    /// What comes of asking for it; nothing, if it has not been asked for.
+    /// Waits for the answer to the request for a subscription. Never returns if there is no such request.
     async fn answer(&mut self) -> Result<(), Failure> {
         match self {
             Subscription::PreparedCall(answer) => answer.await,
@@ -106,7 +107,7 @@ impl Subscription {
     }
 }
 
-/// What becomes of a subscription by the answer to it; the waitlist hears of it.
+/// The state of the subscription after an answer. Also tells the waitlist of the answer.
 fn subscription_after(
     answer: Result<(), Failure>,
     waitlist: &Waitlist,
@@ -138,26 +139,26 @@ async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Res
     outcome
 }
 
-/// Asks for the first of the waitlist whether anything happened that nobody told. Returns whether the server sees the
-/// subscription, where it tells.
+/// Polls for the first waiter, to learn whether anything was missed. Returns whether the server sees the
+/// subscription, if the reply says so.
 async fn poll(waitlist: &Waitlist) -> Result<Option<Sight>, Failure> {
     let Some(number) = waitlist.first() else {
         return Ok(None);
     };
-    // Whoever is granted the lock hears nothing of the subscription.
+    // A reply that grants the lock does not say whether the server sees the subscription.
     let seen = call(waitlist, number, true).await?;
     Ok(seen.map(|seen| waitlist.polled(seen)))
 }
 
-/// Sends one call of a request, and has it repeated if need be. Returns whether the server sees the waitlist's
-/// subscription, where it tells.
+/// Sends one call of a request, and schedules its repetition if needed. Returns whether the server sees the
+/// waitlist's subscription, if the reply says so.
 async fn call(waitlist: &Waitlist, number: u64, poll: bool) -> Result<Option<bool>, Failure> {
-    let Some(asked) = waitlist.ask(number, poll) else {
+    let Some(prepared) = waitlist.prepare(number, poll) else {
         return Ok(None);
     };
-    let heard = waitlist.send(asked).await;
-    if matches!(heard, Err(_) | Ok((Progress::Again, _))) {
+    let progress = waitlist.send(prepared).await;
+    if matches!(progress, Err(_) | Ok((Progress::Again, _))) {
         waitlist.ask_again(number);
     }
-    heard.map(|(_, seen)| seen)
+    progress.map(|(_, seen)| seen)
 }

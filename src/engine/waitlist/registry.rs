@@ -1,4 +1,4 @@
-//! All waiting waitlists of a client, by channel: where pushes and reconnects come in.
+//! All waitlists of a client, by channel. Pushes and reconnects arrive here.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -46,7 +46,7 @@ impl Waitlists {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A place among the waiters of this client, for as long as the permit lives.
+    /// Counts a caller against `max_waiters` for as long as the permit lives.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
         let max_waiters = self.client.options.max_waiters;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= max_waiters {
@@ -56,7 +56,8 @@ impl Waitlists {
         Ok(Permit(Arc::clone(self)))
     }
 
-    /// Enters the waitlist of a lock, which is made if need be; `join` runs before anybody can remove it.
+    /// Enters the waitlist of a lock, and creates it if needed. `join` runs before the waitlist can be
+    /// removed.
     pub(crate) fn enter<T>(
         &self,
         keys: &Arc<Keys>,
@@ -76,7 +77,7 @@ impl Waitlists {
         (Arc::clone(&waitlist), joined)
     }
 
-    /// Removes a waitlist that never had an driver, unless somebody is in it.
+    /// Removes a waitlist that has no driver, unless it has a waiter or an applicant.
     pub(crate) fn discard(&self, waitlist: &Waitlist) {
         if waitlist.is_idle() {
             self.waitlists
@@ -84,8 +85,8 @@ impl Waitlists {
         }
     }
 
-    /// Removes a waitlist whose driver leaves, unless somebody has come in. The subscription ends while nobody can
-    /// make the waitlist anew, so that it ends before the next one begins.
+    /// Removes a waitlist whose driver leaves, unless a request has entered it. The subscription ends while
+    /// no new waitlist can be created for the channel, so it ends before the next one begins.
     pub(crate) fn remove(&self, waitlist: &Waitlist) -> bool {
         let leaves = |_: &Arc<str>, waitlist: &Arc<Waitlist>| {
             let leaves = waitlist.is_empty();
@@ -97,7 +98,7 @@ impl Waitlists {
         self.waitlists.remove_if(&waitlist.channel, leaves).is_some()
     }
 
-    /// Ends the wait of everybody; the drivers leave.
+    /// Ends all waits. The drivers leave.
     pub(crate) fn close(&self) {
         let _running = self.background.keep_running();
         self.client.set_closed();
@@ -106,7 +107,7 @@ impl Waitlists {
         }
     }
 
-    /// In the order of their channels: what follows does not depend on that of the map.
+    /// All waitlists, in the order of their channels, so that nothing depends on the order of the map.
     fn all(&self) -> Vec<Arc<Waitlist>> {
         let mut waitlists: Vec<_> = self
             .waitlists
@@ -128,7 +129,7 @@ impl Listener for Waitlists {
 
     fn replaced(&self, server: ServerId) {
         self.client.clocks.forget(server);
-        // The records may be gone, whatever is answered to calls of before.
+        // The presence records may be gone, whatever the replies to earlier calls say.
         self.client.presence.lost();
     }
 
@@ -142,7 +143,7 @@ impl Listener for Waitlists {
     }
 }
 
-/// One waiter more, while it lives.
+/// Counts one waiting caller while it lives.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<Waitlists>);
 
@@ -152,13 +153,13 @@ impl Drop for Permit {
     }
 }
 
-/// Stands in for the waitlists while the store that they are built on connects.
+/// Takes the place of the waitlists while their store connects.
 #[derive(Debug, Default)]
 pub(crate) struct LateListener(OnceLock<Weak<Waitlists>>);
 
 impl LateListener {
     pub(crate) fn lead_to(&self, waitlists: &Arc<Waitlists>) {
-        // It is set once, by the one who made it.
+        // The cell is set only once, by the code that created it.
         let _ = self.0.set(Arc::downgrade(waitlists));
     }
 

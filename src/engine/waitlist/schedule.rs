@@ -1,23 +1,23 @@
-//! What the driver of a waiting waitlist has to do next: requests to be sent anew, and the waitlist's poll.
+//! What the driver of a waitlist must do next: send requests again, or poll.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::time::clock::LocalTime;
 
-/// How often a waitlist asks again, at most, until the server sees its subscription.
+/// How often at most the poll is repeated until the server sees the subscription.
 const CONFIRMATIONS: u32 = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     ask_all: bool,
-    /// In the order of their numbers, however they came to be here.
+    /// In the order of the request numbers, whatever the order in which they were added.
     asks: BTreeSet<u64>,
     poll_due: Option<LocalTime>,
-    /// Until when the driver sleeps.
+    /// The time until which the driver sleeps.
     asleep_until: Option<LocalTime>,
     confirmations: u32,
-    /// When last asked often enough, the server did not see the subscription.
+    /// The server still did not see the subscription at the last of the repeated polls.
     unseen: bool,
 }
 
@@ -25,19 +25,19 @@ pub(crate) struct Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
     Seen,
-    /// Not yet: it is asked again.
+    /// Not yet. The poll is repeated.
     Soon,
-    /// It was asked often enough.
+    /// The poll was repeated often enough.
     Unseen,
 }
 
-/// What to do next.
+/// What the driver does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     AskAll,
     Ask(BTreeSet<u64>),
     Poll,
-    /// Nothing until then.
+    /// Nothing until this time.
     Wait(LocalTime),
     Leave,
 }
@@ -51,28 +51,29 @@ impl Schedule {
         self.ask_all = true;
     }
 
-    /// Puts the next poll at `due`, unless it is earlier: a busy lock would put it off for ever. Returns whether the
-    /// driver would sleep past it.
+    /// Moves the next poll to `due`, unless a poll is due earlier. If a poll could move later, a busy lock
+    /// would postpone it forever. Returns whether the driver would sleep past `due`.
     pub(crate) fn poll_by(&mut self, due: LocalTime) -> bool {
         self.poll_due = Some(self.poll_due.map_or(due, |before| due.min(before)));
         self.asleep_until.is_some_and(|until| due < until)
     }
 
-    /// The subscription is confirmed: ask whether anything was missed, until the server sees it too.
+    /// The subscription is confirmed. Polls for what was missed, until the server sees the subscription too.
     pub(crate) fn subscribed(&mut self, now: LocalTime) {
         self.confirmations = CONFIRMATIONS;
         self.poll_due = Some(now);
     }
 
-    /// The subscription was made anew, with all others of the client. If it was not seen before, ask whether it is now.
+    /// All subscriptions of the client were renewed. If the server did not see this one before, polls to
+    /// learn whether it does now.
     pub(crate) fn reconnected(&mut self, now: LocalTime) {
         if self.unseen {
             self.poll_by(now);
         }
     }
 
-    /// The poll was answered, with whether the server sees the subscription. A server of a cluster drops
-    /// subscriptions without a word when their slot moves; and the connection may lead to another server.
+    /// A poll was answered, and `seen` says whether the server sees the subscription. A cluster server drops
+    /// subscriptions silently when their slot moves. The connection may also lead to another server.
     pub(crate) fn polled(&mut self, now: LocalTime, seen: bool) -> Sight {
         if seen {
             (self.confirmations, self.unseen) = (0, false);
@@ -88,8 +89,8 @@ impl Schedule {
         Sight::Soon
     }
 
-    /// What to do now. A poll is due after `interval` at the latest; in an empty waitlist none is, and the driver
-    /// leaves at `leave_at`.
+    /// What the driver must do now. A poll is due after `interval` at the latest. In an empty waitlist no
+    /// poll is due, and the driver leaves at `leave_at`.
     pub(crate) fn next(&mut self, now: LocalTime, interval: Duration, leave_at: Option<LocalTime>) -> Action {
         if std::mem::take(&mut self.ask_all) {
             self.asks.clear();
@@ -107,7 +108,7 @@ impl Schedule {
         } else {
             let due = *self.poll_due.get_or_insert(now.after(interval));
             if due <= now {
-                // In case nothing is heard; an answer puts it earlier.
+                // In case no reply comes. A reply moves it earlier.
                 self.poll_due = Some(now.after(interval));
                 return Action::Poll;
             }
@@ -128,7 +129,7 @@ mod tests {
         LocalTime::ZERO.after(Duration::from_millis(ms))
     }
 
-    /// What is to do at `ms` while somebody waits.
+    /// What the driver must do at `ms` while there is a waiter.
     fn next(schedule: &mut Schedule, ms: u64) -> Action {
         schedule.next(at(ms), INTERVAL, None)
     }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_only_ever_put_earlier() {
+    fn poll_is_only_ever_moved_earlier() {
         let mut schedule = Schedule::default();
         assert_eq!(next(&mut schedule, 0), Action::Wait(at(5000)));
         assert!(schedule.poll_by(at(300)), "the driver would sleep past it");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_room_has_no_question_and_is_left_when_its_time_is_over() {
+    fn empty_waitlist_has_no_poll_and_is_left_when_its_time_is_over() {
         let mut schedule = Schedule::default();
         schedule.poll_by(at(300));
         assert_eq!(
@@ -186,12 +187,12 @@ mod tests {
         assert_eq!(next(&mut schedule, now), Action::Poll);
         assert_eq!(schedule.polled(at(now), true), Sight::Seen);
         assert_eq!(next(&mut schedule, now), Action::Wait(at(now + 5000)));
-        // It was there, and is not any more.
+        // The server saw the subscription before, and does not see it any more.
         assert_eq!(schedule.polled(at(now), false), Sight::Unseen);
     }
 
     #[test]
-    fn after_a_reconnect_a_question_is_due_where_the_subscription_was_not_seen() {
+    fn reconnect_makes_a_poll_due_if_the_subscription_was_unseen() {
         let mut schedule = Schedule::default();
         schedule.reconnected(at(0));
         assert_eq!(next(&mut schedule, 0), Action::Wait(at(5000)));

@@ -1,10 +1,11 @@
-//! Whoever waits in a waitlist is reached when its turn comes, whatever became of its place and of the client's record.
+//! Tests that every waiter is reached when its turn comes, whatever happened to its place or to the presence
+//! record of its client.
 //!
-//! Time stands still unless a test sleeps: what must not wait for a timer is done by [`settle`].
+//! The clock is paused unless a test sleeps. [`settle`] runs everything that must not wait for a timer.
 
 mod admission;
 mod failures;
-mod record;
+mod presence;
 
 use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
@@ -28,7 +29,7 @@ const NAME: &str = "a";
 /// Two clients of one store.
 struct Fixture {
     store: MemoryStore,
-    /// Of the one that holds the lock while the other one waits.
+    /// The lock in the client that holds it while the other client waits.
     other: Lock,
     locks: LockManager,
     lock: Lock,
@@ -73,7 +74,7 @@ impl Fixture {
         (request, waiter.outcome)
     }
 
-    /// Another waiter, queued and subscribed.
+    /// Starts another waiter, and returns when it is queued and subscribed.
     async fn waiter(&self) -> JoinHandle<LockGuard> {
         let wait = self.lock.acquire();
         let waiter = tokio::spawn(async move { wait.await.unwrap() });
@@ -84,7 +85,7 @@ impl Fixture {
 }
 
 impl Waitlist {
-    /// Takes in a request that is not held up.
+    /// Adds a request that is admitted at once.
     pub(crate) fn take_in(&self, request: &RequestId, terms: LeaseTerms, ticket: Option<Ticket>) -> Joined {
         let standing = Standing {
             ticket,
@@ -94,7 +95,7 @@ impl Waitlist {
         locked(&self.state).join(standing.arrived, request.clone(), terms, standing)
     }
 
-    /// One that comes now.
+    /// The standing of a request that arrives now.
     fn newcomer(&self, patience: Option<Duration>) -> Standing {
         let arrived = self.client.now();
         Standing {
@@ -123,7 +124,7 @@ fn keys() -> Arc<Keys> {
     Arc::new(Keys::new("fairlock", NAME).unwrap())
 }
 
-/// Everything happens that needs no time.
+/// Lets everything happen that needs no time.
 async fn settle() {
     for _ in 0..200 {
         yield_now().await;
@@ -138,7 +139,7 @@ fn sample(now: LocalTime, server: ServerTime) -> Sample {
     }
 }
 
-/// The answer to a request that is queued as before.
+/// The reply to a request that is queued and was queued before.
 fn contended() -> Contended {
     Contended {
         ttl: Duration::from_secs(30),
@@ -151,7 +152,7 @@ fn contended() -> Contended {
     }
 }
 
-/// The guard of a waiter that has heard of its grant.
+/// The guard of a waiter that must have heard of its grant by now.
 async fn granted(waiter: JoinHandle<LockGuard>) -> LockGuard {
     settle().await;
     assert!(waiter.is_finished(), "it waits for a timer");
@@ -162,14 +163,14 @@ async fn released(guard: LockGuard) {
     guard.release().await.unwrap();
 }
 
-/// The lock goes on from that holder to that waiter at once, and is given back.
+/// Releases the lock, which must go to this waiter at once. Then the waiter releases it too.
 async fn handed_over(guard: LockGuard, waiter: JoinHandle<LockGuard>) {
     released(guard).await;
     released(granted(waiter).await).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_of_a_room_is_reached_though_the_last_record_is_about_to_run_out() {
+async fn first_waiter_is_reached_though_the_old_record_is_about_to_expire() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -184,7 +185,7 @@ async fn the_first_of_a_room_is_reached_though_the_last_record_is_about_to_run_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
+async fn first_waiter_is_reached_though_a_hold_of_its_client_ran_out() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -198,14 +199,14 @@ async fn the_first_of_a_room_is_reached_though_a_hold_of_its_client_ran_out() {
     handed_over(guard, waiter).await;
 }
 
-/// The process stands still for as long as an unclaimed grant lasts: nobody looks at anything meanwhile.
+/// Advances the clock by the claim window, as if the process were paused: no task runs meanwhile.
 fn stand_still(fixture: &Fixture) {
     let claim_window = fixture.waitlists().client().options.claim_window();
     assert!(tokio::time::advance(claim_window).now_or_never().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_missed_its_turn_as_a_hold_of_its_client_ran_out_unclaimed_is_back_as_soon_as_another_asks() {
+async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let (first, earlier) = (fixture.waiter().await, fixture.waiter().await);
@@ -213,7 +214,8 @@ async fn who_missed_its_turn_as_a_hold_of_its_client_ran_out_unclaimed_is_back_a
     let mine = granted(first).await;
     stand_still(&fixture);
     assert!(mine.is_lost());
-    // This finds what ran out, and takes the record of its client away. So the turn of the earlier one is missed.
+    // This call finds the expired lease, and deletes the presence record of its client. So the earlier waiter
+    // misses its turn.
     let guard = fixture.other.acquire().await.unwrap();
     let later = fixture.waiter().await;
     handed_over(guard, earlier).await;
@@ -238,7 +240,7 @@ async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_tur
             };
             let mine = tokio::spawn(async move { lock.acquire().await.unwrap() });
             settle().await;
-            // They are queued before anybody else.
+            // They are queued before any other request.
             let waiters = [fixture.waiter().await, fixture.waiter().await];
             if let Some(guard) = before {
                 released(guard).await;
@@ -248,7 +250,7 @@ async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_tur
             if way == "forgotten" {
                 held.take().unwrap().forget();
             }
-            // Others ask before they do, just when the lease is over.
+            // Others ask before them, at the moment when the lease is over.
             let others = fixture.other.clone();
             let next = tokio::spawn(async move { others.acquire().await.unwrap() });
             sleep(lease + ms(1)).await;
@@ -276,7 +278,7 @@ async fn a_release_goes_on_until_it_has_reached_somebody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_a_room_are_reached_after_a_reconnect() {
+async fn all_waiters_are_reached_after_a_reconnect() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiters = [fixture.waiter().await, fixture.waiter().await];
@@ -297,11 +299,11 @@ async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record()
     let waitlist = fixture.waitlist();
     let first = waitlist.first().unwrap();
     waitlist.forget_registration();
-    let before = waitlist.ask(first, true).unwrap();
+    let before = waitlist.prepare(first, true).unwrap();
     fixture.waitlists().reconnected(ServerId::default());
-    let (heard, _) = waitlist.send(before).await.unwrap();
-    assert_eq!(heard, Progress::Queued);
-    assert_eq!(waitlist.ask(first, true).unwrap().call.mode, Mode::Register);
+    let (progress, _) = waitlist.send(before).await.unwrap();
+    assert_eq!(progress, Progress::Queued);
+    assert_eq!(waitlist.prepare(first, true).unwrap().call.mode, Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,26 +314,26 @@ async fn an_answer_to_a_call_of_before_the_record_went_tells_nothing_of_it() {
     let waitlist = fixture.waitlist();
     let first = waitlist.first().unwrap();
     waitlist.forget_registration();
-    let before = waitlist.ask(first, true).unwrap();
+    let before = waitlist.prepare(first, true).unwrap();
     let (now, context) = (fixture.waitlists().client().now(), before.context);
     let at = Sample {
         sent: now,
         received: now,
         now: ServerTime::default(),
     };
-    waitlist.heard(context, &at, Acquired::NotRegistered { seen: true });
+    waitlist.on_reply(context, &at, Acquired::NotRegistered { seen: true });
     waitlist.send(before).await.unwrap();
-    assert_eq!(waitlist.ask(first, true).unwrap().call.mode, Mode::Register);
+    assert_eq!(waitlist.prepare(first, true).unwrap().call.mode, Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_everybody_has_left_needs_no_attendant() {
+async fn empty_waitlist_needs_no_driver() {
     let fixture = Fixture::new();
     assert!(!fixture.waitlist().needs_driver());
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_a_room_are_reached_once_a_question_was_answered_that_the_record_is_gone() {
+async fn lost_presence_is_restored_for_all_waiters() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiters = [fixture.waiter().await, fixture.waiter().await];
@@ -345,7 +347,7 @@ async fn all_of_a_room_are_reached_once_a_question_was_answered_that_the_record_
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_a_room_are_reached_once_one_found_the_lock_free_that_had_missed_its_turn() {
+async fn all_waiters_are_reached_once_a_missed_one_finds_the_lock_free() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiters = [
@@ -354,7 +356,7 @@ async fn all_of_a_room_are_reached_once_one_found_the_lock_free_that_had_missed_
         fixture.waiter().await,
     ];
     fixture.store.forget_records();
-    // Nobody can be reached: all lose their places.
+    // No client can be reached, so all waiters lose their places.
     released(guard).await;
     settle().await;
     let waitlist = fixture.waitlist();
@@ -367,7 +369,7 @@ async fn all_of_a_room_are_reached_once_one_found_the_lock_free_that_had_missed_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
+async fn unheard_grant_is_told_by_a_reply_to_another_request() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let (waiter, other) = (fixture.waiter().await, fixture.waiter().await);
@@ -387,7 +389,7 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
             .into_iter()
             .find(|other| *other != number)
             .unwrap(),
-        record: None,
+        epoch: None,
         again: true,
         subscriptions: locked(&waitlist.state).subscriptions,
     };
@@ -397,7 +399,7 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
         ..contended()
     };
     assert_eq!(
-        waitlist.heard(context, &at, Acquired::Contended(reply)),
+        waitlist.on_reply(context, &at, Acquired::Contended(reply)),
         Progress::Queued
     );
     granted(waiter).await.forget();
@@ -405,42 +407,42 @@ async fn who_has_not_heard_of_its_grant_is_told_by_a_reply_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_to_the_holder_is_asked_once_more_for_another() {
+async fn poll_answered_for_the_holder_is_repeated_for_another_waiter() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let (waiter, _other) = (fixture.waiter().await, fixture.waiter().await);
     let waitlist = fixture.waitlist();
-    let asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
+    let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
     released(guard).await;
-    // Its push is read before that: only the server's answer tells that nothing was prolonged.
-    waitlist.send(asked).await.unwrap();
+    // Its push is read before the reply. Only the reply shows that no presence record was prolonged.
+    waitlist.send(prepared).await.unwrap();
     assert_eq!(waitlist.todo(Duration::ZERO), Action::Poll);
     let next = waitlist.first().unwrap();
-    assert_eq!(waitlist.ask(next, true).unwrap().call.mode, Mode::Register);
+    assert_eq!(waitlist.prepare(next, true).unwrap().call.mode, Mode::Register);
     released(granted(waiter).await).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_comes_too_late_prolongs_nothing() {
+async fn poll_that_comes_too_late_prolongs_nothing() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
     let waitlist = fixture.waitlist();
     let first = waitlist.first().unwrap();
-    let mut asked = waitlist.ask(first, true).unwrap();
-    asked.call.not_after = Arc::new(ServerTime::default());
-    assert!(waitlist.send(asked).await.is_err());
-    assert_eq!(waitlist.ask(first, false).unwrap().call.mode, Mode::Register);
+    let mut prepared = waitlist.prepare(first, true).unwrap();
+    prepared.call.not_after = Arc::new(ServerTime::default());
+    assert!(waitlist.send(prepared).await.is_err());
+    assert_eq!(waitlist.prepare(first, false).unwrap().call.mode, Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_was_empty_asks_in_time_however_long_the_lease_is() {
+async fn refilled_waitlist_polls_in_time_however_long_the_lease_is() {
     let fixture = Fixture::new();
     let lease = Duration::from_secs(600);
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
     handed_over(guard, waiter).await;
-    // From then on its driver sleeps until it leaves.
+    // From now on the driver of the waitlist sleeps until it leaves.
     let interval = fixture.waitlists().client().options.poll_interval();
     sleep(2 * interval).await;
     let guard = fixture.other.clone().lease(lease).acquire().await.unwrap();
@@ -452,7 +454,7 @@ async fn a_room_that_was_empty_asks_in_time_however_long_the_lease_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_somebody_has_come_into_is_not_left() {
+async fn waitlist_with_a_waiter_is_not_removed() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -461,7 +463,7 @@ async fn a_room_that_somebody_has_come_into_is_not_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_of_a_grant_too_late_leaves_nothing_and_keeps_its_place() {
+async fn grant_read_too_late_leaves_nothing_and_costs_no_place() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -478,8 +480,8 @@ async fn who_reads_of_a_grant_too_late_leaves_nothing_and_keeps_its_place() {
         request,
     };
     let left = grant.request.grant() / 8;
-    let heard = waitlist.tell(&grant, Some(fixture.waitlists().client().now().after(left)));
-    assert_eq!(heard, Progress::Settled);
+    let progress = waitlist.deliver(&grant, Some(fixture.waitlists().client().now().after(left)));
+    assert_eq!(progress, Progress::Settled);
     settle().await;
     released(guard).await;
     let guard = granted(waiter).await;
@@ -488,7 +490,7 @@ async fn who_reads_of_a_grant_too_late_leaves_nothing_and_keeps_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_asks_for_the_one_whose_turn_comes_first() {
+async fn waitlist_polls_for_the_waiter_with_the_first_turn() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -497,7 +499,7 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
     let ticket = locked(&waitlist.state).waiters[&oldest].standing.ticket.unwrap();
     let terms = locked(&waitlist.state).waiters[&oldest].terms;
     let client = fixture.waitlists().client();
-    // They wait on in places of before, as after a grant that came too late; and one has no place yet.
+    // Two requests have older places, as after a late grant, and one has no place yet.
     let mut verdicts = Vec::new();
     for ticket in [Some(Ticket(ticket.0 - 1)), Some(Ticket(ticket.0 - 2)), None] {
         let request = client.next_request(&terms, None);
@@ -514,14 +516,15 @@ async fn a_room_asks_for_the_one_whose_turn_comes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
-    // It found that out before it heard of its grant, or after.
+async fn all_waiters_ask_at_once_after_one_was_found_removed() {
+    // The request finds out before it hears of its grant, or after.
     for is_here in [true, false] {
         let fixture = Fixture::new();
         let _guard = fixture.other.acquire().await.unwrap();
         let _waiters = [fixture.waiter().await, fixture.waiter().await];
         let waitlist = fixture.waitlist();
-        // Later than that the driver is not put off by the answer.
+        // By then, the poll that this reply plans is later than the driver's next poll, so it does not wake
+        // the driver.
         sleep(Duration::from_millis(100)).await;
         fixture.store.flush();
         let _other = fixture.other.acquire().await.unwrap();
@@ -531,7 +534,7 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
         }
         let context = CallContext {
             number,
-            record: None,
+            epoch: None,
             again: true,
             subscriptions: locked(&waitlist.state).subscriptions,
         };
@@ -541,25 +544,25 @@ async fn all_of_a_room_ask_at_once_after_one_found_itself_removed() {
         };
         let client = fixture.waitlists().client();
         let at = sample(client.now(), client.clocks.server_time(ServerId::default()));
-        waitlist.heard(context, &at, Acquired::Contended(reply));
+        waitlist.on_reply(context, &at, Acquired::Contended(reply));
         settle().await;
         assert_eq!(fixture.store.queued(), waitlist.numbers().len(), "{is_here}");
     }
 }
 
-/// It has waited for its turn, or it was being written and then another thread was faster.
+/// The call has waited to be written, or another thread was faster while it was being written.
 #[tokio::test(start_paused = true)]
-async fn a_question_that_would_run_after_the_end_of_its_request_leaves_nothing() {
-    // Its hold was released, or its caller stopped waiting.
+async fn poll_after_the_end_of_its_request_leaves_nothing() {
+    // The hold of the request was released, or its caller stopped waiting.
     for (was_granted, was_written) in [(true, true), (true, false), (false, true), (false, false)] {
         let fixture = Fixture::new();
         let mut guard = fixture.other.acquire().await.unwrap();
         let waiter = fixture.waiter().await;
         let waitlist = fixture.waitlist();
-        let mut asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
+        let mut prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
         if was_written {
-            let not_after = asked.pending.written(ConnectionId::default()).unwrap();
-            asked.call.not_after = Arc::new(not_after);
+            let not_after = prepared.pending.written(ConnectionId::default()).unwrap();
+            prepared.call.not_after = Arc::new(not_after);
         }
         if was_granted {
             handed_over(guard, waiter).await;
@@ -570,7 +573,7 @@ async fn a_question_that_would_run_after_the_end_of_its_request_leaves_nothing()
         settle().await;
         assert_eq!(fixture.store.queued(), 0);
         let case = format!("granted: {was_granted}, written: {was_written}");
-        assert_eq!(waitlist.send(asked).await.is_ok(), was_written, "{case}");
+        assert_eq!(waitlist.send(prepared).await.is_ok(), was_written, "{case}");
         settle().await;
         assert_eq!(fixture.store.queued(), 0, "{case}");
         released(guard).await;
@@ -579,9 +582,10 @@ async fn a_question_that_would_run_after_the_end_of_its_request_leaves_nothing()
     }
 }
 
-/// Its turn comes before its client listens, and its first answer after the client has asked whether it missed anything.
+/// The turn of the request comes before its client listens, and its first reply comes after the poll that
+/// asks whether anything was missed.
 #[tokio::test(start_paused = true)]
-async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_timer() {
+async fn turn_missed_before_ticket_reply_is_recovered_at_once() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
@@ -591,17 +595,17 @@ async fn who_missed_its_turn_before_it_heard_of_its_place_does_not_wait_for_a_ti
         pending,
         context,
         ..
-    } = waitlist.ask(request.number(), false).unwrap();
+    } = waitlist.prepare(request.number(), false).unwrap();
     let answer = client.acquire(call, &pending).await.unwrap();
     let next = tokio::spawn(fixture.other.acquire());
     settle().await;
     released(guard).await;
     settle().await;
     let _guard = next.await.unwrap().unwrap();
-    // Another one opens the client's record again, subscribes, and asks.
+    // Another waiter writes the client's presence record again, subscribes and polls.
     let _waiter = fixture.waiter().await;
     assert_eq!(fixture.store.queued(), 1);
-    waitlist.heard(context, &answer.at, answer.reply);
+    waitlist.on_reply(context, &answer.at, answer.reply);
     settle().await;
     assert_eq!(fixture.store.queued(), 2);
 }
@@ -625,7 +629,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
         request,
     });
     fixture.waitlists().reconnected(ServerId::default());
-    // By the clock of before it would be in time.
+    // By the former clock offset the grant would be in time.
     waitlist.pushed(ServerId::default(), &push);
     assert_eq!(waitlist.first(), Some(first));
     settle().await;
@@ -646,7 +650,7 @@ async fn a_grant_of_anothers_request_is_not_taken() {
         pushed: true,
         request: RequestId::new(&ClientId::from_number(7), claim_window, first, None),
     };
-    waitlist.tell(
+    waitlist.deliver(
         &grant,
         Some(fixture.waitlists().client().now().after(claim_window)),
     );
@@ -655,7 +659,7 @@ async fn a_grant_of_anothers_request_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_as_the_lease_ends_is_not_told_to_try_again_at_once() {
+async fn timeout_at_lease_end_does_not_advise_an_immediate_retry() {
     let fixture = Fixture::new();
     let lease = Duration::from_secs(2);
     let holder = fixture.other.clone().fixed_lease(lease);
@@ -668,7 +672,7 @@ async fn who_stops_waiting_as_the_lease_ends_is_not_told_to_try_again_at_once() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_enters_a_room_of_a_closed_client() {
+async fn closed_client_lets_nobody_enter_its_waitlists() {
     let fixture = Fixture::new();
     let waitlist = fixture.waitlist();
     let client = fixture.waitlists().client();
@@ -680,7 +684,7 @@ async fn nobody_enters_a_room_of_a_closed_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_client_leaves_its_rooms_at_once() {
+async fn closed_client_leaves_its_waitlists_at_once() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = tokio::spawn(fixture.lock.acquire());

@@ -1,4 +1,4 @@
-//! What a test sees of a store, and does to it, that no client can.
+//! What only a test can see of a store, or do to it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,14 +14,14 @@ use crate::store::Failure;
 use crate::store::ids::RequestId;
 use crate::time::clock::LocalTime;
 
-/// A lock that is held, by its key.
+/// A held lock, identified by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tenure {
     pub(crate) key: String,
     pub(crate) fence: Fence,
 }
 
-/// What is wrong with a store's clock.
+/// The errors of a store's clock.
 #[derive(Default)]
 pub(super) struct Skew {
     drift_ppm: u32,
@@ -35,7 +35,7 @@ impl Skew {
     }
 }
 
-/// How many of the next calls and subscriptions do not arrive, which nobody can know.
+/// How many of the next calls and subscriptions are lost. Their outcome is unknown to the client.
 #[derive(Default)]
 pub(super) struct Line {
     calls: AtomicU32,
@@ -61,15 +61,15 @@ impl Line {
 }
 
 impl Connection {
-    /// From now on its subscriptions are at a replica of the store: it hears what is published, and is not counted.
+    /// Moves the client's subscriptions to a replica of the store: it hears messages, but is not counted.
     pub(crate) fn move_to_replica(&self) {
         self.0.at_replica.store(true, Ordering::Relaxed);
     }
 }
 
 impl MemoryStore {
-    /// A store whose clock shows `origin_us` now, whatever the time is, and goes faster than others by so many µs per
-    /// second.
+    /// Creates a store whose clock shows `origin_us` now. The clock gains `drift_ppm` µs per second on
+    /// others.
     pub(crate) fn at_time(origin_us: u64, drift_ppm: u32) -> MemoryStore {
         MemoryStore(Arc::new(Shared {
             origin_us,
@@ -81,7 +81,8 @@ impl MemoryStore {
         }))
     }
 
-    /// An empty store whose calls remove so few from a queue at most before they must be repeated.
+    /// Creates an empty store whose calls remove at most `bound` requests from a queue before they must be
+    /// repeated.
     pub(crate) fn with_bound(bound: usize) -> MemoryStore {
         let store = MemoryStore::new();
         store.0.state().rules = Rules::with_bound(bound);
@@ -100,22 +101,22 @@ impl MemoryStore {
         state.last_us = 0;
     }
 
-    /// Loses so many calls from now on.
+    /// Loses the next `calls` calls.
     pub(crate) fn lose_calls(&self, calls: u32) {
         self.0.line.calls.store(calls, Ordering::Release);
     }
 
-    /// Loses so many subscriptions from now on.
+    /// Loses the next `subscriptions` subscriptions.
     pub(crate) fn lose_subscriptions(&self, subscriptions: u32) {
         self.0.line.subscriptions.store(subscriptions, Ordering::Release);
     }
 
-    /// Forgets all locks, as FLUSHALL does; subscriptions stay.
+    /// Forgets all locks, as FLUSHALL does. Subscriptions stay.
     pub(crate) fn flush(&self) {
         self.0.state().rules = Rules::new();
     }
 
-    /// Forgets the clients' records alone.
+    /// Forgets only the clients' presence records.
     pub(crate) fn forget_records(&self) {
         for lock in self.0.state().rules.locks.values_mut() {
             lock.clients.clear();
@@ -156,7 +157,7 @@ impl MemoryStore {
         locks.map(|(key, lock)| (key.clone(), holds_of(lock))).collect()
     }
 
-    /// How many requests are queued, over all locks.
+    /// The number of queued requests of all locks.
     pub(crate) fn queued(&self) -> usize {
         self.0
             .state()
@@ -167,12 +168,12 @@ impl MemoryStore {
             .sum()
     }
 
-    /// How many channels have a subscriber.
+    /// The number of channels with a subscriber.
     pub(crate) fn subscribed(&self) -> usize {
         self.0.state().subscribers.len()
     }
 
-    /// The time that the store's clock shows.
+    /// The current time of the store's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         millis(self.0.at(self.0.clock.now()))
     }

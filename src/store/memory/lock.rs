@@ -1,4 +1,4 @@
-//! One lock as a server keeps it, and the parts that the operations share: what `lua/lib/` is to the scripts.
+//! One lock as a server keeps it, and the parts that operations share. The counterpart of `lua/lib/`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use crate::time::server_time::{ServerTime, millis};
 
 /// How many holds one owner may have.
 pub(crate) const MAX_HOLDS: usize = 256;
-/// How long a lock is remembered after its deadline, with its fence.
+/// How long a lock and its fence are kept after its deadline.
 pub(crate) const RETENTION_MS: u64 = 60_000;
 
 /// The time of one call.
@@ -22,35 +22,37 @@ pub(crate) struct Now {
     pub(crate) ms: u64,
 }
 
-/// Who listens where.
+/// The channels and their subscribers.
 pub(crate) trait Channels {
-    /// How many subscribers of a channel are counted. Others may hear what is published on it: those at a replica.
+    /// The number of subscribers that the server counts. Other subscribers, at a replica, may hear messages
+    /// too.
     fn subscribers(&self, channel: &str) -> usize;
 
-    /// Publishes, unless the caller has no right to: returns whether it did.
+    /// Publishes a message if the caller has the right to. Returns whether it did.
     fn publish(&mut self, channel: &str, message: &str) -> bool;
 }
 
-/// One lock: its holder, its queue, and its clients' records.
+/// One lock: its holder, its queue, and its clients' presence records.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
-    /// As last written: holds whose deadline is past stay until the next write. `None` before the first holder.
+    /// The holder as last written. Holds whose deadline is past stay until the next write. `None` before the
+    /// first holder.
     pub(crate) written: Option<Holder>,
     pub(crate) queue: Queue,
-    /// Client → server time (ms) until which it counts as alive.
+    /// Client → server time (ms) until which the client counts as alive.
     pub(crate) clients: HashMap<String, u64>,
-    /// When nothing of this is needed any more, in ms.
+    /// The time in ms after which nothing of this lock is needed.
     pub(crate) kept_until: u64,
 }
 
-/// Who holds, or held last.
+/// The present or last holder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder {
-    /// 0: there was none.
+    /// 0 means that there was no holder.
     pub(crate) fence: u64,
-    /// `None` after a release: tells it from a lease that ran out.
+    /// `None` after a release. This distinguishes a release from an expired lease.
     pub(crate) owner: Option<Owner>,
-    /// By which the owner became the owner, or another hold of its when that is over.
+    /// The request by which the owner became the owner. When that hold is over, another hold of the owner.
     pub(crate) request: Option<RequestId>,
     /// The grant was pushed, and is not claimed yet.
     pub(crate) pushed: bool,
@@ -72,7 +74,7 @@ pub(crate) struct Queue {
 
 /// How a hand-over ended.
 pub(crate) enum HandOver {
-    /// Nobody can be reached. This is the fence of whoever takes the lock now.
+    /// No queued client can be reached. If the caller takes the lock now, this is its fence.
     Nobody(u64),
     Handed,
     More,
@@ -87,7 +89,7 @@ impl Queue {
         self.tickets.get(request).copied()
     }
 
-    /// Whether it was not at this place, or one before it; if it was, it keeps its place.
+    /// Adds a request, unless it has this place or an earlier one. Returns whether it was added.
     pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
         if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
@@ -111,9 +113,9 @@ impl Queue {
 }
 
 impl Holder {
-    /// The hold that ends last, and whose it is.
+    /// The request whose hold ends last, and that hold.
     pub(crate) fn latest(&self) -> Option<(&RequestId, Hold)> {
-        // Of equals the first: `max_by_key` would return the last.
+        // Of equal deadlines, this returns the first; `max_by_key` would return the last.
         self.holds
             .iter()
             .map(|(request, hold)| (request, *hold))
@@ -132,7 +134,7 @@ impl Holder {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
-    /// Whether a hold that is gone ran out, rather than that somebody has had the lock since or released it.
+    /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.
     pub(crate) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
@@ -149,9 +151,10 @@ impl Holder {
 }
 
 impl Lock {
-    /// Who holds now, without the holds whose deadline is past; and the client that is still to be taken for dead, since
-    /// it has not claimed what it was told of: not the caller's, which is awake, and none where no caller is given. A
-    /// deadline beyond now + lease means that the clock was set back, and is clamped.
+    /// Returns the holder without the holds whose deadline is past. Also returns the client that must still
+    /// be taken for dead, because it has not claimed a pushed grant. That is never the caller's client, which
+    /// is awake, and never a client if `caller` is `None`. A deadline beyond now + lease means that the clock
+    /// was set back; it is clamped.
     pub(crate) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
         let unclaimed = holder.request.clone().filter(|_| holder.pushed);
@@ -194,7 +197,7 @@ impl Lock {
         self.kept_until = self.kept_until.max(until);
     }
 
-    /// Writes the holds of a lock that goes on being held.
+    /// Writes the holds of a lock that stays held.
     pub(crate) fn write_holds(&mut self, holder: &mut Holder) {
         let stays = holder
             .request
@@ -207,7 +210,7 @@ impl Lock {
         self.write(holder, holder.deadline());
     }
 
-    /// Makes `request` the only holder of a lock that is free.
+    /// Makes `request` the only holder of a free lock.
     pub(crate) fn grant(
         &mut self,
         holder: &mut Holder,
@@ -228,7 +231,7 @@ impl Lock {
         self.write(holder, deadline);
     }
 
-    /// Leaves the lock with nobody.
+    /// Leaves the lock without a holder.
     pub(crate) fn free(&mut self, holder: &Holder, now: Now) {
         let nobody = Holder {
             fence: holder.fence,
@@ -237,8 +240,9 @@ impl Lock {
         self.write(&nobody, now.ms);
     }
 
-    /// Gives a free lock to the first in the queue who can be reached, and tells that one alone. `mine` is the
-    /// caller's own request and its lease. A request that cannot be reached stays removed, with its client's record.
+    /// Grants a free lock to the first request in the queue whose client can be reached, and tells that
+    /// client alone. `mine` is the caller's own request and its lease. A request whose client cannot be
+    /// reached stays removed, and so does its client's presence record.
     #[expect(clippy::too_many_arguments)]
     pub(crate) fn hand_over(
         &mut self,
@@ -284,12 +288,12 @@ impl Lock {
     }
 }
 
-/// The fence of the next owner: larger than the last one, also when the clock was set back.
+/// The fence of the next owner. It is larger than the last one, even if the clock was set back.
 pub(crate) fn next_fence(holder: &Holder, now: Now) -> u64 {
     now.us.max(holder.fence + 1)
 }
 
-/// The grant that a hand-over makes under this fence; `None` at the end of all fences.
+/// The grant of a hand-over with this fence, or `None` if there is no larger fence.
 fn pushed_grant(request: &RequestId, fence: u64, now: Now, grant_ms: u64) -> Option<Grant> {
     Some(Grant {
         request: request.clone(),

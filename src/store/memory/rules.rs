@@ -1,5 +1,5 @@
-//! The rules of the scripts in plain Rust, with time as an argument: what in-memory locks run by, and the model
-//! that the scripts are tested against. A rule is changed here and in `lua/` together.
+//! The rules of the scripts in plain Rust, with time as an argument. In-memory locks use them, and the
+//! scripts are tested against them. A rule must be changed here and in `lua/` together.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,12 +17,11 @@ use crate::store::{
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
-/// How many a call removes from the queue at most before it answers `more`.
+/// How many requests a call removes from the queue before it answers `more`.
 pub(crate) const BOUND: usize = 500;
-/// With fewer entries than this nothing is swept.
+/// Nothing is swept while there are fewer entries than this.
 const SWEEP_FROM: usize = 1024;
 
-/// All locks of one store.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) locks: HashMap<String, Lock>,
@@ -35,7 +34,7 @@ pub(crate) struct Rules {
 pub(crate) struct Spin {
     pub(crate) owner: Owner,
     pub(crate) count: u64,
-    /// By which the last hold was taken.
+    /// The request that took the last hold.
     pub(crate) request: Uuid,
     until: u64,
 }
@@ -50,7 +49,7 @@ impl Rules {
         }
     }
 
-    /// The same rules, but removing so few at most before the answer is `more`.
+    /// The same rules with another bound for the removed requests.
     #[cfg(test)]
     pub(crate) fn with_bound(bound: usize) -> Rules {
         Rules {
@@ -59,8 +58,8 @@ impl Rules {
         }
     }
 
-    /// Drops what is over. It costs each call little: it looks at everything only when the number of entries has
-    /// doubled since the last time.
+    /// Drops expired entries. This costs each call little, because it visits all entries only when their
+    /// number has doubled since the last time.
     pub(crate) fn sweep(&mut self, now: Now) {
         if self.locks.len() + self.spins.len() < self.sweep_at {
             return;
@@ -74,7 +73,7 @@ impl Rules {
         self.locks.entry(key.to_owned()).or_default()
     }
 
-    /// Must have run by `not_after`, as the stamp of the call has told.
+    /// `not_after` is the time that the call's stamp returned.
     pub(crate) fn acquire(
         &mut self,
         call: &Acquire,
@@ -126,7 +125,7 @@ impl Rules {
         if *mode != Mode::Try {
             let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
             enqueued = lock.queue.add(ticket, request);
-            // One too many if it was moved.
+            // The number is one too large if the request was moved.
             queued += usize::from(enqueued);
             lock.keep_until(now.ms + heartbeat + RETENTION_MS);
         }
@@ -156,7 +155,7 @@ impl Rules {
                 .insert(request.client().to_owned(), now.ms + heartbeat);
         }
         let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
-        // A try is never queued, so all of the queue is ahead of it.
+        // A try is never queued, so the whole queue is ahead of it.
         let itself = usize::from(*mode != Mode::Try);
         Acquired::Contended(Contended {
             ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
@@ -203,7 +202,7 @@ impl Rules {
         Withdrawn { more: released.more }
     }
 
-    /// Ends what `ending` ends, and passes on a lock that nobody holds then.
+    /// Runs `ending`, and hands the lock over if nobody holds it afterwards.
     fn end(
         &mut self,
         keys: &Keys,

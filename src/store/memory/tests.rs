@@ -1,4 +1,4 @@
-//! The promises, one by one, kept by the rules; and what the store adds to these.
+//! Tests of the promises, one by one, on the rules, and of the parts that the store adds.
 
 mod promises;
 
@@ -25,7 +25,7 @@ impl Listener for Recorder {
     fn reconnected(&self, _: ServerId) {}
 }
 
-/// A client of a store, and what it is told.
+/// A client of a store, and the messages that it receives.
 struct Peer {
     id: ClientId,
     recorder: Arc<Recorder>,
@@ -85,7 +85,7 @@ fn keys() -> Arc<Keys> {
     Arc::new(Keys::new("fairlock", "orders:42").unwrap())
 }
 
-/// What a future is ready with at its first poll.
+/// The result of a future that is ready at its first poll.
 fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("it never waits")
 }
@@ -119,7 +119,7 @@ async fn calls_of_one_instant_are_queued_in_their_order() {
     let store = MemoryStore::new();
     let [a, b] = [1, 2].map(|n| Peer::of(&store, n));
     a.acquire(1);
-    // Their names are in the reverse order.
+    // The request ids are in reverse order.
     let mut last = None;
     for n in [9, 5, 1] {
         let Acquired::Contended(contended) = b.acquire(n).reply else {
@@ -131,7 +131,7 @@ async fn calls_of_one_instant_are_queued_in_their_order() {
 }
 
 #[test]
-fn whoever_is_gone_is_passed_over() {
+fn unreachable_clients_are_passed_over() {
     let store = MemoryStore::new();
     let [a, b, mut c, d] = [1, 2, 3, 4].map(|n| Peer::of(&store, n));
     a.acquire(1);
@@ -139,7 +139,7 @@ fn whoever_is_gone_is_passed_over() {
         peer.acquire(1);
         peer.subscribe();
     }
-    // One drops its connection, of one only the listener is gone.
+    // One client drops its connection. Another one drops only its listener.
     drop(b);
     c.recorder = Arc::default();
     a.withdraw(1);

@@ -1,4 +1,4 @@
-//! Calls that wait in the pipeline: for a connection, for the scripts, or for room among those in flight.
+//! The calls that wait in the client: for a connection, for a reload, or for the window.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -9,9 +9,9 @@ use super::in_flight::InFlight;
 use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
 use crate::store::Failure;
 use crate::time::clock::LocalTime;
-use crate::time::deadline_queue::{AdmissionQueue, GivesUp};
+use crate::time::deadline_queue::{DeadlineQueue, GivesUp};
 
-/// A call's place among those that wait.
+/// A call's place in the backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) priority: Priority,
@@ -19,19 +19,18 @@ pub(super) struct Place {
     pub(super) gives_up: GivesUp,
 }
 
-/// All that wait.
 pub(super) struct Backlog<W: Wire> {
-    /// Those that keep a hold, or end one.
+    /// Calls that keep or end a hold.
     urgent: BTreeMap<(Priority, u64), Waiting<W>>,
-    /// Those that ask for a lock.
-    asks: AdmissionQueue<Waiting<W>>,
+    /// Calls that ask for a lock.
+    asks: DeadlineQueue<Waiting<W>>,
 }
 
 impl<W: Wire> Default for Backlog<W> {
     fn default() -> Backlog<W> {
         Backlog {
             urgent: BTreeMap::new(),
-            asks: AdmissionQueue::default(),
+            asks: DeadlineQueue::default(),
         }
     }
 }
@@ -51,7 +50,7 @@ impl<W: Wire> Backlog<W> {
         }
     }
 
-    /// Takes out the next one that can be sent.
+    /// Removes and returns the next call that can be sent.
     fn next(&mut self, now: LocalTime, in_flight: &InFlight) -> Option<Waiting<W>> {
         if let Some(first) = self.urgent.first_entry() {
             let can_go = first.key().0 == Priority::Keep || in_flight.has_capacity();
@@ -77,14 +76,14 @@ impl<W: Wire> Backlog<W> {
     }
 }
 
-/// A call that waits, and how its caller is told that it was sent.
+/// A waiting call, and the channel that tells its caller that it was sent.
 pub(super) struct Waiting<W: Wire> {
     pub(super) command: W::Command,
     pub(super) resume: oneshot::Sender<Result<Sent<W>, Failure>>,
 }
 
-/// The caller's side of a call that waits. When it is dropped, the call leaves the backlog: nothing is kept
-/// of callers that are gone.
+/// The caller's side of a waiting call. Dropping it removes the call from the backlog, so nothing is kept for
+/// callers that are gone.
 pub(super) struct Resumed<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
     place: Place,
@@ -92,7 +91,7 @@ pub(super) struct Resumed<W: Wire> {
 }
 
 impl<W: Wire> Resumed<W> {
-    /// Has a call wait at this place.
+    /// Puts a call into the backlog at this place.
     pub(super) fn wait(
         pipeline: &Arc<Pipeline<W>>,
         mut state: MutexGuard<'_, State<W>>,
@@ -109,7 +108,7 @@ impl<W: Wire> Resumed<W> {
         }
     }
 
-    /// Waits until the call is sent, for as long as there is hope.
+    /// Waits until the call is sent, as long as that can be expected.
     pub(super) async fn sent(mut self) -> Result<Sent<W>, Failure> {
         let pipeline = Arc::clone(&self.pipeline);
         loop {
@@ -119,7 +118,7 @@ impl<W: Wire> Resumed<W> {
                 return result.unwrap_or(Err(Failure::Closed));
             }
             if let Some(failure) = pipeline.why_waiting(since) {
-                // It may have been sent just now.
+                // The call may have been sent in the meantime.
                 return self.result.try_recv().unwrap_or(Err(failure));
             }
         }
@@ -129,13 +128,14 @@ impl<W: Wire> Resumed<W> {
 impl<W: Wire> Drop for Resumed<W> {
     fn drop(&mut self) {
         let left = self.pipeline.state().backlog.remove(self.place);
-        // Not under the lock, which what it drops may take.
+        // `left` is dropped after the lock is released, because the drop of its content may take the lock.
         drop(left);
     }
 }
 
 impl<W: Wire> Pipeline<W> {
-    /// What a call has failed by that waits since then; `None` as long as those before it are being answered.
+    /// The failure of a call that has waited since this time, or `None` while earlier calls are still being
+    /// answered.
     fn why_waiting(&self, since: LocalTime) -> Option<Failure> {
         let state = self.state();
         match &state.gate {
@@ -147,7 +147,7 @@ impl<W: Wire> Pipeline<W> {
         }
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends the waiting calls, as far as the window allows.
     pub(super) fn resume(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
         let Gate::Open(wire) = &state.gate else { return };
         if state.reloading {
@@ -157,11 +157,12 @@ impl<W: Wire> Pipeline<W> {
         self.in_flight.resume();
         while let Some(next) = state.backlog.next(self.clock.now(), &self.in_flight) {
             let Waiting { command, resume } = next;
-            // A caller that leaves in this moment leaves a call in flight, like any other that leaves.
+            // If the caller leaves at this moment, the call stays in flight, like any call whose caller
+            // leaves.
             drop(resume.send(self.send(&state, &wire, command)));
         }
         while let Some(expired) = state.backlog.asks.expired(self.clock.now()) {
-            // Others may wait for the outcome still.
+            // Other callers may still wait for the outcome.
             drop(
                 expired
                     .resume
@@ -171,8 +172,8 @@ impl<W: Wire> Pipeline<W> {
         self.mark(state);
     }
 
-    /// Has a PING tell that calls are answered, if that is what others wait for: their callers may not read
-    /// it.
+    /// Sends a PING if the calls in the backlog wait for earlier replies. The PING shows that earlier calls
+    /// are answered, even if their callers do not read the replies.
     pub(super) fn mark(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
         if state.backlog.is_empty()
             || state.reloading
@@ -184,7 +185,7 @@ impl<W: Wire> Pipeline<W> {
         state.marking = true;
         let number = state.entered;
         let pipeline = Arc::clone(self);
-        // A runtime that is gone drops the task at once.
+        // `spawn` drops the task at once if the runtime is gone. The drop must not happen under the lock.
         drop(state);
         (self.spawn)(Box::pin(async move {
             Arc::clone(&pipeline).ping(number).await;

@@ -1,7 +1,7 @@
-//! How many calls are in flight, and whether there is room for more.
+//! Counts the calls in flight, and compares them with the window.
 //!
-//! A server answers the calls of a connection in their order. So an answer says that all calls before it are
-//! answered too, also those whose callers have not read that, or are gone.
+//! A server answers the calls of a connection in order. So a reply shows that all earlier calls are answered
+//! too, even if their callers have not read the replies, or are gone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,20 +12,20 @@ use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::clock::LocalTime;
 
-/// How many calls that can wait may be in flight before the next one waits, at most: what a server does in some 50 ms,
-/// so that one on the other side of the world has always enough to do, and what does not wait comes soon.
+/// The maximum size of the window. A server needs some 50 ms for this many calls. That keeps a server on the
+/// other side of the world busy, and lets calls that do not wait for the window reach the server soon.
 pub(crate) const MAX_IN_FLIGHT: u32 = 1024;
 
 #[derive(Debug)]
 pub(super) struct InFlight {
     window: Mutex<Window>,
-    /// A call waits for room.
+    /// A call waits for the window.
     is_waited_for: AtomicBool,
-    /// Calls whose callers wait for the answer.
+    /// Calls whose callers wait for the reply.
     awaited: Arc<Outstanding>,
-    /// How many of those that can wait were sent so far.
+    /// How many calls that count for the window were sent so far.
     sent: AtomicU64,
-    /// The first so many of them are answered, or will never be.
+    /// How many of them, counted from the first one, are answered or will never be.
     answered: AtomicU64,
 }
 
@@ -40,15 +40,16 @@ impl InFlight {
         }
     }
 
-    /// A call is sent. Returns how many that can wait have been sent with it, and what lives until its caller
-    /// has the answer, or is gone.
+    /// Counts a call that is sent now. Returns how many calls that count for the window have been sent,
+    /// including this one, and a token. The token lives until the caller has the reply or is gone.
     pub(super) fn begin(&self, can_wait: bool) -> (u64, Token) {
         let more = u64::from(can_wait);
         let number = self.sent.fetch_add(more, Ordering::SeqCst) + more;
         (number, Outstanding::begin(&self.awaited))
     }
 
-    /// So many are answered, the last of them after that time. Returns whether it is time to send more.
+    /// The first `count` calls are answered; the last of them took `latency`. Returns whether it is time to
+    /// send more.
     pub(super) fn answered(&self, count: u64, now: LocalTime, latency: Duration) -> bool {
         self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
@@ -57,22 +58,22 @@ impl InFlight {
             window.answered(count, sent, now, latency);
             window.size()
         };
-        // Half of them at a time: each time costs something.
+        // Sending has a fixed cost, so more calls are sent only when half of the window is free.
         self.is_waited_for.load(Ordering::SeqCst) && sent.saturating_sub(count) <= size / 2
     }
 
-    /// Those that wait for room have it now, as far as there is some.
+    /// Waiting calls are about to be sent, so none waits for the window.
     pub(super) fn resume(&self) {
         self.is_waited_for.store(false, Ordering::SeqCst);
     }
 
-    /// The connection is another one, on which none is in flight.
+    /// Starts a new connection, on which no call is in flight.
     pub(super) fn begin_anew(&self) {
         self.answered
             .store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Whether another call can be sent. If not, one waits for that.
+    /// Whether another call can be sent. If not, the caller waits for the window.
     pub(super) fn has_capacity(&self) -> bool {
         let mut window = self.window();
         let has_capacity =
@@ -84,12 +85,12 @@ impl InFlight {
         has_capacity
     }
 
-    /// Most calls are answered after no more than that.
+    /// Most calls take no longer than this.
     pub(super) fn latency(&self) -> Duration {
         self.window().latency()
     }
 
-    /// Waits until no caller waits for an answer.
+    /// Waits until no caller waits for a reply.
     pub(super) async fn none(&self) {
         self.awaited.none().await;
     }

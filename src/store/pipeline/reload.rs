@@ -1,5 +1,5 @@
-//! What the pipeline does when the server has forgotten the scripts: one load for all calls that met their
-//! absence, which are sent again in their order before any newcomer.
+//! The reload: what the pipeline does when the server has forgotten the scripts. One reload serves all calls
+//! that met a missing script. They are sent again in their order, before any newer call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::{Gate, Pipeline, Wire};
 use crate::store::Failure;
 
-/// How long, and how often, it is waited for callers that have not read that their call was answered. Often
-/// rather than long: each time the runtime has come round, so that a process which stood still has polled who
-/// was woken.
+/// How long and how often a reload waits for callers that have not read their reply. Many short waits are
+/// better than one long wait: the runtime gets a round each time. So even a process that was paused has
+/// polled all woken tasks.
 const STRAGGLER_WAIT: Duration = Duration::from_millis(10);
 const STRAGGLER_WAITS: usize = 10;
 
 impl<W: Wire> Pipeline<W> {
-    /// Has the scripts loaded again, unless that was done since the call was sent.
+    /// Starts a reload, unless there was one since the call was sent.
     pub(super) fn reload(self: &Arc<Self>, reloads_when_sent: u64) {
         let mut state = self.state();
         let Gate::Open(wire) = &state.gate else { return };
@@ -28,7 +28,7 @@ impl<W: Wire> Pipeline<W> {
             result: Err(Failure::Closed),
         };
         state.reloading = true;
-        // A runtime that is gone drops the task at once, and that takes the lock.
+        // `spawn` drops the task at once if the runtime is gone, and that drop takes the lock.
         drop(state);
         (self.spawn)(Box::pin(reload.run()));
     }
@@ -43,14 +43,14 @@ impl<W: Wire> Pipeline<W> {
                     let _ = waiting.resume.send(Err(failure.clone()));
                 }
             }
-            // A failure of the connection before this one does not matter any more.
+            // A failure on an earlier connection does not matter any more.
             _ => self.resume(state),
         }
     }
 }
 
-/// Loads the scripts, lets all those who met their absence take their places, and opens the pipeline; also
-/// when it is dropped half-way.
+/// Loads the scripts, waits until all calls that met a missing script have taken their places, and opens the
+/// pipeline. It opens the pipeline even when it is dropped half-way.
 struct Reload<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
     wire: W,
@@ -61,8 +61,8 @@ struct Reload<W: Wire> {
 impl<W: Wire> Reload<W> {
     async fn run(mut self) {
         self.result = self.wire.load().await;
-        // Everything sent before the scripts has been answered by now. A caller that does not poll its call
-        // must not hold up the others.
+        // All calls that were sent before the reload are answered by now. A caller that does not poll its
+        // call must not delay the others.
         for _ in 0..STRAGGLER_WAITS {
             let answered = tokio::time::timeout(STRAGGLER_WAIT, self.pipeline.in_flight.none());
             if answered.await.is_ok() {

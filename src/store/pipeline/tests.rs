@@ -1,4 +1,4 @@
-//! What is written when, on a connection whose replies the tests give.
+//! Tests of what is written and when, on a connection whose replies the tests control.
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +12,7 @@ use crate::time::deadline_queue::GivesUp;
 const MAX_IN_FLIGHT: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A command by its name, and what its sender has to say.
+/// A command with a name, and the properties that its sender gives it.
 #[derive(Clone, Debug)]
 struct Named {
     name: String,
@@ -35,7 +35,7 @@ impl Command for Named {
     }
 }
 
-/// What was written on the present connection and is not answered, and all that was ever written.
+/// The unanswered commands on the present connection, and all commands that were ever written.
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Written>>);
 
@@ -75,14 +75,15 @@ impl Wire for ByHand {
 }
 
 impl ByHand {
-    /// All that was written so far, but for what marks others as answered.
+    /// All commands that were written so far, except PINGs.
     fn written(&self) -> Vec<String> {
         let written = self.0.lock().unwrap();
         let is_call = |name: &&String| !name.starts_with("ping");
         written.all.iter().filter(is_call).cloned().collect()
     }
 
-    /// Answers all that is not answered, each by its name; then everything happens that follows from it.
+    /// Answers all unanswered commands with their names, and waits until everything that follows has
+    /// happened.
     async fn answer(&self) {
         let open = std::mem::take(&mut self.0.lock().unwrap().open);
         for (name, reply) in open {
@@ -98,7 +99,7 @@ impl ByHand {
         }
     }
 
-    /// Fails one of those that are not answered.
+    /// Fails the n-th unanswered command.
     async fn fail_nth(&self, nth: usize, failure: &Failure, kind: WireErrorKind) {
         let (_, reply) = self.0.lock().unwrap().open.remove(nth);
         let failure = failure.clone();
@@ -160,12 +161,12 @@ impl Fixture {
         outcome
     }
 
-    /// Of those that ask for a lock.
+    /// Sends a call that asks for a lock.
     async fn ask(&self, name: &str) -> Outcome {
         self.call(named(name, Priority::Ask)).await
     }
 
-    /// So many that nobody else has room.
+    /// Fills the window.
     async fn fill(&self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for n in 0..MAX_IN_FLIGHT {
@@ -180,7 +181,7 @@ async fn failed(outcome: Outcome) -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks() {
+async fn renewals_never_wait_and_releases_go_before_acquires() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;
     for (name, priority) in [
@@ -199,7 +200,7 @@ async fn what_keeps_a_hold_never_waits_and_what_ends_one_goes_before_what_asks()
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_ends_a_hold_no_more_is_in_flight_than_there_is_room_for() {
+async fn releases_in_flight_do_not_exceed_the_window() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;
     let before = fixture.wire.written().len();
@@ -216,7 +217,7 @@ async fn of_what_ends_a_hold_no_more_is_in_flight_than_there_is_room_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_reads_that() {
+async fn unread_answers_free_places_in_the_window() {
     let fixture = Fixture::open();
     let unread: Vec<_> = (0..MAX_IN_FLIGHT)
         .map(|n| {
@@ -236,7 +237,7 @@ async fn a_call_waits_for_room_until_the_server_has_answered_though_no_caller_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_before_an_answer_can_come_lets_others_go_first() {
+async fn calls_that_give_up_before_an_answer_can_come_go_last() {
     let fixture = Fixture::open();
     let latency = Duration::from_millis(100);
     let _full = fixture.fill().await;
@@ -283,10 +284,10 @@ async fn a_call_that_waits_for_longer_than_its_caller_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_late_of_an_answer_takes_no_room() {
+async fn answers_that_are_read_late_take_no_place_in_the_window() {
     let fixture = Fixture::open();
     let _outcomes = fixture.fill().await;
-    // The caller of the last one is the first to read its answer.
+    // The caller of the last call is the first to read its reply.
     for nth in [MAX_IN_FLIGHT as usize - 1, 0] {
         let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(nth);
         reply.send(Ok(name)).unwrap();
@@ -297,7 +298,7 @@ async fn what_is_read_late_of_an_answer_takes_no_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_given_up_while_it_waited_is_not_written() {
+async fn call_given_up_while_it_waited_is_not_written() {
     let fixture = Fixture::down();
     let (by_sender, by_caller) = (
         named("by its sender", Priority::Ask),
@@ -315,7 +316,7 @@ async fn what_was_given_up_while_it_waited_is_not_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_of_callers_that_are_gone_while_nothing_can_be_sent() {
+async fn callers_that_leave_while_nothing_can_be_sent_are_forgotten() {
     let fixture = Fixture::down();
     let waiting = || fixture.pipeline.state().backlog.len();
     let (leaves, stays) = (fixture.ask("leaves").await, fixture.ask("stays").await);
@@ -350,7 +351,7 @@ async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any
     let first = fixture.ask("first").await;
     let second = fixture.ask("second").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    // The caller of the first one is the last to read that.
+    // The caller of the first call is the last to read its reply.
     fixture.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
     let newcomer = fixture.ask("newcomer").await;
     fixture.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
@@ -364,7 +365,7 @@ async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_fails_by_what_it_waits_for_once_its_patience_is_over() {
+async fn waiting_call_fails_with_the_cause_once_its_patience_is_over() {
     let fixture = Fixture::down();
     fixture
         .pipeline
@@ -373,7 +374,7 @@ async fn what_waits_fails_by_what_it_waits_for_once_its_patience_is_over() {
     let failure = failed(fixture.ask("a").await).await;
     assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("refused")));
     assert_eq!(fixture.pipeline.clock().now().since(began), PATIENCE);
-    // Without hope it does not wait.
+    // If the failure is permanent, the call does not wait.
     fixture
         .pipeline
         .down(Failure::Refused(ServerError::new("WRONGPASS")));
@@ -386,7 +387,7 @@ async fn what_waits_fails_by_what_it_waits_for_once_its_patience_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_late_that_the_scripts_were_forgotten_has_them_loaded_no_second_time() {
+async fn late_reader_of_forgotten_scripts_does_not_load_them_again() {
     let fixture = Fixture::open();
     let first = fixture.ask("first").await;
     let second = fixture.ask("second").await;
@@ -407,7 +408,7 @@ async fn who_reads_late_that_the_scripts_were_forgotten_has_them_loaded_no_secon
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_scripts_that_cannot_be_loaded_is_told_why() {
+async fn calls_are_told_why_their_scripts_cannot_be_loaded() {
     let fixture = Fixture::open();
     let call = fixture.ask("call").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
@@ -439,15 +440,15 @@ async fn scripts_that_a_connection_of_before_could_not_load_hold_up_nobody_on_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_keeps_a_hold_goes_as_soon_as_the_scripts_are_loaded_however_much_is_in_flight() {
+async fn renewal_goes_first_after_a_script_load_even_in_a_full_window() {
     let fixture = Fixture::open();
     let _unanswered = fixture.fill().await;
     let mut waiting = Vec::new();
     for n in MAX_IN_FLIGHT..2 * MAX_IN_FLIGHT {
         waiting.push(fixture.ask(&n.to_string()).await);
     }
-    // That says that those before it are answered too, so others are sent in their place. Nobody answers
-    // those.
+    // This reply shows that the earlier calls are answered too, so other calls are sent in their place. Those
+    // stay unanswered.
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
     fixture.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
     let written = ["0", "1", "2", "3", "4", "5", "6", "load"];
@@ -460,7 +461,7 @@ async fn what_keeps_a_hold_goes_as_soon_as_the_scripts_are_loaded_however_much_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_behind_calls_that_nobody_answers_fails_once_its_patience_is_over() {
+async fn call_behind_unanswered_calls_fails_once_its_patience_is_over() {
     let fixture = Fixture::open();
     let _unanswered = fixture.fill().await;
     let waits = fixture.ask("a").await;
@@ -486,7 +487,7 @@ async fn a_connection_is_condemned_for_silence_alone() {
     let lost = Failure::Unknown(ServerError::new("no reply in time"));
     let (one, other) = (fixture.ask("one").await, fixture.ask("other").await);
     sleep(Duration::from_millis(1)).await;
-    // One is answered, and so the server lives.
+    // One call is answered, so the server is alive.
     let (_, reply) = fixture.wire.0.lock().unwrap().open.remove(1);
     reply.send(Ok("other".to_owned())).unwrap();
     settle().await;
@@ -515,7 +516,7 @@ async fn a_connection_whose_sign_of_life_is_anothers_is_condemned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_in_flight_on_a_connection_of_before_takes_no_room() {
+async fn calls_of_a_former_connection_take_no_place_in_the_window() {
     let fixture = Fixture::open();
     let _unanswered = fixture.fill().await;
     let next = fixture.ask("next").await;

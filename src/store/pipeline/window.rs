@@ -1,22 +1,23 @@
-//! How many calls may be in flight: as many as keep the server busy, since what is in flight can't be taken
-//! back, and what waits here can.
+//! How many calls may be in flight: as many as keep the server busy. Calls in flight cannot be taken back,
+//! but calls in the backlog can.
 //!
-//! The least latency is that of a call which waits for no other. By how much the mean is longer tells how
-//! many of those in flight wait at the server, and the window is set so that as many do as are wanted: as TCP
-//! Vegas does it (Brakmo, O'Malley and Peterson, 1994). Calls that always wait hide what the least latency
-//! is, so now and then there are few in flight for a moment (as BBR does it: Cardwell and others, 2016).
+//! The minimum latency is that of a call that does not wait for others. The difference between the mean and
+//! the minimum tells how many calls in flight wait at the server. The window is set so that the wanted number
+//! of calls wait there, as TCP Vegas does it (Brakmo, O'Malley and Peterson, 1994). If calls always wait, the
+//! minimum cannot be observed. So from time to time the window is small for a moment, as BBR does it
+//! (Cardwell and others, 2016).
 
 use std::time::Duration;
 
 use crate::time::clock::LocalTime;
 
-/// How many calls are to wait at the server at least: enough for it to do until others come.
+/// How many calls should wait at the server at least, so that it is busy until others arrive.
 const QUEUED: u64 = 64;
-/// This share of those in flight may wait there: they are written in bursts.
+/// This share of the calls in flight may wait there, because calls are written in bursts.
 const QUEUED_SHARE: u64 = 4;
-/// How many may be in flight at least.
+/// The minimum size of the window.
 const FEWEST: u64 = 16;
-/// For how long a least latency counts, at most twice.
+/// How long a minimum latency is used. A minimum may be used for twice this time.
 const LEAST_KEPT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -24,31 +25,31 @@ pub(super) struct Window {
     most: u64,
     size: u64,
     round: Round,
-    /// The least latency of this period and of the one before, and when this one began.
+    /// The minimum latency of this period and of the previous one. `since` is the start of this period.
     least: [Duration; 2],
     since: LocalTime,
     probe: Option<Probe>,
-    /// Of the last round, the longest.
+    /// The longest latency of the last round.
     latency: Duration,
 }
 
-/// All calls from the one that was first written after another round was over, to the one that was last
-/// written when that was answered.
+/// The calls that are answered after the previous round, up to the last call that was written when the
+/// previous round ended.
 #[derive(Debug)]
 struct Round {
     last: u64,
     answers: u32,
     sum: Duration,
     longest: Duration,
-    /// Some had to wait for room.
+    /// Some calls had to wait for the window.
     was_full: bool,
 }
 
-/// The least latency is being looked for.
+/// A search for the minimum latency is under way.
 #[derive(Debug)]
 struct Probe {
     size_before: u64,
-    /// What was in flight is answered: these are the few.
+    /// The calls from before the search are answered, and only a few are in flight.
     is_empty: bool,
 }
 
@@ -81,17 +82,17 @@ impl Window {
         self.size
     }
 
-    /// Most calls are answered after no more than that.
+    /// Most calls take no longer than this.
     pub(super) fn latency(&self) -> Duration {
         self.latency
     }
 
-    /// A call has to wait for room.
+    /// A call has to wait for the window.
     pub(super) fn is_full(&mut self) {
         self.round.was_full = true;
     }
 
-    /// This call was answered, after that time; `sent` is the last that is written.
+    /// Call `number` was answered after `latency`. `sent` is the number of the last written call.
     pub(super) fn answered(&mut self, number: u64, sent: u64, now: LocalTime, latency: Duration) {
         let round = &mut self.round;
         round.answers += 1;
@@ -149,8 +150,8 @@ mod tests {
 
     const MOST: u64 = 1024;
 
-    /// A client that has always more to write, and a server that a call takes `path` to and fro, and `work`
-    /// of.
+    /// A client that always has more to write, and a server. A call travels for `path` in both directions
+    /// together, and takes `work` of the server's time.
     struct Fixture {
         window: Window,
         path: Duration,
@@ -159,9 +160,9 @@ mod tests {
         /// When the calls in flight were written.
         in_flight: VecDeque<LocalTime>,
         answered: u64,
-        /// When the server has done all that it has got.
+        /// When the server is done with all calls that it has received.
         idle_at: LocalTime,
-        /// It writes when half of those in flight are answered.
+        /// The client writes only when half of the window is free.
         in_bursts: bool,
     }
 
@@ -179,7 +180,7 @@ mod tests {
             }
         }
 
-        /// Writes what there is room for, and reads an answer.
+        /// Fills the window, and reads a reply.
         fn step(&mut self) {
             let waits = self.in_bursts && self.in_flight.len() as u64 > self.window.size() / 2;
             while !waits && (self.in_flight.len() as u64) < self.window.size() {
@@ -195,7 +196,7 @@ mod tests {
                 .answered(self.answered, sent, self.now, self.now.since(written));
         }
 
-        /// How many are in flight after so many seconds.
+        /// Runs for this many seconds, and returns the size of the window.
         fn after(&mut self, seconds: u64) -> u64 {
             let until = self.now.after(Duration::from_secs(seconds));
             while self.now < until || self.window.probe.is_some() {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_may_be_are_in_flight_while_nobody_waits_for_room() {
+    fn window_stays_at_its_maximum_while_nobody_waits_for_a_place() {
         let mut window = Window::new(MOST);
         for number in 1..10_000 {
             let latency = Duration::from_millis(number);

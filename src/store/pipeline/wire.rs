@@ -1,4 +1,4 @@
-//! What a pipeline needs of a connection, and of the commands that go over it.
+//! The interface between a pipeline, its connections and its commands.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,53 +6,52 @@ use std::pin::Pin;
 use crate::store::{ConnectionId, Failure};
 use crate::time::deadline_queue::GivesUp;
 
-/// One open connection. Clones are the same one.
+/// One open connection. All clones are the same connection.
 pub(crate) trait Wire: Clone + Send + Sync + 'static {
     type Command: Command;
     type Reply: Send + fmt::Debug + 'static;
 
-    /// Has a command written at the first poll, and waits for its reply, which come in the order of the
+    /// Writes a command at the first poll, and waits for its reply. Replies come in the order of the
     /// commands.
     fn send(&self, command: Self::Command) -> Reply<Self>;
 
-    /// Has the server learn the scripts. A failure means that no call was executed.
+    /// Loads the scripts into the server. A failure means that no call was executed.
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-    /// Asks for a sign of life, with the nonce in it.
+    /// A PING with this nonce.
     fn ping(nonce: &str) -> Self::Command;
 
-    /// Whether this is the reply to that.
+    /// Whether this is the reply to a PING with this nonce.
     fn echoes(reply: &Self::Reply, nonce: &str) -> bool;
 }
 
 pub(super) type Reply<W> = Pin<Box<dyn Future<Output = Result<<W as Wire>::Reply, WireError>> + Send>>;
 
-/// What is sent to a server.
 pub(crate) trait Command: fmt::Debug + Send + 'static {
     fn priority(&self) -> Priority;
 
-    /// When its caller gives up.
+    /// When the caller of this command gives up.
     fn gives_up(&self) -> GivesUp;
 
-    /// Makes it ready to be written now, on this connection. `None`: its sender has given it up, so it is not to
-    /// be written.
+    /// Prepares the command to be written now, on this connection. Returns `None` if its sender has given it
+    /// up and it must not be written.
     fn prepare(self, on: ConnectionId) -> Option<Self>
     where
         Self: Sized;
 }
 
-/// Which of those that wait are sent first.
+/// Decides which waiting calls are sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Priority {
-    /// What keeps a hold, or is about the connection: it never waits for others to be answered.
+    /// Keeps a hold, or concerns the connection. Such a call never waits for replies to other calls.
     Keep,
-    /// What ends a hold or a wait: others can have the lock then.
+    /// Ends a hold or a wait, so that others can have the lock.
     End,
-    /// What asks for a lock.
+    /// Asks for a lock.
     Ask,
 }
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug)]
 pub(crate) struct WireError {
     pub(crate) failure: Failure,
@@ -65,7 +64,7 @@ pub(crate) enum WireErrorKind {
     NoScript,
     /// The server is a replica.
     ReadOnly,
-    /// No reply in time.
+    /// There was no reply in time.
     Timeout,
     Other,
 }

@@ -1,4 +1,4 @@
-//! Where the server is, and as whom to speak to it: what a URL says.
+//! Parses a URL: the location of the server, and the credentials.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::error::Invalid;
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// A server, and as whom to speak to it.
+/// A server and the credentials for it.
 pub(super) struct Address {
     pub(super) place: Place,
     pub(super) tls: bool,
@@ -25,12 +25,12 @@ pub(super) struct Address {
 
 pub(super) enum Place {
     Server(ServerConfig),
-    /// Some servers of a cluster, which know the others.
+    /// Some servers of a cluster. They know the others.
     Cluster(Vec<Node>),
     Sentinels(SentinelGroup),
 }
 
-/// Where a server of a cluster listens.
+/// The address of a server in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) host: String,
@@ -43,7 +43,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Sentinels, which know the server by the name of a service.
+/// Sentinels, which know the server by a service name.
 pub(super) struct SentinelGroup {
     pub(super) hosts: Vec<Server>,
     pub(super) service: String,
@@ -51,7 +51,7 @@ pub(super) struct SentinelGroup {
     pub(super) password: Option<String>,
 }
 
-/// What the scheme of a URL says of the place.
+/// The kind of location that the scheme of a URL names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Server,
@@ -61,13 +61,13 @@ enum Kind {
 }
 
 impl Address {
-    /// Reads `redis://[user:password@]host[:port][/database]`, or one of its relatives.
+    /// Parses `redis://[user:password@]host[:port][/database]`, or a URL with another supported scheme.
     pub(super) fn parse(text: &str) -> Result<Address, Invalid> {
         read(text).map_err(|why| Invalid::new(format!("server URL {:?}: {why}", without_password(text))))
     }
 }
 
-/// The server's place, for people.
+/// The server's location, for people.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -118,7 +118,7 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
         tls,
         username: Some(decoded(url.username())?).filter(|name| !name.is_empty()),
         password: url.password().map(decoded).transpose()?,
-        // Selecting the database that every connection begins with would take a right of its own.
+        // Connections begin with database 0. Selecting it explicitly would need a further permission.
         database: database.filter(|number| *number != 0),
         protocol: match parameter(&url, "protocol").as_deref() {
             None | Some("2") => RespVersion::RESP2,
@@ -136,7 +136,7 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
     })
 }
 
-/// A mistyped parameter must not pass for one that was left out.
+/// A mistyped parameter must not be ignored.
 fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
     let known: &[&str] = match kind {
         Kind::Server => &["protocol"],
@@ -167,7 +167,7 @@ fn sentinels(url: &Url) -> Result<SentinelGroup, Cow<'static, str>> {
     })
 }
 
-/// The host of the URL, and those of its `node` parameters.
+/// The host of the URL, and the hosts of its `node` parameters.
 fn hosts(url: &Url, default_port: u16) -> Result<Vec<Server>, Cow<'static, str>> {
     let mut hosts = vec![host(url, default_port)?];
     for (_, node) in url.query_pairs().filter(|(key, _)| key == "node") {
@@ -190,7 +190,7 @@ fn host(url: &Url, default_port: u16) -> Result<Server, &'static str> {
         .host_str()
         .filter(|host| !host.is_empty())
         .ok_or("names no host")?;
-    // The resolver does not know the brackets of an IPv6 address.
+    // The resolver does not understand the brackets of an IPv6 address.
     let host = host.trim_matches(['[', ']']);
     Ok(Server::new(host, url.port().unwrap_or(default_port)))
 }
@@ -221,8 +221,8 @@ fn decoded(text: &str) -> Result<String, &'static str> {
         .map_err(|_| "must be UTF-8 once its %-escapes are read")
 }
 
-/// A URL that may be shown: whoever mistypes one may have put a password into any place before the last `@`, or into
-/// a parameter.
+/// A URL that may be shown. In a mistyped URL, the password may be anywhere before the last `@`, or in a
+/// parameter.
 fn without_password(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -230,7 +230,7 @@ fn without_password(url: &str) -> String {
     };
     let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     if parameters.contains('@') {
-        // Either a part of the password or of a parameter.
+        // The text belongs to the password or to a parameter.
         return format!("{scheme}***");
     }
     match place.rsplit_once('@') {

@@ -1,4 +1,4 @@
-//! How a script is run on a server: through its pipeline, and with what its answer means.
+//! Runs a script on a server: sends it through the pipeline, and interprets the reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::time::server_time::ServerTime;
 pub(super) type RedisPipeline = Pipeline<Wire>;
 pub(super) type Response = pipeline::Response<Value>;
 
-/// A pipeline that lives on this runtime.
+/// Creates a pipeline whose tasks run on the current runtime.
 pub(super) fn pipeline(
     server: ServerId,
     attempt_timeout: Duration,
@@ -35,37 +35,38 @@ pub(super) fn pipeline(
     )
 }
 
-/// What a call fails by that was made for the lock alone, and takes more: as a server of a cluster says it.
+/// The failure of a call that declared the lock's key alone but needs more keys. A cluster server uses the
+/// same error code.
 const ELSEWHERE: &str = "TRYAGAIN the lock is waited for, and its slot is being moved";
 
-/// How a call is made of a server.
+/// How a call is sent to a server.
 #[derive(Clone, Copy)]
 pub(super) struct CallOptions {
-    pub(super) publishing: PubSubMode,
-    /// The server is still importing the slot, and has its keys.
+    pub(super) pubsub_mode: PubSubMode,
+    /// The server is still importing the slot, and has the keys already.
     pub(super) importing: bool,
     pub(super) declared: Declared,
 }
 
 impl Default for CallOptions {
-    /// Of a server that is no part of a cluster.
+    /// The options for a server outside a cluster.
     fn default() -> CallOptions {
         CallOptions {
-            publishing: PubSubMode::Plain,
+            pubsub_mode: PubSubMode::Plain,
             importing: false,
             declared: Declared::All,
         }
     }
 }
 
-/// Runs a script.
+/// Runs a script, and reads its reply.
 pub(super) async fn execute<O: Operation>(
     pipeline: &Arc<RedisPipeline>,
     operation: O,
     call_options: CallOptions,
 ) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
-        let script_call = operation.script_call(call_options.publishing, call_options.declared);
+        let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
         Command::script(script_call, operation.priority()).asking(call_options.importing)
     };
     let response = Arc::clone(pipeline).call(command).await?;

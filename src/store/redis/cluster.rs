@@ -1,12 +1,15 @@
-//! Locks in a cluster: a store over one client per master, which sends each call to the server that has the slot of
-//! its lock, and listens there.
+//! Locks in a cluster. This store has one client per primary. It sends each call to the server that has the
+//! lock's slot, and listens there.
 //!
-//! - Servers are connected to when there is something to ask them; until then, calls wait in their lanes.
-//! - A call that is answered `MOVED` or `ASK` was not executed, and goes where it is told to. While a slot is between two
-//!   servers, its subscribers are not where its keys are, so that nobody could be handed a lock: acquires and releases wait a
-//!   little for it to arrive, and then hand over by the clients' records alone until its subscribers have followed.
-//! - Who has which slot is asked for anew when a call was told to go elsewhere, when a connection breaks, and some fifteen
-//!   times in a heartbeat. Channels follow their slots, and who waits there asks again, since messages may have been lost.
+//! - A connection to a server is opened when there is a call for it. Until it is open, calls wait in the
+//!   backlog.
+//! - A call that is answered `MOVED` or `ASK` was not executed, and is sent to the named server. While a slot
+//!   moves between two servers, its subscribers are not where its keys are, so no lock could be handed over.
+//!   Acquires and releases wait a little until the slot has arrived. Then hand-overs depend on the presence
+//!   records alone until the subscribers have followed.
+//! - The client asks for the owners of the slots after a redirection, after a lost connection, and some
+//!   fifteen times per heartbeat. Channels follow their slots. Their waiters ask again, because messages may
+//!   have been lost.
 
 mod discovery;
 mod servers;
@@ -46,34 +49,33 @@ use crate::store::{
 };
 use crate::time::clock::Clock;
 
-/// How often one call is told to go elsewhere at most.
+/// How often one call may be redirected.
 const REDIRECTIONS: usize = 8;
-/// For how long a call waits for a slot that is on its way, and how long it is between two looks. A slot with many keys is
-/// on its way for longer; then order is worth less than the lock.
+/// How long a call waits for a slot that moves, and the pause between attempts. A slot with many keys takes
+/// longer; then the lock is worth more than the order.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A client of a cluster.
 pub(super) struct ClusterStore {
     cluster: Arc<Cluster>,
     watch: AbortHandle,
 }
 
 impl ClusterStore {
-    /// Connects to the cluster of the first of the seeds that knows it.
+    /// Connects to the cluster through the first seed that knows it.
     pub(super) async fn connect(
         connector: Connector,
         options: Options,
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<ClusterStore>, Error> {
         let deadline = Instant::now() + options.server_timeout;
-        let (publishing, ranges) = discover(&connector, deadline).await?;
+        let (pubsub_mode, ranges) = discover(&connector, deadline).await?;
         let mut table = Table::new(3 * look_every(options));
         table.apply_slots(&ranges);
         let cluster = Arc::new(Cluster {
             connector,
             options,
-            publishing,
+            pubsub_mode,
             listener,
             table: Mutex::new(table),
             stale: Notify::new(),
@@ -98,9 +100,9 @@ impl ClusterStore {
         )
     }
 
-    /// Has a call sent to the server that has the slot, wherever that turns out to be. While the slot moves, it is made
-    /// for the lock alone first, if that can be; and of a server that is only importing the slot, as a whole, once
-    /// patience is over.
+    /// Sends a call to the server that has the slot, and follows redirections. While the slot moves, the call
+    /// first declares the lock's key alone, if it can. After `patience`, it is sent with all keys to the
+    /// server that imports the slot.
     fn route<T: 'static>(
         &self,
         slot: usize,
@@ -117,7 +119,7 @@ impl ClusterStore {
                     Some(server) => (
                         server,
                         CallOptions {
-                            publishing: cluster.publishing,
+                            pubsub_mode: cluster.pubsub_mode,
                             importing: true,
                             declared: Declared::All,
                         },
@@ -156,13 +158,13 @@ impl ClusterStore {
     }
 }
 
-/// Whether a call is made for the lock alone.
+/// Whether a call declares the lock's key alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Alone {
-    /// Not yet: once it shows that the slot is being moved.
+    /// Not yet, but as soon as the slot turns out to be moving.
     Next,
     Now,
-    /// It was, and takes more; or it cannot be.
+    /// The call needs more keys, or cannot declare one key alone.
     Never,
 }
 
@@ -284,7 +286,7 @@ impl fmt::Debug for ClusterStore {
     }
 }
 
-/// How often it is asked for, without a cause, who has which slot.
+/// How often the client asks for the owners of the slots without a reason.
 fn look_every(options: Options) -> Duration {
     options.heartbeat / 15
 }

@@ -1,5 +1,5 @@
-//! What is sent to the server, as fred takes it: the scripts by their hashes, the poll for the time, and the wait for
-//! replicas and disks.
+//! The commands for the server in the form that fred takes: scripts by their hashes, the request for the
+//! time, and the wait for replicas and disks.
 
 use std::iter;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) struct Command {
 #[derive(Debug)]
 enum ReplyReader {
     Plain(&'static str, Vec<Value>),
-    /// By its hash.
+    /// A script, which is called by its hash.
     Script(ScriptCall),
 }
 
@@ -52,25 +52,25 @@ impl Command {
         }
     }
 
-    /// The server's time, by a command that does nothing else.
+    /// Asks for the server time, and does nothing else.
     pub(super) fn time() -> Command {
         Command::plain("TIME", Vec::new())
     }
 
-    /// Which server of a cluster has which slots.
+    /// Asks a cluster which server has which slots.
     pub(super) fn slots() -> Command {
         Command::plain("CLUSTER", vec![Value::from("SLOTS")])
     }
 
-    /// The same command for a server that is still importing its slot, as an `ASK` demands.
+    /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
     pub(super) fn asking(self, asking: bool) -> Command {
         Command { asking, ..self }
     }
 
-    /// Waits until these have what was written on the same connection before, but no longer than `within` (cut to whole ms;
-    /// less than one is none, so it lasts at least that). The reply is how many have it: [`Command::waited`].
+    /// Waits until replicas or disks have all earlier writes of the same connection, but no longer than
+    /// `within`. That time is cut to whole ms, and is at least 1 ms. [`Command::waited`] reads the reply.
     pub(super) fn wait(durability: Durability, within: Duration) -> Command {
-        // 0 would be for ever.
+        // 0 would mean to wait for ever.
         let within_ms = millis(within).max(1).to_string();
         let replicas = durability.replicas.to_string();
         let (name, args) = match durability.fsynced {
@@ -80,8 +80,8 @@ impl Command {
         Command::plain(name, args.into_iter().map(Value::from).collect())
     }
 
-    /// How many of those that were waited for have it: replicas, or disks, of which the primary's is told apart. `None` for a
-    /// reply to something else.
+    /// How many of the wanted replicas or disks have the writes. The reply counts the primary's disk
+    /// separately. Returns `None` for a reply to another command.
     pub(super) fn waited(durability: Durability, reply: &Value) -> Option<u32> {
         let number = |value: &Value| match value {
             Value::Integer(number) => u32::try_from(*number).ok(),
@@ -94,11 +94,11 @@ impl Command {
         let [primary, replicas] = &counts[..] else {
             return None;
         };
-        // More replicas than are wanted don't stand in for the primary.
+        // Additional replicas do not replace the primary.
         Some(number(primary)?.min(1) + number(replicas)?.min(durability.replicas))
     }
 
-    /// Sends it as it is.
+    /// Sends the command unchanged.
     pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
         let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
         let (name, args) = match self.words {
@@ -108,7 +108,7 @@ impl Command {
         if !self.asking {
             return client.custom(custom(name), args).await;
         }
-        // ASKING counts for the command right behind it: in a pipeline nothing comes between the two.
+        // ASKING applies to the next command. In a pipeline, no other command comes between the two.
         let both = client.pipeline();
         let _: () = both.custom(custom("ASKING"), Vec::<Value>::new()).await?;
         let _: () = both.custom(custom(name), args).await?;
@@ -137,7 +137,7 @@ impl pipeline::Command for Command {
     }
 }
 
-/// What EVALSHA is given.
+/// The arguments of EVALSHA.
 fn args(script_call: ScriptCall) -> Vec<Value> {
     let script = script_call.script;
     let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text));
@@ -147,7 +147,7 @@ fn args(script_call: ScriptCall) -> Vec<Value> {
     iter::once(Value::from_static_str(sha)).chain(words).collect()
 }
 
-/// Has the server learn these scripts. A failure means that no call was executed.
+/// Loads these scripts into the server. A failure means that no call was executed.
 pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result<(), Failure> {
     let loads = scripts
         .iter()
@@ -158,11 +158,11 @@ pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result
     }
 }
 
-/// A connection as the pipeline sends on it.
+/// A connection in the form that the pipeline uses.
 #[derive(Clone)]
 pub(super) struct Wire {
     client: Client,
-    /// Those that the calls on it are of.
+    /// The scripts of the calls on this connection.
     scripts: Arc<[&'static Script]>,
 }
 

@@ -1,9 +1,10 @@
 //! One connection to a server.
 //!
-//! A fred client serves one connection here and is then thrown away. Its own reconnecting is never waited for: it
-//! would send again what was queued, it cannot be reached while a write is stuck on a dead link, and a client that
-//! is dropped as a whole answers everything in flight at once. So the reconnect policy is there only to keep fred's
-//! task from ending by itself (then calls that are queued in it would hang), with a delay beyond any patience.
+//! A fred client serves one connection here, and is then dropped. Its own reconnecting is not used, for three
+//! reasons: it would send queued calls again; a client cannot be reached while a write is stuck on a dead
+//! connection; and dropping the client answers everything in flight at once. The reconnect policy only keeps
+//! fred's task from ending by itself, because calls in its queue would then hang. The delay of the policy is
+//! longer than anybody waits.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -28,11 +29,10 @@ use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
 
-/// How many messages may lie unread between fred and the task that moves them on. Each slot costs some 600 bytes,
-/// since fred makes all its channels that long.
+/// The maximum number of unread messages between fred and the task that forwards them. Each slot costs some
+/// 600 bytes, because fred gives all its channels this length.
 const UNREAD_MESSAGES: usize = 8192;
 
-/// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Commands,
@@ -50,7 +50,7 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// Connects, or says why not and whom it tried.
+/// Connects. An error names the server and the reason.
 pub(super) async fn dial(
     config: Config,
     purpose: Purpose,
@@ -64,7 +64,8 @@ pub(super) async fn dial(
     let client = client(config, purpose, attempt_timeout);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
-    // fred tells it once, to those who listen by then.
+    // fred announces the connection once, to those that listen at that time. So this starts to listen before
+    // `connect`.
     poll_fn(|context| {
         let _ = connected.as_mut().poll(context);
         Poll::Ready(())
@@ -98,12 +99,12 @@ fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client
         connection_timeout: attempt_timeout,
         internal_command_timeout: attempt_timeout,
         max_command_attempts: 1,
-        // A steady stream of calls would put off fred's own check for ever; ours are pings and unanswered calls.
+        // A steady stream of calls would postpone fred's own check for ever. PINGs and unanswered calls
+        // replace it.
         unresponsive: UnresponsiveConfig {
             max_timeout: None,
             ..UnresponsiveConfig::default()
         },
-        // fred gives the one reply to every call in flight, some of which may have been executed.
         tcp: TcpConfig {
             nodelay: Some(true),
             ..TcpConfig::default()
@@ -115,7 +116,7 @@ fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client
     Client::new(config, Some(performance), Some(connection), Some(never))
 }
 
-/// An open connection. Dropping it closes the socket and fails everything in flight, at once.
+/// An open connection. Dropping it closes the socket, and fails everything in flight at once.
 pub(super) struct Connection {
     client: Client,
     errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
@@ -129,7 +130,7 @@ impl Connection {
         &self.client
     }
 
-    /// Has the connection count as lost when another server takes the place of this one.
+    /// Treats the connection as lost when another server replaces this one.
     pub(super) fn until(mut self, successor: Successor) -> Connection {
         self.successor = Some(successor);
         self
@@ -143,7 +144,7 @@ impl Connection {
         self.since.elapsed()
     }
 
-    /// Returns why the connection is over, once it is. May be cancelled and called again.
+    /// Waits until the connection is over, and returns the reason. May be cancelled and called again.
     pub(super) async fn lost(&mut self) -> ServerError {
         let replaced = async {
             match &mut self.successor {
@@ -161,9 +162,10 @@ impl Connection {
         }
     }
 
-    /// A server that may evict keys may evict locks: each has a TTL, which is what the policies go by.
+    /// Warns if the server may evict keys. Then it may evict locks, because eviction policies look for keys
+    /// with a TTL, and each lock has one.
     pub(super) async fn warn_of_eviction(&self) {
-        // A user without the right to ask can't be warned.
+        // Without the permission for INFO, no warning is possible.
         let Ok(info) = self.client.info::<String>(Some(InfoKind::Memory)).await else {
             return;
         };
@@ -178,8 +180,8 @@ impl Connection {
         }
     }
 
-    /// What becomes of `attempt`, unless the connection is lost first: what is sent after that has no answer but the
-    /// end of its time.
+    /// Runs `attempt`, unless the connection is lost first. A command that is sent after the loss gets no
+    /// answer before its time-out.
     pub(super) async fn unless_lost<T>(
         &mut self,
         attempt: impl Future<Output = Result<T, Failure>>,
@@ -191,7 +193,7 @@ impl Connection {
         }
     }
 
-    /// Sends `PING <nonce>` and checks the echo: a barrier behind everything that was sent before.
+    /// Sends `PING <nonce>` and checks the echo. The reply shows that all earlier commands were processed.
     pub(super) fn ping(&self, nonce: u64) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let client = self.client.clone();
         async move {
@@ -204,14 +206,14 @@ impl Connection {
         }
     }
 
-    /// Subscribes to channels or ends subscriptions, all by one command, and waits until the server has done it. If it
-    /// refuses ([`Failure::Refused`]), nothing has changed, and the connection is as good as before.
+    /// Begins or ends subscriptions, all by one command, and waits until the server has done it. If the
+    /// server refuses ([`Failure::Refused`]), nothing has changed, and the connection can still be used.
     ///
-    /// Success has no reply of its own: fred keeps for itself what a server answers to these commands. An error it gives
-    /// to the command, if that was sent as one that has a reply. So a PING behind the command tells the two apart: either
-    /// the command is given an error, and the PING its echo; or the command is given that echo, and then the PING
-    /// waits for one reply more. It gets the error of a command without channels, which fred itself waits
-    /// for no reply to.
+    /// Success has no reply of its own, because fred consumes the server's replies to these commands. But
+    /// fred passes an error to the command, if the command was sent as one with a reply. So a PING follows
+    /// the command. After an error, the command gets the error, and the PING gets its echo. After success,
+    /// the command gets the echo, and the PING waits for one more reply. It gets the error of a command
+    /// without channels, for which fred itself expects no reply.
     pub(super) async fn change(
         &mut self,
         what: Subscribing,
@@ -222,7 +224,7 @@ impl Connection {
         self.unless_lost(change(&client, what, channels, nonce)).await
     }
 
-    /// Asks for any sign of life: sentinels before 7.0 refuse a PING with a nonce.
+    /// Asks for any reply. Sentinels before 7.0 refuse a PING with a nonce.
     pub(super) async fn answers(&self) -> Result<(), Failure> {
         let pong = self.client.ping::<Value>(None).await;
         pong.map(drop).map_err(|error| failure::classify(&error))
@@ -244,7 +246,7 @@ async fn change(
     let changed = pin!(client.custom::<Value, _>(command, channels));
     let nonce = nonce.to_string();
     let pong = pin!(client.ping::<Value>(Some(nonce.clone())));
-    // Both are sent, one behind the other, and the first is given the first reply.
+    // Both commands are sent, one after the other. The first one gets the first reply.
     let (reply, pong) = match select(changed, pong).await {
         Either::Left((reply, pong)) => (reply, pong),
         Either::Right((pong, _)) => {
@@ -276,7 +278,6 @@ impl Drop for Connection {
     }
 }
 
-/// What is done to subscriptions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Subscribing {
     Begins,
@@ -289,7 +290,7 @@ fn desynchronised(reply: &Value, nonce: &str) -> Failure {
     )))
 }
 
-/// A connection with subscriptions answers `["pong", nonce]`, another one `nonce`.
+/// A connection with subscriptions answers `["pong", nonce]`. Other connections answer `nonce`.
 pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
     match reply {
         Value::Array(parts) => parts.last().is_some_and(|last| echoes(last, nonce)),
@@ -297,7 +298,7 @@ pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
     }
 }
 
-/// Tries until the deadline, unless a server refuses. What the last attempt failed by is told, or `unheard`.
+/// Tries until the deadline, unless a server refuses. Returns the error of the last attempt, or `unheard`.
 pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
     deadline: tokio::time::Instant,
     unheard: impl Into<Arc<str>>,

@@ -1,4 +1,4 @@
-//! How to come by a connection: from a URL to a server that can be used.
+//! Opens connections: from a URL to a usable server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::store::Failure;
 use crate::tls::Tls;
 
 pub(super) struct Connector {
-    /// But for the server, where sentinels or a cluster tell that.
+    /// The configuration without the server, if sentinels or a cluster name that.
     config: Config,
     sentinels: Option<Arc<Sentinels>>,
-    /// The servers of a cluster that the URL names.
+    /// The cluster servers in the URL.
     seeds: Vec<Node>,
     server: String,
     attempt_timeout: Duration,
@@ -59,12 +59,12 @@ impl Connector {
         Ok(connector)
     }
 
-    /// The servers of a cluster that the URL names; none when it names something else.
+    /// The cluster servers in the URL, or none if the URL names something else.
     pub(super) fn seeds(&self) -> &[Node] {
         &self.seeds
     }
 
-    /// How to connect to this server alone, as the same user.
+    /// A connector for this server alone, with the same user.
     pub(super) fn at(&self, node: &Node) -> Connector {
         Connector {
             config: self.config_of(Server::new(node.host.as_str(), node.port)),
@@ -116,7 +116,7 @@ impl Connector {
     }
 }
 
-/// What holds for the server and its sentinels alike.
+/// The configuration that the server and its sentinels share.
 fn common(address: &Address, tls: Option<&Tls>) -> Result<Config, Invalid> {
     if tls.is_some() && !address.tls {
         return Err(Invalid::new(

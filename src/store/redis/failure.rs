@@ -1,11 +1,11 @@
-//! What an error says about the call that it answers.
+//! Classifies errors: what an error means for the call that it answers.
 
 use fred::error::{Error, ErrorKind};
 
 use crate::error::ServerError;
 use crate::store::Failure;
 
-/// Replies that mean: not executed, and another time it may be.
+/// Error codes of calls that were not executed and may succeed later.
 const NOT_EXECUTED: [&str; 12] = [
     "NOSCRIPT",
     "BUSY",
@@ -18,15 +18,15 @@ const NOT_EXECUTED: [&str; 12] = [
     "OOM",
     "MISCONF",
     "NOREPLICAS",
-    // A wait for replicas, on a server that became one itself.
+    // The reply to a wait for replicas, on a server that became a replica itself.
     "UNBLOCKED",
 ];
 
-/// Sorts an error. Whatever is not the server's own word leaves it open whether the call was executed.
+/// Classifies an error. If the error is not a reply of the server, the call may have been executed.
 pub(super) fn classify(error: &Error) -> Failure {
     match code(error) {
         None => Failure::Unknown(message(error)),
-        // fred ends the connection and gives this one reply to every call in flight.
+        // fred ends the connection, and gives this one reply to every call in flight.
         Some("CLUSTERDOWN") => Failure::Unknown(message(error)),
         Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(message(error)),
         Some("ERR") if is_transient(error.details()) => Failure::NotExecuted(message(error)),
@@ -34,15 +34,17 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
-/// Errors without a code of their own that another time does not bring: the server is full; a key that a script reads
-/// without declaring it has gone ahead of the others to another server of the cluster; or who is to wait for replicas is one.
+/// Recognises transient errors without a code of their own. The server is full. Or a script reads an
+/// undeclared key that has already moved to another server of the cluster. Or a server that should wait for
+/// replicas is a replica.
 fn is_transient(text: &str) -> bool {
     ["max number of clients", "non local key", "with replica instances"]
         .iter()
         .any(|words| text.contains(words))
 }
 
-/// The same for an attempt to connect. Waiting does not mend a certificate that one of the two does not accept.
+/// Classifies the error of an attempt to connect. Waiting does not help if one side does not accept the
+/// other's certificate.
 pub(super) fn classify_connecting(error: &Error) -> Failure {
     match tls_words(error) {
         Some(words) => Failure::Refused(ServerError::new(format!("TLS: {words}"))),
@@ -50,8 +52,8 @@ pub(super) fn classify_connecting(error: &Error) -> Failure {
     }
 }
 
-/// The words of the TLS library, if it is what failed. Once a connection is open it says so by an I/O error that has one
-/// of its own in it.
+/// The message of the TLS library, if TLS failed. On an open connection, the library reports an I/O error
+/// that contains its own error.
 fn tls_words(error: &Error) -> Option<&str> {
     let details = error.details();
     let of_openssl = || Some(details.split_once("reason: \"")?.1.split_once('"')?.0);
@@ -67,7 +69,7 @@ fn tls_words(error: &Error) -> Option<&str> {
     }
 }
 
-/// The same for a call that was not sent on account of `error`: whatever it was, the call was not executed.
+/// Converts the failure of a call that was not sent because of `error`. Such a call was never executed.
 pub(super) fn not_sent(error: Failure) -> Failure {
     match error {
         Failure::Unknown(error) => Failure::NotExecuted(error),
@@ -75,7 +77,7 @@ pub(super) fn not_sent(error: Failure) -> Failure {
     }
 }
 
-/// The failure, with the address of the server that it is about in front.
+/// Puts the address of the server in front of the failure.
 pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
     let named = |error: ServerError| ServerError::new(format!("{server}: {error}"));
     match failure {
@@ -86,7 +88,7 @@ pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
     }
 }
 
-/// The code that the server's reply begins with; `None` when no server said this.
+/// The code at the start of the server's reply. Returns `None` if the error is not from a server.
 pub(super) fn code(error: &Error) -> Option<&str> {
     let text = error.details();
     let first = text.split_whitespace().next()?;
@@ -96,7 +98,7 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     Some(code_within(text).unwrap_or(first))
 }
 
-/// Redis before 7.0 wraps what a command said inside a script: `ERR Error running script (call to f_…):
+/// Redis before 7.0 wraps the error of a command inside a script: `ERR Error running script (call to f_…):
 /// @user_script:1: @user_script: 1: -OOM command not allowed …`
 fn code_within(text: &str) -> Option<&str> {
     let (_, said) = text
@@ -107,7 +109,7 @@ fn code_within(text: &str) -> Option<&str> {
         .find(|word| NOT_EXECUTED.contains(word))
 }
 
-/// What happened, for people: the server's words, or fred's where they are good enough.
+/// A message for people: the server's words, or fred's if they are clear enough.
 pub(super) fn message(error: &Error) -> ServerError {
     let details = error.details();
     let message = || {
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_time_brings_was_not_executed() {
+    fn temporary_errors_count_as_not_executed() {
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'. script: ff96, on @user_script:1.",
             "ERR Error running script (call to f_ff96): @user_script:1: @user_script: 1: -OOM command not allowed",
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waiting_cannot_mend_is_refused() {
+    fn permanent_errors_count_as_refused() {
         for text in [
             "NOPERM this user has no permissions to run the 'evalsha' command",
             "NOAUTH Authentication required.",
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_said_is_unknown() {
+    fn errors_without_a_server_reply_are_unknown() {
         for text in [
             "Connection closed.",
             "RequestId timed out.",

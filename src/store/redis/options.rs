@@ -1,4 +1,4 @@
-//! What a connected client needs to know.
+//! The options of a connected client.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::store::Durability;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// After so long a call, and an attempt to connect, counts as unanswered.
+    /// How long a call or an attempt to connect may remain unanswered.
     pub(crate) attempt_timeout: Duration,
-    /// For how long connecting is tried.
+    /// How long connecting is tried.
     pub(crate) server_timeout: Duration,
-    /// A third of it may pass before a dead connection is noticed that nothing is called on.
+    /// A dead connection without calls is noticed within a third of this time.
     pub(crate) heartbeat: Duration,
-    /// Over how many pairs of connections the locks are spread.
+    /// The number of connection pairs over which the locks are spread.
     pub(crate) connections: usize,
-    /// Who must have a hold to confirm it; nobody: holds are never to be confirmed.
+    /// The replicas and disks that must confirm a hold. If there are none, holds need no confirmation.
     pub(crate) durability: Durability,
 }

@@ -1,4 +1,5 @@
-//! A pair of connections to one server: one for calls, and one for what the server tells unasked.
+//! A connection pair to one server: a command connection, and a subscriber connection for the server's
+//! messages.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(super) struct ConnectionPair {
     patience: Duration,
 }
 
-/// The connections that a line begins with; those that are missing it opens, and calls wait for them.
+/// The connections that a connection pair starts with. The pair opens the missing ones, and calls wait for
+/// them.
 #[derive(Default)]
 pub(super) struct Opened {
     pub(super) commands: Option<Connection>,
@@ -33,7 +35,7 @@ pub(super) struct Opened {
 
 impl ConnectionPair {
     pub(super) fn start(
-        (server, publishing): (ServerId, PubSubMode),
+        (server, pubsub_mode): (ServerId, PubSubMode),
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
@@ -42,7 +44,7 @@ impl ConnectionPair {
     ) -> ConnectionPair {
         let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
-        let sharded = publishing == PubSubMode::Sharded;
+        let sharded = pubsub_mode == PubSubMode::Sharded;
         let (subscriber, requests) = Subscriber::new(
             server,
             sharded,
@@ -97,19 +99,19 @@ impl ConnectionPair {
     }
 
     pub(super) fn unsubscribe(&self, channel: &str) {
-        // Without a receiver there is no subscription either.
+        // Without a receiver, there is no subscription.
         let _ = self.requests.send(Instruction::Unsubscribe(channel.into()));
     }
 
-    /// Takes note that calls go to a server that does not see a subscription which was confirmed, and confirmed again.
+    /// Reports that the server of the calls does not see a subscription, although it was confirmed twice.
     pub(super) fn unseen(&self) {
-        // Without a receiver there is no subscription either.
+        // Without a receiver, there is no subscription.
         let _ = self.requests.send(Instruction::Unseen);
     }
 
-    /// Takes note that the server has ended a subscription by itself.
+    /// Reports that the server has ended a subscription by itself.
     pub(super) fn forget(&self, channel: &str) {
-        // Without a receiver there is no subscription either.
+        // Without a receiver, there is no subscription.
         let _ = self.requests.send(Instruction::Forget(channel.into()));
     }
 

@@ -1,9 +1,9 @@
-//! Which server is the primary, and when another one takes its place.
+//! The primary, and its replacement by another server.
 
 use fred::types::config::Server;
 use tokio::sync::watch;
 
-/// A primary, and the number of the failover that made it one.
+/// A primary, and the number of the failover that made it the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Primary {
     pub(super) epoch: u64,
@@ -21,7 +21,7 @@ impl Successor {
         Successor { former, latest }
     }
 
-    /// Returns the new primary, once there is one. May be cancelled and called again.
+    /// Waits until there is a new primary, and returns it. May be cancelled and called again.
     pub(super) async fn appears(&mut self) -> Server {
         let former = &self.former;
         let replaces = |latest: &Option<Primary>| {
@@ -35,7 +35,7 @@ impl Successor {
         };
         match server {
             Some(server) => server,
-            // Nobody can tell any more.
+            // No sentinel can report a primary any more.
             None => std::future::pending().await,
         }
     }

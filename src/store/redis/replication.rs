@@ -1,16 +1,18 @@
-//! Waits until replicas have what was written, or it is on the disks of the primary and of replicas, on a connection of its
-//! own: `WAIT`, or `WAITAOF`, holds up everything behind it on its connection.
+//! Waits until replicas have the writes, or until the writes are on the disks of the primary and of replicas.
+//! This needs a third connection, because `WAIT` and `WAITAOF` delay everything behind them on their
+//! connection.
 //!
-//! - Each hold is renewed on this connection, and whoever has that answer joins the next round: one `WAIT` for all who
-//!   are there by then, however many.
-//! - A round lasts a quarter of the time that somebody has waited by then. Who is not confirmed goes on to the next one
-//!   until his time is over. Those who come meanwhile are held up by it, but lose nothing: a replica that lacks the
-//!   earlier write lacks the later one. A round of constant length would not do, since the server counts from its last
-//!   command on a connection: a replica that is further away than two rounds would never be there in time.
-//! - With disks a round lasts a quarter of all the time that somebody has, from the first one on: where a disk is synced
-//!   once a second, a round that ends meanwhile has missed it.
-//! - A `WAIT` speaks of the writes of its own connection alone. On another one than the renewal's it would say yes to
-//!   nothing, so there the renewal must be repeated.
+//! - Each hold is renewed on this connection. After the reply, its request joins the next round. One `WAIT`
+//!   serves all requests that have joined, however many.
+//! - A round lasts a quarter of the time that the oldest request has waited. A request without a confirmation
+//!   joins the next round, until its time is over. A request that comes during a round has to wait for its
+//!   end, but loses nothing: a replica that lacks the earlier write lacks the later one too. Rounds of
+//!   constant length would not work, because the server counts from its last command on a connection. A
+//!   replica that is further away than two rounds would never confirm in time.
+//! - With disks, a round lasts a quarter of all the time that the oldest request has, from the first round
+//!   on. If a disk is synced once a second, a shorter round would end before the sync.
+//! - A `WAIT` concerns only the writes of its own connection. On a connection other than the renewal's, its
+//!   answer would mean nothing, so the renewal must be repeated there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,7 @@ use crate::error::{Error, ServerError};
 use crate::store::redis::script;
 use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerId};
 
-/// The shortest round. (A server that has nothing else to do may end it up to 100 ms late.)
+/// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 pub(super) struct Replication {
@@ -39,9 +41,9 @@ pub(super) struct Replication {
     tasks: [AbortHandle; 2],
 }
 
-/// Somebody whose hold was renewed, and who waits for others to have that.
+/// A renewed hold that waits for its confirmation.
 struct WaitRequest {
-    /// The connection that it was renewed on.
+    /// The connection of the renewal.
     generation: u64,
     since: Instant,
     until: Instant,
@@ -49,7 +51,8 @@ struct WaitRequest {
 }
 
 impl Replication {
-    /// Refuses a connection on which one can't wait: its user may not, or its server has nothing to wait for.
+    /// Refuses a connection on which `WAIT` is impossible, because the user has no permission or the server
+    /// has nothing to wait for.
     pub(super) async fn check(connection: &Connection, durability: Durability) -> Result<(), Error> {
         let at_once = Durability {
             replicas: 0,
@@ -62,7 +65,7 @@ impl Replication {
         }
     }
 
-    /// Begins with that connection, or opens one.
+    /// Starts with this connection, or opens one.
     pub(super) fn start(
         server: ServerId,
         connector: &Arc<Connector>,
@@ -130,7 +133,7 @@ impl Replication {
     }
 }
 
-/// The task that waits for all.
+/// The task that waits for all requests.
 struct WaitBatcher {
     pipeline: Arc<RedisPipeline>,
     durability: Durability,
@@ -172,14 +175,14 @@ impl WaitBatcher {
                         continue;
                     }
                 };
-                // Who is not there any more need not hear.
+                // The caller may be gone.
                 let _ = wait_request.got.send(told);
             }
         }
     }
 
-    /// Waits once, and returns on which connection, and how many of those that are wanted have everything that was written on
-    /// it before.
+    /// Waits once. Returns the number of the connection, and how many of the wanted servers have all its
+    /// earlier writes.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
         let wait = || Command::wait(self.durability, within);
         let response = Arc::clone(&self.pipeline).call(wait).await.map_err(advised)?;
@@ -196,7 +199,7 @@ impl WaitBatcher {
     }
 }
 
-/// The failure, with what to change about a server that has nothing to wait for.
+/// Adds advice to the failure if the server has nothing to wait for.
 fn advised(failure: Failure) -> Failure {
     let Failure::Refused(error) = failure else {
         return failure;
@@ -258,10 +261,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_hold_that_is_gone_nobody_is_asked_who_has_it() {
+    async fn no_wait_for_a_lost_hold() {
         let server = Server::start();
         let replication = replication(&server).await;
-        // Whoever wanted to wait would be told so.
+        // With this task gone, every wait would fail.
         replication.tasks[1].abort();
         let call = Renew {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),

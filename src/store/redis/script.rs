@@ -1,4 +1,4 @@
-//! The scripts of `lua/`: their texts, their arguments and their replies. Nothing else names Lua.
+//! The scripts of `lua/`: their texts, arguments and replies. No other module knows Lua.
 
 mod operations;
 mod reply;
@@ -13,18 +13,18 @@ pub(crate) use self::operations::Operation;
 pub(crate) use self::reply::ReplyError;
 pub(crate) use self::script_call::{Declared, ScriptCall};
 
-/// One operation: its own file, and the parts of `lua/lib/` that it shares with others. Whoever has a fast
-/// path has the rest of the operation in a file of its own, behind the parts that only this needs.
+/// One operation: its own file, and the parts of `lua/lib/` that it shares with others. If the operation has
+/// a fast path, the rest of it is in a second file, after the parts that only the rest needs.
 #[derive(Debug)]
 pub(crate) struct Script {
     #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
-    /// What servers know it by, once that was reckoned.
+    /// The hash by which servers know the script, computed at the first use.
     pub(crate) sha: OnceLock<String>,
 }
 
-/// The clock first, since tests put another in its place.
+/// The clock comes first, because tests replace it.
 #[cfg(test)]
 pub(crate) const CLOCK: &str = include_str!("../../../lua/lib/clock.lua");
 
@@ -55,7 +55,7 @@ impl Script {
         }
     }
 
-    /// The same script under another clock.
+    /// The same script with another clock.
     #[cfg(test)]
     pub(crate) fn with_clock(&self, clock: &str) -> String {
         let rest = self
@@ -66,22 +66,23 @@ impl Script {
     }
 }
 
-/// How scripts publish, and what the number of receivers tells.
+/// How scripts publish, and what the number of receivers means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PubSubMode {
-    /// To the server's own subscribers: who is not among them can't be reached.
+    /// To subscribers of the server itself. A client without a counted subscription cannot be reached.
     Plain,
-    /// Within a shard of a cluster, from 7.0 on: likewise.
+    /// Within a shard of a cluster, from 7.0 on. Counts as in `Plain`.
     Sharded,
-    /// All over a cluster, whose other nodes are not counted: the clients' records alone tell who can be
-    /// reached.
+    /// To the whole cluster, whose other nodes are not counted. The presence records alone decide which
+    /// clients can be reached.
     Uncounted,
-    /// Within a shard that the slot has moved to lately, and its subscribers not yet: likewise.
+    /// Within a shard to which the slot moved recently, but not yet its subscribers. The presence records
+    /// decide as in `Uncounted`.
     Migrating,
 }
 
 impl PubSubMode {
-    /// As scripts are told of it.
+    /// The letter for this mode in a script's arguments.
     fn letter(self) -> char {
         match self {
             PubSubMode::Plain => 'p',
@@ -91,7 +92,7 @@ impl PubSubMode {
         }
     }
 
-    /// Whether a server drops its subscribers of a channel when another one takes over the channel's slot.
+    /// Whether a server drops the subscribers of a channel when another server takes over the channel's slot.
     pub(crate) fn ends_with_the_slot(self) -> bool {
         self == PubSubMode::Sharded
     }

@@ -1,10 +1,12 @@
-//! Which server is the primary, by the word of the sentinels that watch over it.
+//! Finds the primary with the help of its sentinels.
 //!
-//! - Whoever connects asks all sentinels at once, waits for more than half of them, and believes the one that knows of the
-//!   latest failover (`config-epoch`). A sentinel that was cut off may name a former primary for as long as it is.
-//! - The server has to say itself that it is a primary (`ROLE`) before it is used.
-//! - A connection to a former primary does not break by itself, and for some seconds such a server still takes writes.
-//!   So each sentinel is listened to, and a failover that one of them tells of ends the connections that it outdates.
+//! - A client asks all sentinels at once, and waits for more than half of them. It believes the answer with
+//!   the newest failover (`config-epoch`). As long as a sentinel is cut off, it may name a
+//!   former primary.
+//! - The server itself must report that it is a primary (`ROLE`) before it is used.
+//! - A connection to a former primary does not break by itself, and for some seconds such a server still
+//!   accepts writes. So the client listens to each sentinel. A failover that any of them announces ends the
+//!   outdated connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +28,17 @@ use crate::error::ServerError;
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
 
-/// What a sentinel publishes when another server became the primary.
+/// The channel on which a sentinel announces that another server became the primary.
 const SWITCHED: &str = "+switch-master";
 
 /// The sentinels of one primary.
 pub(super) struct Sentinels {
-    /// How to connect to each.
+    /// How to connect to each sentinel.
     configs: Vec<Config>,
-    /// The name that they know the primary by.
+    /// The name by which the sentinels know the primary.
     service: String,
     attempt_timeout: Duration,
-    /// The latest that any of them told of.
+    /// The newest primary that any sentinel has reported.
     latest: watch::Sender<Option<Primary>>,
 }
 
@@ -50,8 +52,8 @@ impl Sentinels {
         }
     }
 
-    /// Asks for the primary. What was heard of a later failover before counts more than the answers, until it is
-    /// [`forget`](Sentinels::forget)ten.
+    /// Asks for the primary. If an earlier message announced a later failover, it takes precedence over the
+    /// answers, until it is [forgotten](Sentinels::forget).
     pub(super) async fn primary(&self) -> Result<Primary, Failure> {
         let mut answers: FuturesUnordered<_> = self.configs.iter().map(|config| self.ask(config)).collect();
         let deadline = Instant::now() + self.attempt_timeout / 2;
@@ -78,7 +80,7 @@ impl Sentinels {
         }
     }
 
-    /// Takes a primary back that could not be reached, or is none by its own word.
+    /// Discards a primary that could not be reached, or that reports that it is not a primary.
     pub(super) fn forget(&self, primary: &Primary) {
         self.latest.send_if_modified(|latest| {
             let known = latest.as_ref() == Some(primary);
@@ -107,14 +109,14 @@ impl Sentinels {
         loop {
             backoff.pause().await;
             if let Ok(mut connection) = dial(config.clone(), Purpose::Commands, self.attempt_timeout).await {
-                // Whichever way it ended, the next connection begins by asking.
+                // However the connection ended, the next one starts by asking.
                 let _ = self.hear(config, &mut connection, ping_every).await;
                 backoff.ended_after(connection.age());
             }
         }
     }
 
-    /// Asks the sentinel whenever it says that there was a failover, until the connection ends.
+    /// Asks the sentinel each time it announces a failover, until the connection ends.
     async fn hear(
         &self,
         config: &Config,
@@ -138,18 +140,18 @@ impl Sentinels {
         }
     }
 
-    /// Makes this the latest primary, if it is, and returns the latest.
+    /// Stores this primary if it is the newest, and returns the newest.
     fn tell(&self, primary: Primary) -> Primary {
         self.latest
             .send_if_modified(|latest| later(latest, primary.clone()));
         self.latest.borrow().clone().unwrap_or(primary)
     }
 
-    /// Asks one sentinel, by a connection of its own.
+    /// Asks one sentinel, over a separate connection.
     async fn ask(&self, config: &Config) -> Result<Primary, Failure> {
         let connection = dial(config.clone(), Purpose::Commands, self.attempt_timeout).await?;
         let client = connection.client();
-        // `MASTER` names the new primary only when all replicas follow it, but knows the epoch before.
+        // `MASTER` names the new primary only when all replicas follow it, but knows the epoch before that.
         let (address, state) = try_join(
             self.sentinel(client, "GET-MASTER-ADDR-BY-NAME"),
             self.sentinel(client, "MASTER"),
@@ -173,7 +175,7 @@ impl Sentinels {
     }
 }
 
-/// Has the server say itself that it is a primary.
+/// Makes sure that the server itself reports that it is a primary.
 pub(super) async fn check_primary(connection: &Connection) -> Result<(), Failure> {
     let command = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
     let role = connection
@@ -188,7 +190,7 @@ pub(super) async fn check_primary(connection: &Connection) -> Result<(), Failure
     }
 }
 
-/// Replaces what is known by `primary`, if that is later.
+/// Replaces `known` by `primary` if that is newer.
 fn later(known: &mut Option<Primary>, primary: Primary) -> bool {
     let is_later = known.as_ref().is_none_or(|known| known.epoch < primary.epoch);
     if is_later {
@@ -197,7 +199,8 @@ fn later(known: &mut Option<Primary>, primary: Primary) -> bool {
     is_later
 }
 
-/// The address is an array of host and port, the state one of names and values in turn.
+/// Parses the replies: the address is an array of host and port, and the state an array of alternating names
+/// and values.
 fn read(address: &Value, state: &Value) -> Option<Primary> {
     let (Value::Array(address), Value::Array(state)) = (address, state) else {
         return None;

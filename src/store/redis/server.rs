@@ -1,5 +1,5 @@
-//! A client of one server, over one pair of connections or several; and one more to wait for replicas and disks on,
-//! if they are waited for.
+//! A client of one server, over one or more connection pairs. A third connection waits for replicas and
+//! disks, if the options ask for that.
 
 use std::fmt;
 use std::pin::Pin;
@@ -28,14 +28,14 @@ use crate::store::{
 use crate::time::clock::Clock;
 use crate::time::server_time::ServerTime;
 
-/// A client of one server. Each lock, and its channel, has its place on one of the lines.
+/// A client of one server. All calls and the channel of one lock use the same connection pair.
 pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
     lines: Vec<ConnectionPair>,
-    /// Only for those who wait for replicas, or for disks.
+    /// Exists only if the options ask for replicas or disks.
     replication: Option<Replication>,
-    /// Listens to the sentinels, if there are any.
+    /// The task that listens to the sentinels, if there are any.
     listening: Option<AbortHandle>,
 }
 
@@ -76,7 +76,7 @@ impl RedisStore {
         ))
     }
 
-    /// A client whose connections are still to be opened; calls wait for them.
+    /// A client that still has to open its connections. Calls wait for them.
     pub(super) fn opening(
         connector: Connector,
         options: Options,
@@ -126,12 +126,13 @@ impl RedisStore {
         })
     }
 
-    /// The line of a key or a channel: one and the same for all of a lock, so that its calls keep their order.
+    /// The connection pair of a key or a channel. It is the same one for the whole lock, so that the lock's
+    /// calls keep their order.
     pub(super) fn line(&self, of: &str) -> &ConnectionPair {
         &self.lines[slot_of(of) % self.lines.len()]
     }
 
-    /// The pipeline of what concerns no lock.
+    /// The pipeline for calls that concern no lock.
     pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
         &self.lines[0].pipeline
     }
@@ -141,7 +142,7 @@ impl RedisStore {
         self.lines.iter().any(|line| line.pipeline.is_open())
     }
 
-    /// Takes note that the server has ended a subscription by itself.
+    /// Reports that the server has ended a subscription by itself.
     pub(super) fn forget(&self, channel: &str) {
         self.line(channel).forget(channel);
     }
@@ -277,7 +278,7 @@ async fn first_connection(
     keep_trying(deadline, unheard, || connector.open(purpose)).await
 }
 
-/// `TIME` answers seconds and microseconds, as strings.
+/// Parses the reply to `TIME`: seconds and microseconds, as strings.
 fn time_of(reply: &Value) -> Option<ServerTime> {
     let Value::Array(parts) = reply else { return None };
     let part = |i: usize| parts.get(i)?.as_str()?.parse::<u64>().ok();

@@ -4,7 +4,7 @@ use fred::util::redis_keyslot;
 
 pub(super) const SLOTS: usize = 16_384;
 
-/// The slot of a key or a shard channel: all those of one lock have the same.
+/// The hash slot of a key or a shard channel. All keys and channels of one lock have the same slot.
 pub(super) fn slot_of(key: &str) -> usize {
     usize::from(redis_keyslot(key.as_bytes()))
 }

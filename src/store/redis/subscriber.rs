@@ -1,13 +1,13 @@
-//! The subscriber connection: which channels this client listens to, and what comes in on them.
+//! The subscriber: the connection for this client's channels and their messages.
 //!
-//! One task owns the connection, and does one thing on it at a time: it subscribes to all the channels that were
-//! asked for meanwhile, or ends subscriptions, and waits until the server has done it. A second task only moves
-//! messages on.
+//! One task owns the connection, and does one thing at a time on it. It subscribes to all channels that were
+//! requested in the meantime, or ends subscriptions, and waits until the server has done it. A second task
+//! only forwards messages.
 //!
-//! The connection must lead to the server that the calls go to: messages are published there, and subscribers
-//! elsewhere are not counted, so that they are passed over. So it is opened only once the command connection is
-//! known to be up, it is replaced whenever that one was, and it is replaced when the server of the calls does not
-//! see a subscription that was confirmed here.
+//! The connection must lead to the same server as the calls. That server publishes the messages, and does not
+//! count subscribers elsewhere, so hand-overs would pass over them. So the connection is opened only after
+//! the command connection is known to be up. It is replaced together with the command connection. It is also
+//! replaced when the server of the calls does not see a subscription that was confirmed here.
 
 mod channels;
 #[cfg(test)]
@@ -34,10 +34,11 @@ use crate::store::redis::subscriber::channels::Channel;
 use crate::store::{Failure, Listener, ServerId};
 use crate::time::backoff::Backoff;
 
-/// For how long a refusal is remembered: who asks again meanwhile is told the same, and the server is not asked.
+/// How long a refusal is remembered. Requests within this time get the same refusal, and the server is not
+/// asked.
 const REFUSED_FOR: Duration = Duration::from_secs(5);
-/// How long a connection is kept at least on which subscriptions are not seen, at first and at last: each one that is
-/// replaced for it doubles the time.
+/// The shortest and the longest time for which a connection is kept when its subscriptions are not seen. Each
+/// replacement for this reason doubles the time.
 const SHORTEST_UNSEEN: Duration = Duration::from_secs(1);
 const LONGEST_UNSEEN: Duration = Duration::from_secs(30);
 
@@ -49,7 +50,7 @@ pub(super) enum Instruction {
     Forget(Arc<str>),
     /// The command connection was replaced.
     Follow,
-    /// The server of the calls does not see a subscription that was confirmed here, and confirmed again.
+    /// The server of the calls does not see a subscription, although it was confirmed here twice.
     Unseen,
 }
 
@@ -57,35 +58,35 @@ type Waiter = oneshot::Sender<Result<(), Failure>>;
 
 pub(super) struct Subscriber {
     server: ServerId,
-    /// Channels belong to a shard of a cluster.
+    /// The channels belong to a shard of a cluster.
     sharded: bool,
     connector: Arc<Connector>,
-    /// Where the calls go.
+    /// The pipeline of the calls.
     pipeline: Arc<RedisPipeline>,
     listener: Weak<dyn Listener>,
     requests: mpsc::UnboundedReceiver<Instruction>,
     ping_every: Duration,
     pings: u64,
-    /// Each is confirmed, or one of `asked` or `todo`.
+    /// Each channel is confirmed, or is in `asked` or `todo`.
     channels: HashMap<Arc<str>, Channel>,
-    /// What was asked for since the last SUBSCRIBE.
+    /// The channels that were requested since the last SUBSCRIBE.
     asked: Vec<Arc<str>>,
-    /// What is to be subscribed before that, each part by one SUBSCRIBE.
+    /// The channels that are subscribed before those, each part by one SUBSCRIBE.
     todo: VecDeque<Vec<Arc<str>>>,
-    /// What the server refused lately, and when.
+    /// The channels that the server refused recently, with the time and the failure.
     refused: HashMap<Arc<str>, (Instant, Failure)>,
     /// The command connection was replaced since this one was opened.
     follows: bool,
-    /// Subscriptions of this connection are not seen where the calls go.
+    /// The server of the calls does not see subscriptions of this connection.
     unseen: bool,
-    /// How long this connection is kept all the same.
+    /// How long this connection is kept in that case.
     unseen_for: Duration,
 }
 
 /// Why a connection is given up.
 enum Ended {
     Lost(ServerError),
-    /// Nobody can ask for anything any more.
+    /// Nothing can send requests any more.
     Over,
 }
 
@@ -119,14 +120,15 @@ impl Subscriber {
         (subscriber, sender)
     }
 
-    /// Runs until it is aborted, or nobody can ask for anything any more. Without a first connection it opens one.
+    /// Runs until it is aborted, or until nothing can send requests any more. Opens a connection if there is
+    /// no first one.
     pub(super) async fn run(mut self, first: Option<Connection>) {
         let mut backoff = Backoff::at_once();
         let mut connection = match first {
             Some(first) => first,
             None => self.reconnect(&mut backoff).await,
         };
-        // Messages may have been lost, which is told once everything is subscribed again.
+        // Messages may have been lost. The listener is told when all channels are subscribed again.
         let mut missed = false;
         loop {
             tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
@@ -141,13 +143,14 @@ impl Subscriber {
             drop(connection);
             let former = self.disown();
             missed |= !former.is_empty();
-            // By themselves and first: a refusal of others is not to hold them up.
+            // These channels have a part of their own and come first, so that the refusal of another channel
+            // does not delay them.
             self.todo.push_front(former);
             connection = self.reconnect(&mut backoff).await;
         }
     }
 
-    /// Opens a connection, and takes in requests meanwhile, so that they don't pile up.
+    /// Opens a connection. Takes in requests meanwhile, so that they do not accumulate.
     async fn reconnect(&mut self, backoff: &mut Backoff) -> Connection {
         let (connector, pipeline) = (Arc::clone(&self.connector), Arc::clone(&self.pipeline));
         loop {
@@ -156,7 +159,7 @@ impl Subscriber {
             while !self.follows {
                 tokio::select! {
                     connection = &mut connecting => return connection,
-                    // Nothing is confirmed, so it ends no subscription.
+                    // No subscription is confirmed, so the request ends none.
                     Some(request) = self.requests.recv() => drop(self.take_in(request)),
                 }
             }
@@ -194,7 +197,7 @@ impl Subscriber {
                     let why = "subscriptions are not seen where the calls go";
                     return Ended::Lost(ServerError::new(why));
                 }
-                // An idle connection shows by nothing else that it is dead.
+                // On an idle connection, only a PING shows that it is dead.
                 () = tokio::time::sleep(self.ping_every) => {
                     let pong = self.ping(connection);
                     if let Err(Failure::Unknown(error)) = connection.unless_lost(pong).await {
@@ -205,7 +208,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes in this request and all others that have come.
+    /// Takes in this request and all others that have arrived.
     async fn accept(&mut self, request: Instruction, connection: &mut Connection) -> Result<(), Ended> {
         let mut unsubscribe = Vec::new();
         let mut next = Some(request);
@@ -232,7 +235,7 @@ impl Subscriber {
         {
             Ok(()) => Ok(()),
             Err(Failure::Refused(error)) => {
-                // They go on until the connection ends, and what comes on them is ignored.
+                // The subscriptions go on until the connection ends, and their messages are ignored.
                 tracing::warn!(server = self.connector.server(), %error, "the server refuses to end a subscription");
                 Ok(())
             }
@@ -240,7 +243,7 @@ impl Subscriber {
         }
     }
 
-    /// Subscribes to what is to be subscribed.
+    /// Subscribes to all requested channels.
     async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Ended> {
         self.todo.push_back(std::mem::take(&mut self.asked));
         while let Some(mut names) = self.todo.pop_front() {
@@ -257,7 +260,7 @@ impl Subscriber {
                 Ok(()) => names.iter().for_each(|name| self.confirm(name)),
                 Err(Failure::Refused(error)) if names.len() == 1 => self.refuse(&names[0], &error),
                 Err(Failure::Refused(_)) => {
-                    // One of them is refused, and so were all: look for it.
+                    // The server refuses all channels because of one. This divides them to find it.
                     let other_half = names.split_off(names.len() / 2);
                     self.todo.push_front(other_half);
                     self.todo.push_front(names);
@@ -271,8 +274,9 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Subscribes to channels of the server's shard, one by one: they are of different slots. Each reply is read for itself,
-    /// so that one which is refused, or whose slot is elsewhere, disturbs no other.
+    /// Subscribes to the channels of the server's shard, one by one, because they belong to different slots.
+    /// Each reply is read separately, so a channel that is refused, or whose slot is elsewhere, does not
+    /// disturb others.
     async fn subscribe_to_shard(
         &mut self,
         connection: &mut Connection,
@@ -319,8 +323,8 @@ impl From<Failure> for Ended {
     }
 }
 
-/// Tries until there is a connection. Calls must have found their server before: an address may lead to another one
-/// by now.
+/// Tries until there is a connection. Calls must have reached their server first, because an address may now
+/// lead to another server.
 async fn connect(connector: &Connector, pipeline: &Arc<RedisPipeline>, backoff: &mut Backoff) -> Connection {
     loop {
         backoff.pause().await;
@@ -334,7 +338,7 @@ async fn connect(connector: &Connector, pipeline: &Arc<RedisPipeline>, backoff: 
     }
 }
 
-/// Moves messages on until the connection is dropped.
+/// Forwards messages until the connection is dropped.
 async fn pump(mut messages: broadcast::Receiver<Message>, server: ServerId, listener: Weak<dyn Listener>) {
     loop {
         let message = messages.recv().await;

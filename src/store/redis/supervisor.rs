@@ -1,4 +1,4 @@
-//! Keeps a connection that calls are sent on up, for as long as its runtime lives.
+//! The supervisor keeps a connection for commands up, for as long as its runtime lives.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::store::redis::script::Script;
 use crate::store::{Failure, Listener, ServerId};
 use crate::time::backoff::Backoff;
 
-/// A server that refuses writes may do so for long, and reconnecting to it more often does not help.
+/// A server that refuses writes may do so for a long time, and frequent reconnecting does not help.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
@@ -27,17 +27,17 @@ pub(super) struct Supervisor {
     pub(super) pipeline: Arc<RedisPipeline>,
     pub(super) scripts: Arc<[&'static Script]>,
     pub(super) purpose: Purpose,
-    /// Who is to know of a connection that is lost or new.
+    /// Hears of lost and new connections.
     pub(super) listener: Option<Weak<dyn Listener>>,
     /// The subscriber, which must be connected to the same server.
     pub(super) follower: Option<mpsc::UnboundedSender<Instruction>>,
     pub(super) condemned: mpsc::UnboundedReceiver<Replacement>,
-    /// How long a dead link may go unnoticed while nothing is called.
+    /// How long a dead connection may go unnoticed while there are no calls.
     pub(super) ping_every: Duration,
 }
 
 impl Supervisor {
-    /// Begins with that connection, which the pipeline is open to from now on, or opens one.
+    /// Starts with this connection and opens the pipeline to it, or opens a connection.
     pub(super) fn start(self, first: Option<Connection>) -> AbortHandle {
         let first = first.map(|connection| {
             let generation = self.open(&connection);
@@ -46,8 +46,8 @@ impl Supervisor {
         tokio::spawn(self.run(first)).abort_handle()
     }
 
-    /// Runs until it is aborted or its runtime ends; either closes the pipeline. `first` is the connection that the pipeline
-    /// is open to, and its number; without one, it is opened here.
+    /// Runs until it is aborted or its runtime ends. Either closes the pipeline. `first` is the connection to
+    /// which the pipeline is open, and its number. Without it, a connection is opened here.
     async fn run(mut self, first: Option<(Connection, u64)>) {
         let _closing = Closing(Arc::clone(&self.pipeline));
         let mut backoff = Backoff::at_once();
@@ -65,7 +65,7 @@ impl Supervisor {
         loop {
             let why = self.watch(&mut connection, generation).await;
             tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose);
-            // First, so that nothing more is queued in a client that nobody serves.
+            // This comes first, so that no more calls are queued in a client that nothing serves.
             self.pipeline.down(Failure::NotExecuted(why));
             if let Some(listener) = self.listener() {
                 listener.lost(self.server);
@@ -78,19 +78,19 @@ impl Supervisor {
                 "the {} connection is back",
                 self.purpose
             );
-            // Before any reply of the new connection, which may be one to another server.
+            // This comes before any reply on the new connection, which may lead to another server.
             if let Some(listener) = self.listener() {
                 listener.replaced(self.server);
             }
             if let Some(follower) = &self.follower {
-                // Without a receiver there is nothing to follow with.
+                // Without a receiver, no subscriber can follow.
                 let _ = follower.send(Instruction::Follow);
             }
             generation = self.open(&connection);
         }
     }
 
-    /// Opens the pipeline to this connection, and returns its number.
+    /// Opens the pipeline to this connection, and returns the connection's number.
     fn open(&self, connection: &Connection) -> u64 {
         self.pipeline.open(Wire::new(connection.client(), &self.scripts))
     }
@@ -99,15 +99,15 @@ impl Supervisor {
         self.listener.as_ref()?.upgrade()
     }
 
-    /// Tries until there is a connection, whose server knows the scripts.
+    /// Tries until there is a connection, and loads the scripts into its server.
     async fn connect(&self, backoff: &mut Backoff) -> Connection {
         loop {
             backoff.pause().await;
             match self.connector.open(self.purpose).await {
                 Ok(connection) => {
-                    // Here rather than when they are missed, since another client may load them between two of
-                    // the calls that wait here: the second one would overtake the first. If the server takes none
-                    // now, they are loaded when they are missed.
+                    // The scripts are loaded here rather than when a call misses them: another client could
+                    // load them between two of the waiting calls, and then the second call would overtake the
+                    // first. If loading fails now, the scripts are loaded when a call misses them.
                     let _ = load(connection.client(), &self.scripts).await;
                     return connection;
                 }
@@ -121,7 +121,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns why the connection must be replaced, once it must.
+    /// Waits until the connection must be replaced, and returns the reason.
     async fn watch(&mut self, connection: &mut Connection, generation: u64) -> ServerError {
         let mut nonce = 0;
         loop {

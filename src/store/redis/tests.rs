@@ -1,4 +1,5 @@
-//! The store on real servers, with scripts of its own where only the way to the server matters.
+//! Tests of the store on real servers. Where only the way to the server matters, they use scripts of their
+//! own.
 
 mod calls;
 mod connections;
@@ -22,7 +23,7 @@ use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError, S
 use crate::store::{Call, Durability, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
 use crate::time::server_time::ServerTime;
 
-/// Of a client that gives a busy machine its time.
+/// The options of a client that is patient with a busy machine.
 pub(super) const OPTIONS: Options = Options {
     attempt_timeout: BOUND,
     server_timeout: BOUND,
@@ -33,13 +34,14 @@ pub(super) const OPTIONS: Options = Options {
         fsynced: false,
     },
 };
-/// Of one that gives up soon, where that is what a test is about.
+/// The options of a client that gives up soon, for tests about that.
 const HASTY: Options = Options {
     attempt_timeout: Duration::from_millis(400),
     server_timeout: Duration::from_millis(1500),
     ..OPTIONS
 };
-/// In which all must have happened that need not wait for anything, on a busy machine too; and all that [`HASTY`] bounds.
+/// The time within which everything must happen that waits for nothing, even on a busy machine. It is also
+/// enough for everything that [`HASTY`] bounds.
 const BOUND: Duration = Duration::from_secs(5);
 
 static APPEND: Script = Script::new("append", "redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]");
@@ -49,7 +51,7 @@ static APPEND_SLOWLY: Script = Script::new(
     "for _ = 1, 15000 do end redis.call('RPUSH', KEYS[1], ARGV[1]) return ARGV[1]",
 );
 
-/// Appends a text to a list; what it does besides is in the text.
+/// Appends a text to a list. The text also selects the script, the priority and the reading of the reply.
 struct Append(String);
 
 impl Operation for Append {
@@ -84,9 +86,9 @@ impl Operation for Append {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     messages: Mutex<Vec<String>>,
-    /// Of the command connection.
+    /// Replacements of the command connection.
     replacements: AtomicUsize,
-    /// Of the subscriber connection.
+    /// Reconnects of the subscriber connection.
     reconnects: AtomicUsize,
 }
 
@@ -142,7 +144,7 @@ pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Polls a call once, which sends it. On a busy machine that may take long enough for its reply to be there.
+/// Polls a call once, which sends it. On a busy machine, the reply may already be there.
 fn start(store: &RedisStore, text: &impl ToString) -> Call<()> {
     let mut call = store.call(Append(text.to_string()));
     match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! [`Tls`] as fred takes it: by rustls if that is there, or else by the system's library.
+//! Converts [`Tls`] for fred: with rustls if it is available, otherwise with the system's library.
 
 use fred::types::config::{TlsConfig, TlsConnector};
 
@@ -40,7 +40,7 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
         }
         None => {
             let system = load_native_certs();
-            // One that cannot be read must not keep us from the others.
+            // A certificate that cannot be read must not exclude the others.
             let (added, _) = roots.add_parsable_certificates(system.certs);
             if added == 0 {
                 return Err(format!(
@@ -50,7 +50,7 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
             }
         }
     }
-    // Named, since a program that has several providers has no default one.
+    // The provider is explicit, because a program with several providers has no default one.
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?

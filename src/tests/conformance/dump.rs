@@ -1,11 +1,13 @@
-//! All data of a lock as text: what the rules keep, in the form in which [`DUMP`] tells what the server keeps.
+//! All data of a lock as text: what the rules keep, in the form in which [`DUMP`] tells what the server
+//! keeps.
 
 use std::collections::BTreeSet;
 
 use crate::store::memory::lock::Lock;
 use crate::store::memory::rules::Spin;
 
-/// Returns the data of four keys as texts, hashes by field, and then for how long the server keeps each, in ms.
+/// Returns the data of four keys as texts, hashes by field, and then for how long the server keeps each, in
+/// ms.
 pub(super) const DUMP: &str = "
 local function hash(key)
   local all, lines = redis.call('HGETALL', key), {}
@@ -71,8 +73,8 @@ pub(super) fn rules_out_waiters(fields: &str) -> bool {
     line.is_some_and(|line| line.trim_start_matches("hold=b ").split(' ').nth(3) == Some("0"))
 }
 
-/// The fields of a hash as [`DUMP`] tells them, in order and without what the rules have no need to keep; of a lock that was
-/// released, its fence alone: the rest of the line is left from its last hold.
+/// The fields of a hash as [`DUMP`] tells them, in order and without what the rules have no need to keep; of
+/// a lock that was released, its fence alone: the rest of the line is left from its last hold.
 pub(super) fn ordered(fields: &str) -> String {
     let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
     ordered.sort_unstable();

@@ -212,7 +212,7 @@ fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
 }
 
 #[test]
-fn where_receivers_are_not_counted_a_live_record_is_enough_to_be_handed_the_lock() {
+fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
     let mut setting = Setting::start();
     for (way, is_handed_over) in [(PubSubMode::Plain, false), (PubSubMode::Uncounted, true)] {
         let mut world = World::new(&mut setting);
@@ -237,7 +237,7 @@ fn where_receivers_are_not_counted_a_live_record_is_enough_to_be_handed_the_lock
 }
 
 #[test]
-fn who_joins_its_owner_is_queued_no_longer() {
+fn request_that_joins_its_owner_leaves_the_queue() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     // Two requests of one owner, behind a holder of another.
@@ -256,7 +256,7 @@ fn who_joins_its_owner_is_queued_no_longer() {
 }
 
 #[test]
-fn of_holds_that_end_together_the_first_by_name_stands_for_the_owner() {
+fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();

@@ -25,8 +25,8 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// The reply, the data, the pushes, and that every key has a life of its own that is long enough: nothing was
-    /// written before `started`.
+    /// The reply, the data, the pushes, and that every key has a life of its own that is long enough: nothing
+    /// was written before `started`.
     pub(super) fn compare(self, seen: Seen, started: Instant) {
         if let Some(check) = self.reply {
             check(seen.reply.expect("a reply to the call"));

@@ -67,7 +67,7 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
 
 /// Each key lives so much longer than it must, less what a busy machine took to ask.
 #[test]
-fn what_is_used_all_the_time_is_prolonged_once_in_ten_seconds() {
+fn keys_in_constant_use_are_prolonged_once_in_ten_seconds() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     ask(&mut world, 0, Mode::Register, SHORT);

@@ -63,7 +63,7 @@ impl Modelled for Acquire {
         match reply {
             Acquired::Granted(grant) if grant.pushed => "granted by a push before",
             Acquired::Granted(_) => "granted",
-            Acquired::Contended(contended) if contended.denied => "contended, publishing denied",
+            Acquired::Contended(contended) if contended.denied => "contended, pubsub_mode denied",
             Acquired::Contended(contended) if contended.seen => "contended, subscription seen",
             Acquired::Contended(contended) if contended.own_grant.is_some() => "contended with a own_grant",
             Acquired::Contended(contended) if contended.ticket.is_none() => "busy",
@@ -89,7 +89,7 @@ impl Modelled for Release {
 
     fn kind(reply: &Released) -> &'static str {
         match reply.outcome {
-            _ if reply.denied => "a release, publishing denied",
+            _ if reply.denied => "a release, pubsub_mode denied",
             _ if reply.more => "a release, more to remove",
             ReleaseOutcome::Released => "released",
             ReleaseOutcome::OneFewer => "one hold fewer",
@@ -177,8 +177,8 @@ impl Modelled for SpinRelease {
     }
 }
 
-/// What must come up in many runs, so that the comparison says something: all but a contended call whose publishing was
-/// denied, which needs two in the queue and the right to publish to the second alone.
+/// What must come up in many runs, so that the comparison says something: all but a contended call whose
+/// publishing was denied, which needs two in the queue and the right to publish to the second alone.
 pub(super) const KINDS: [&str; 31] = [
     "granted by a push before",
     "granted",
@@ -189,7 +189,7 @@ pub(super) const KINDS: [&str; 31] = [
     "late",
     "gone",
     "more to remove",
-    "a release, publishing denied",
+    "a release, pubsub_mode denied",
     "a release, more to remove",
     "released",
     "one hold fewer",

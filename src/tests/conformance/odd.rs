@@ -59,7 +59,8 @@ fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
     let has_shard_channels = has_shard_channels(&mut setting);
     let mut world = World::new(&mut setting);
     let grant = granted(&mut world, 0);
-    // The user may not publish to the second client. Servers before 7.0 refuse it for not knowing the command.
+    // The user may not publish to the second client. Servers before 7.0 refuse it for not knowing the
+    // command.
     let waits = call(&world, 1);
     assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
     if has_shard_channels {
@@ -88,7 +89,7 @@ fn has_shard_channels(setting: &mut Setting) -> bool {
 }
 
 #[test]
-fn where_a_slot_came_lately_a_live_record_is_enough_to_be_handed_the_lock() {
+fn live_record_is_enough_for_hand_over_where_a_slot_came_lately() {
     let mut setting = Setting::start();
     if !has_shard_channels(&mut setting) {
         return;
@@ -116,7 +117,7 @@ fn where_a_slot_came_lately_a_live_record_is_enough_to_be_handed_the_lock() {
 }
 
 #[test]
-fn in_a_cluster_a_question_looks_for_a_subscription_to_the_shards_channel() {
+fn poll_in_a_cluster_looks_for_a_shard_channel_subscription() {
     let mut setting = Setting::start();
     if !has_shard_channels(&mut setting) {
         return;

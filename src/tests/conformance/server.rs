@@ -157,8 +157,8 @@ pub(super) struct Seen {
     pub(super) messages: Vec<(String, String)>,
 }
 
-/// With one file of `lua/` replaced by another: `<file>:<other>`. The mutation gate sets it, so that nothing must be
-/// built for each of its edits.
+/// With one file of `lua/` replaced by another: `<file>:<other>`. The mutation gate sets it, so that nothing
+/// must be built for each of its edits.
 fn edited(text: String) -> String {
     let Ok(files) = std::env::var("FAIRLOCK_TEST_EDITED") else {
         return text;
@@ -168,8 +168,8 @@ fn edited(text: String) -> String {
     text.replace(&file, &other)
 }
 
-/// The server, and its connections: one that subscribes and calls, and one of a user who may publish to one client
-/// alone.
+/// The server, and its connections: one that subscribes and calls, and one of a user who may publish to one
+/// client alone.
 pub(super) struct Scripts {
     commands: Connection,
     awaited: Vec<Awaited>,

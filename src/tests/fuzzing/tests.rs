@@ -1,4 +1,5 @@
-//! The short form: what scripts really answer and publish, with parts of it changed at random; and any text at all.
+//! The short form: what scripts really answer and publish, with parts of it changed at random; and any text
+//! at all.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +69,7 @@ proptest! {
 
 /// The seeds are what they say: nothing above would fail if all of them were refused.
 #[test]
-fn what_scripts_answer_is_understood() {
+fn seeds_of_script_replies_are_understood() {
     for seed in seeds("reply") {
         assert!(seed.split(' ').any(|word| word == "="), "{seed}");
         reply(&seed);

@@ -1,4 +1,5 @@
-//! What happened in one simulation, in its order: what tasks asked for and got, what the server executed, what went wrong.
+//! What happened in one simulation, in its order: what tasks asked for and got, what the server executed,
+//! what went wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +28,8 @@ pub(super) enum Fault {
     LostPush,
     DoublePush,
     SlowPush,
-    /// The thread of a task stands still for a moment, before a call is sent or with the answer in its hands: so others of the
-    /// client are faster.
+    /// The thread of a task stands still for a moment, before a call is sent or with the answer in its hands:
+    /// so others of the client are faster.
     SlowTask,
     /// A connection breaks, and a new one takes its place after a while.
     CommandsCut,
@@ -39,7 +40,8 @@ pub(super) enum Fault {
     MessagesHalfOpen,
     /// The server loses one subscription and tells nobody.
     Deaf,
-    /// The connection that a client subscribes on leads to a replica: what is published is heard, and not counted.
+    /// The connection that a client subscribes on leads to a replica: what is published is heard, and not
+    /// counted.
     AtReplica,
     /// The process stands still for a while.
     Stopped,
@@ -313,7 +315,8 @@ impl History {
         op
     }
 
-    /// A task was given a guard, which it believes in until it lets go of it or the guard says that it is lost.
+    /// A task was given a guard, which it believes in until it lets go of it or the guard says that it is
+    /// lost.
     pub(super) fn acquired(&self, op: Op, lock: usize, real: bool, guard: LockGuard) -> Arc<LockGuard> {
         let guard = Arc::new(guard);
         let mut believers = locked(&self.believers);

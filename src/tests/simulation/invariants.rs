@@ -84,7 +84,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// No two owners believe at one time to hold the same lock, and who begins to believe does hold it on the server.
+/// No two owners believe at one time to hold the same lock, and who begins to believe does hold it on the
+/// server.
 fn exclusion(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -212,8 +213,8 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     }
 }
 
-/// Nobody loses its place in the queue who took it when the server had seen its client listen, whatever leases run out
-/// beside it.
+/// Nobody loses its place in the queue who took it when the server had seen its client listen, whatever
+/// leases run out beside it.
 fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
     let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
@@ -254,7 +255,8 @@ fn order(
     wrong: &mut Vec<String>,
 ) {
     let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
-    // Who has to come back has missed its turn: its hold or its client's ran out, or it was not subscribed yet.
+    // Who has to come back has missed its turn: its hold or its client's ran out, or it was not subscribed
+    // yet.
     let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
     for (_, event) in events {
         let Event::Executed {

@@ -1,4 +1,5 @@
-//! No time is lost: while nobody disturbs those who wait, a lock is neither free nor held by nobody who knows.
+//! No time is lost: while nobody disturbs those who wait, a lock is neither free nor held by nobody who
+//! knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,17 +13,19 @@ use crate::store::{Acquired, Mode, Renewed};
 /// All delays that the design does not explain, in words; of each lock the first of each kind.
 ///
 /// Each client is *at rest* whenever the recovery of every fault that struck it, or the server, is over
-/// ([`Timing::recovery`]), and while no hold of its has run out unclaimed in the last [`Timing::poll`]: the script that
-/// finds such a hold takes the record of its client away, and nobody tells it.
+/// ([`Timing::recovery`]), and while no hold of its has run out unclaimed in the last [`Timing::poll`]: the
+/// script that finds such a hold takes the record of its client away, and nobody tells it.
 ///
-/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`]. Whoever
-/// releases it gives it to the next who can be reached; whose turn was missed, or who comes anew, needs no timer to
-/// learn that it is free. When a lease just ran out nobody tells, and the time counts from the poll that the
-/// waitlist has due: at the TTL that it was last told, or the interval between two polls after that.
+/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`].
+/// Whoever releases it gives it to the next who can be reached; whose turn was missed, or who comes anew,
+/// needs no timer to learn that it is free. When a lease just ran out nobody tells, and the time counts from
+/// the poll that the waitlist has due: at the TTL that it was last told, or the interval between two polls
+/// after that.
 ///
-/// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a guard,
-/// for no longer than that either. It hears of what it is granted, and has withdrawn what nobody waits for: but for a
-/// call that was stuck until the server's clock was set back, and then runs after its time as if before.
+/// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a
+/// guard, for no longer than that either. It hears of what it is granted, and has withdrawn what nobody waits
+/// for: but for a call that was stuck until the server's clock was set back, and then runs after its time as
+/// if before.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,

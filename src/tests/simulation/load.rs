@@ -12,11 +12,12 @@ use super::run::{name, on_simulated_time};
 use crate::LockManager;
 use crate::options::ManagerOptions;
 
-/// Calls that must come with the rest: after a subscription, and once in an interval, a waitlist asks a poll, and whose turn came
-/// before its waitlist was subscribed asks anew.
+/// Calls that must come with the rest: after a subscription, and once in an interval, a waitlist polls,
+/// and whose turn came before its waitlist was subscribed asks anew.
 const BESIDES: f64 = 0.3;
 
-/// How many calls the server executed for each grant. Each task takes its turn so often, with one lock after the other.
+/// How many calls the server executed for each grant. Each task takes its turn so often, with one lock after
+/// the other.
 fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {
     on_simulated_time(async {
         let world = World::of(plan, &mut rng).await;

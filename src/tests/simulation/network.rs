@@ -1,5 +1,5 @@
-//! The network between clients and server: what is sent arrives later, or not at all. One task delivers everything in
-//! the order of its times, and of what has the same time in the order of its sending.
+//! The network between clients and server: what is sent arrives later, or not at all. One task delivers
+//! everything in the order of its times, and of what has the same time in the order of its sending.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -149,7 +149,7 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
 }
 
 #[test]
-fn those_who_notice_late_that_their_time_is_over_hold_up_nobody_for_longer() {
+fn callers_that_notice_their_timeout_late_hold_up_nobody_for_longer() {
     let plan = plan(1, 20, 2);
     let patience = Duration::from_millis(20);
     let patient = load(&plan, Way::Bound, Duration::from_secs(60));

@@ -30,7 +30,8 @@ pub(super) struct Plan {
     pub(super) owners: bool,
     /// Now and then a lock is taken from its holder by force.
     pub(super) force: bool,
-    /// How much faster the server's clock is than those of the clients, in µs per second: no more than these allow for.
+    /// How much faster the server's clock is than those of the clients, in µs per second: no more than these
+    /// allow for.
     pub(super) drift_ppm: u32,
     pub(super) weather: Weather,
     /// What happens now and then, until the calm. None: nothing goes wrong at all.
@@ -67,8 +68,8 @@ impl Plan {
             }
             faults = some(&Fault::OF_THE_WORLD, rng);
         }
-        // With that one come others alone which have messages read late. A server that forgets has no fence but its clock,
-        // and a call that is stuck runs for longer by as much.
+        // With that one come others alone which have messages read late. A server that forgets has no fence
+        // but its clock, and a call that is stuck runs for longer by as much.
         if faults.contains(&Fault::ClockSetBack) {
             let late = [Fault::SlowReply, Fault::SlowPush, Fault::DoublePush];
             weather.retain(|fault, _| late.contains(fault));
@@ -77,7 +78,8 @@ impl Plan {
         }
         let mut longest_peace = Duration::from_millis(1500);
         let mut calls = rng.usize(1..=5);
-        // Some have one fault alone, now and then: what costs only time is seen while nothing else holds anybody up.
+        // Some have one fault alone, now and then: what costs only time is seen while nothing else holds
+        // anybody up.
         if rng.usize(..3) == 0 {
             weather.clear();
             faults = vec![Fault::OF_THE_WORLD[rng.usize(..Fault::OF_THE_WORLD.len())]];

@@ -1,5 +1,5 @@
-//! A process that can be stopped, as by SIGSTOP: while it is, none of its tasks runs and nothing that it is sent is
-//! read, but the time goes on. Once it goes on, it sees all at once what came meanwhile.
+//! A process that can be stopped, as by SIGSTOP: while it is, none of its tasks runs and nothing that it is
+//! sent is read, but the time goes on. Once it goes on, it sees all at once what came meanwhile.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -27,7 +27,8 @@ use crate::{LockManager, Owner};
 
 /// What the server's clock shows at the beginning, in µs: some day, and a part of a millisecond.
 pub(super) const BEGINNING_US: u64 = 1_800_000_000_000_370;
-/// Within so long after the calm every call has ended: far more than all holds of a world one after the other.
+/// Within so long after the calm every call has ended: far more than all holds of a world one after the
+/// other.
 const LONGEST: Duration = Duration::from_secs(1800);
 /// What went wrong before is over by then: connections are back, calls have run that were late.
 const SETTLED: Duration = Duration::from_secs(12);
@@ -232,7 +233,8 @@ impl World {
             .map(|_| format!("tasks still wait {LONGEST:?} after the calm")))
     }
 
-    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and anybody can have every lock.
+    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and anybody can have every
+    /// lock.
     async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
         tokio::time::sleep(AFTERWARDS).await;

@@ -85,8 +85,8 @@ impl SimSubscribers {
         state.current = Some(open);
     }
 
-    /// Subscribes anew to everything after a cut, and then tells the client. As long as there is no connection for
-    /// calls, that is left to [`replace`](Ears::replace): where they go is not known.
+    /// Subscribes anew to everything after a cut, and then tells the client. As long as there is no
+    /// connection for calls, that is left to [`replace`](Ears::replace): where they go is not known.
     fn reopen(&self) {
         if locked(&self.state).current.is_some() || !self.ends().is_up() {
             return;
@@ -216,8 +216,8 @@ impl SimSubscribers {
         self.reopen();
     }
 
-    /// What is subscribed on the present connection is at a replica from now on: all that is published is heard, and
-    /// the server that is called does not count it.
+    /// What is subscribed on the present connection is at a replica from now on: all that is published is
+    /// heard, and the server that is called does not count it.
     pub(super) fn move_to_replica(&self) {
         if let Some(open) = &locked(&self.state).current {
             open.connection.move_to_replica();

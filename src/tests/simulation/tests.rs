@@ -50,8 +50,8 @@ fn the_same_seed_gives_the_same_history() {
     }
 }
 
-/// Runs seeds one after the other from `FAIRLOCK_SIMULATE_SEED` on, for `FAIRLOCK_SIMULATE_SECONDS`: at 0 seconds that
-/// seed alone, and prints its whole history.
+/// Runs seeds one after the other from `FAIRLOCK_SIMULATE_SEED` on, for `FAIRLOCK_SIMULATE_SECONDS`: at 0
+/// seconds that seed alone, and prints its whole history.
 #[test]
 #[ignore = "a campaign: scripts/prove simulate"]
 fn campaign() {

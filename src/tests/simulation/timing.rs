@@ -14,7 +14,8 @@ pub(super) const ROUNDING: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
 /// The longest time that the thread of a task stands still.
 pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
-/// For how long those wait whose calls met a server that had forgotten the scripts, for others whose calls did too.
+/// For how long those wait whose calls met a server that had forgotten the scripts, for others whose calls
+/// did too.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
@@ -36,8 +37,8 @@ impl Timing {
         }
     }
 
-    /// How long it takes to do whatever needs no timer: at worst to ask, to subscribe, to ask again, to be told that
-    /// the record is gone, and to ask once more. That one need only arrive.
+    /// How long it takes to do whatever needs no timer: at worst to ask, to subscribe, to ask again, to be
+    /// told that the record is gone, and to ask once more. That one need only arrive.
     pub(super) fn prompt(&self) -> Duration {
         7 * self.latency + JITTER + ROUNDING
     }
@@ -52,13 +53,14 @@ impl Timing {
         match fault {
             // The same once more, or a message that is no news; a process that is gone has nobody who waits.
             Fault::ExecutedTwice | Fault::DoublePush | Fault::Killed | Fault::Closed => Duration::ZERO,
-            // The client is told of the new connection, and has everybody ask. What a slow task leaves, or has missed, is found
-            // out as it goes on.
+            // The client is told of the new connection, and has everybody ask. What a slow task leaves, or
+            // has missed, is found out as it goes on.
             Fault::MessagesCut | Fault::MessagesHalfOpen | Fault::SlowTask => self.prompt(),
             // Nobody tells: the next poll finds out.
             Fault::LostPush | Fault::SlowPush => self.poll(),
-            // What was under way runs before its `not_after` or not at all, and is then withdrawn or repeated. The client
-            // takes the server's time for later by as much as the call was slow that told it.
+            // What was under way runs before its `not_after` or not at all, and is then withdrawn or
+            // repeated. The client takes the server's time for later by as much as the call was slow that
+            // told it.
             Fault::SlowCall
             | Fault::SlowReply
             | Fault::LostReply

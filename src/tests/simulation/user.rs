@@ -1,4 +1,5 @@
-//! A task of a simulated client: it asks for locks in all ways, holds them for a while, and gives them back in all ways.
+//! A task of a simulated client: it asks for locks in all ways, holds them for a while, and gives them back
+//! in all ways.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is told of withdrawals, and what is asked of the server for them.
+//! Tests of which requests are added to the withdrawals, and which calls follow.
 
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ use crate::{LockManager, MemoryStore};
 /// Shorter than the heartbeat.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// The one that withdrawals are answered on, and the one before it.
+/// The connection on which withdrawals are answered, and the previous one.
 const CONNECTION: ConnectionId = connection(2);
 const ANOTHER: ConnectionId = connection(1);
 
@@ -68,13 +68,13 @@ impl Fixture {
         request
     }
 
-    /// One that is due.
+    /// Adds a withdrawal that is due.
     fn one(&mut self) -> RequestId {
         let keys = Arc::clone(&self.keys);
         self.add(&keys, true, &PendingCalls::new(LEASE, GivesUp::Unknown))
     }
 
-    /// One whose call was written, and is not answered.
+    /// Adds a withdrawal of a request whose call was written, and is not answered.
     fn one_unanswered(&mut self, at_once: bool, on: ConnectionId) -> Arc<PendingCalls> {
         let keys = Arc::clone(&self.keys);
         let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
@@ -118,7 +118,7 @@ fn requests(batch: Option<&Batch>) -> Vec<RequestId> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
+async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     let mut fixture = Fixture::new();
     let first = fixture.one();
     let batch = fixture.withdrawals.next();
@@ -134,7 +134,7 @@ async fn those_that_come_while_a_call_is_under_way_go_with_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_fill_a_call_wait_for_no_other() {
+async fn full_batches_of_withdrawals_wait_for_no_other_call() {
     let mut fixture = Fixture::new();
     fixture.one();
     let first = fixture.withdrawals.next().unwrap();
@@ -191,7 +191,7 @@ async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_withdrawn_keeps_nobody_and_nothing_of_it_is_kept() {
+async fn finished_withdrawal_leaves_nothing_outstanding() {
     let mut fixture = Fixture::new();
     fixture.one();
     let batch = fixture.withdrawals.next().unwrap();
@@ -202,7 +202,7 @@ async fn what_is_withdrawn_keeps_nobody_and_nothing_of_it_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_failed_is_repeated_after_a_pause_and_those_that_came_meanwhile_go_with_it() {
+async fn failed_withdrawal_is_repeated_after_a_pause_together_with_newer_ones() {
     let mut fixture = Fixture::new();
     let first = fixture.one();
     let batch = fixture.withdrawals.next().unwrap();
@@ -218,7 +218,7 @@ async fn what_failed_is_repeated_after_a_pause_and_those_that_came_meanwhile_go_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_refuses_is_not_repeated() {
+async fn refused_withdrawal_is_not_repeated() {
     let mut fixture = Fixture::new();
     fixture.one();
     let batch = fixture.withdrawals.next().unwrap();
@@ -228,7 +228,7 @@ async fn what_the_server_refuses_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cut_short_is_repeated_at_once() {
+async fn incomplete_withdrawal_is_repeated_at_once() {
     let mut fixture = Fixture::new();
     let request = fixture.one();
     let batch = fixture.withdrawals.next().unwrap();
@@ -251,7 +251,7 @@ async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cann
         assert!(fixture.withdrawals.next().is_none(), "it can run still");
         sleep(2 * PRECISION).await;
         let batch = fixture.withdrawals.next().unwrap();
-        // In this very millisecond it can run still, for all that is known.
+        // As far as is known, the call can still run in this very millisecond.
         let mut answer = fixture.answer(false);
         answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
         fixture.withdrawals.answered(batch, &answer);
@@ -299,7 +299,7 @@ async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
     }
     assert_eq!(fixture.outstanding.count(), 0);
     let lasted = fixture.shared().client().now().since(began);
-    // What keeps a place for it in the queue lasts as long as the client counts as alive.
+    // A queue entry of the request is of use as long as the client counts as alive.
     let heartbeat = fixture.shared().client().options.heartbeat;
     let of_use = NOT_AFTER + LEASE.max(heartbeat) + KEPT;
     assert!(
@@ -308,7 +308,8 @@ async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
     );
 }
 
-/// Of a client whose next call for a withdrawal is to become this.
+/// Withdraws three requests with a client whose next withdrawal call has this `fate`. Returns the sizes of
+/// its calls.
 async fn withdrawn(fate: Fate) -> Vec<usize> {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
     let (shared, keys) = (locks.shared(), keys("a"));
@@ -325,7 +326,7 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_keeper_withdraws_what_it_is_told_of() {
+async fn background_withdraws_all_requests_given_to_it() {
     let counted = |calls: Vec<usize>| calls.into_iter().sum::<usize>();
     assert_eq!(counted(withdrawn(Fate::HeardLate).await), 3);
     assert_eq!(counted(withdrawn(Fate::Refused).await), 3);
@@ -336,7 +337,7 @@ async fn the_keeper_withdraws_what_it_is_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_all_was_answered_nothing_is_withdrawn() {
+async fn answered_calls_need_no_withdrawal() {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let lock = locks.lock("a");
     let guard = lock.acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who is admitted at once, who waits, and who is next.
+//! Tests of which callers are admitted at once, which wait, and which is next.
 
 use super::GivesUp::{At, Between, Unknown};
 use super::*;
@@ -11,7 +11,7 @@ fn at(time: u64) -> LocalTime {
     LocalTime::ZERO.after(ms(time))
 }
 
-/// One for which these wait, while most give up.
+/// An overloaded admission, with these applicants.
 fn overloaded(waiting: &[GivesUp]) -> (Admission<usize>, Vec<Place>) {
     let mut admission = Admission::default();
     admission.all_give_up(100);
@@ -27,7 +27,7 @@ fn wait(admission: &mut Admission<usize>, waiting: &[GivesUp]) -> Vec<Place> {
 }
 
 impl<T> Admission<T> {
-    /// All give up, so many.
+    /// This many requests give up.
     fn all_give_up(&mut self, count: u32) {
         for _ in 0..count {
             self.ended(true);
@@ -71,7 +71,7 @@ fn fewer_are_admitted_when_those_give_up_too_and_one_at_least() {
 }
 
 #[test]
-fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
+fn applicants_are_admitted_in_order_and_before_newcomers() {
     let (mut admission, _) = overloaded(&[Unknown, Unknown]);
     assert_eq!(admission.next(LocalTime::ZERO, 3), None);
     assert!(!admission.is_open(0));
@@ -82,7 +82,7 @@ fn who_has_to_wait_is_admitted_in_order_and_before_newcomers() {
 }
 
 #[test]
-fn who_gives_up_before_it_is_admitted_is_gone() {
+fn applicant_that_gives_up_before_admission_is_removed() {
     let (mut admission, waits) = overloaded(&[Unknown, At(at(5)), At(at(5))]);
     assert_eq!(admission.remove(waits[1]), Some(1));
     assert_eq!(admission.next(LocalTime::ZERO, 0), Some(0));
@@ -92,7 +92,7 @@ fn who_gives_up_before_it_is_admitted_is_gone() {
 }
 
 #[test]
-fn who_gives_up_sooner_than_a_grant_takes_is_passed_over() {
+fn applicant_that_gives_up_before_a_grant_can_come_is_passed_over() {
     let (mut admission, _) = overloaded(&[At(at(15)), At(at(500)), Unknown]);
     // A grant takes up to 60 ms, as far as is known.
     admission.granted(ms(20));
@@ -139,7 +139,7 @@ fn once_most_are_served_again_nobody_is_passed_over() {
 }
 
 #[test]
-fn who_came_later_is_expected_to_give_up_no_sooner() {
+fn later_applicant_is_expected_to_give_up_no_sooner() {
     let (mut admission, _) = overloaded(&[Between(at(10), at(50)), Between(at(10), at(40))]);
     admission.granted(ms(20));
     admission.wait(At(at(500)), 2);
@@ -149,7 +149,7 @@ fn who_came_later_is_expected_to_give_up_no_sooner() {
 }
 
 #[test]
-fn who_gives_up_counts_wherever_it_was() {
+fn giving_up_counts_wherever_the_caller_waited() {
     let mut admission = Admission::<()>::default();
     for _ in 0..100 {
         admission.gave_up(ms(1));
@@ -165,14 +165,17 @@ fn who_gives_up_counts_wherever_it_was() {
 
 #[test]
 fn how_long_a_grant_takes_is_learnt_from_those_who_give_up_too() {
-    // It has become slower: nobody who is admitted is served, unless it has more than 50 ms left.
+    // Grants have become slower. An admitted request is served only if it has more than 50 ms left.
     let (mut admission, _) = overloaded(&[]);
     admission.granted(ms(1));
     let has_left = (0..30).map(|_| {
         let patience = [5, 10, 20, 40, 80].map(ms);
         let places = patience.map(|left| admission.wait(At(LocalTime::ZERO.after(left)), 0));
-        let shared = admission.shared.at_most();
-        let admitted = patience.into_iter().position(|left| left > shared).unwrap_or(4);
+        let time_to_grant = admission.time_to_grant.at_most();
+        let admitted = patience
+            .into_iter()
+            .position(|left| left > time_to_grant)
+            .unwrap_or(4);
         assert!(admission.next(LocalTime::ZERO, 0).is_some());
         admission.gave_up(patience[admitted]);
         for place in places {

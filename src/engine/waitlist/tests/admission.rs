@@ -1,11 +1,12 @@
-//! While most callers give up, most of a client's waiters wait in the client: nobody is the worse for it.
+//! Tests that no caller is worse off because applicants wait in the client while most callers give up.
 
 use super::super::applicants::Application;
 use super::*;
 use crate::Owner;
 
 impl Fixture {
-    /// The lock is held by the other client, and one waits. Many have given up: there is a place for no more.
+    /// The other client holds the lock, and one request waits. So many have given up that there is no further
+    /// place.
     async fn full() -> (Fixture, LockGuard, Vec<JoinHandle<LockGuard>>) {
         let fixture = Fixture::new();
         let guard = fixture.other.acquire().await.unwrap();
@@ -20,7 +21,7 @@ impl Fixture {
         (fixture, guard, waiters)
     }
 
-    /// One that comes to the waitlist, in which there is no place.
+    /// A caller that comes to the waitlist while there is no place.
     fn applied(&self, patience: Option<Duration>) -> Application {
         let (waitlist, options) = (self.waitlist(), &self.waitlists().client().options);
         let terms = LockOptions::default().terms(options).unwrap();
@@ -30,14 +31,14 @@ impl Fixture {
         }
     }
 
-    /// How many wait in the server's queue.
+    /// How many requests are in the server's queue.
     async fn queued(&self) -> u64 {
         self.other.status().await.unwrap().waiting
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_the_client_is_not_in_the_queue_and_leaves_nothing() {
+async fn applicant_is_not_in_the_queue_and_leaves_nothing() {
     let (fixture, _guard, _waiters) = Fixture::full().await;
     let waits = fixture.waiter().await;
     assert_eq!(fixture.queued().await, 1);
@@ -55,7 +56,7 @@ async fn who_waits_in_the_client_is_not_in_the_queue_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_in_the_client_have_their_turns_by_their_arrival_among_all_clients() {
+async fn applicants_are_served_by_arrival_among_all_clients() {
     let (fixture, guard, mut waiters) = Fixture::full().await;
     for n in 0..6 {
         sleep(Duration::from_millis(10)).await;
@@ -105,7 +106,7 @@ async fn an_owner_who_may_hold_already_is_not_held_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_the_client_is_told_that_the_server_is_away() {
+async fn applicant_is_told_that_the_server_is_away() {
     let (fixture, _guard, _waiters) = Fixture::full().await;
     let waits = tokio::spawn(fixture.lock.acquire());
     settle().await;
@@ -117,7 +118,7 @@ async fn who_waits_in_the_client_is_told_that_the_server_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_a_client_that_is_closed_is_told_so() {
+async fn applicant_is_told_that_its_client_is_closed() {
     let (fixture, _guard, waiters) = Fixture::full().await;
     drop(waiters);
     let waits = tokio::spawn(fixture.lock.acquire());
@@ -129,14 +130,14 @@ async fn who_waits_in_a_client_that_is_closed_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_admitted_as_it_gives_up_holds_up_nobody() {
+async fn applicant_admitted_as_its_time_ends_holds_up_nobody() {
     let (fixture, guard, mut waiters) = Fixture::full().await;
     let patience = Duration::from_millis(100);
     let wait = fixture.lock.acquire_timeout(patience);
     let gives_up = tokio::spawn(wait);
     settle().await;
     let next = fixture.waiter().await;
-    // It is polled again only when there is a place and its time is over.
+    // The caller is polled again only when there is a place and its time is over.
     assert!(tokio::time::advance(patience).now_or_never().is_none());
     released(guard).await;
     gives_up.await.unwrap().unwrap_err();
@@ -155,7 +156,7 @@ async fn who_is_admitted_as_it_gives_up_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_they_leave() {
+async fn newcomer_behind_expired_applicants_is_admitted_as_they_leave() {
     let (fixture, _guard, waiters) = Fixture::full().await;
     let waitlist = fixture.waitlist();
     let leaves = fixture.applied(Some(Duration::from_millis(10)));
@@ -165,7 +166,7 @@ async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_t
     }
     settle().await;
     assert_eq!(fixture.queued().await, 0, "its time is over");
-    // It waits behind one whose time is over.
+    // This caller waits behind an applicant whose time is over.
     let mut waits = fixture.applied(None);
     assert!((&mut waits.admitted).now_or_never().is_none());
     waitlist.cancel(leaves);
@@ -173,10 +174,10 @@ async fn whoever_comes_while_only_those_wait_whose_time_is_over_is_admitted_as_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_as_it_is_admitted_leaves_nothing() {
+async fn applicant_that_gives_up_as_it_is_admitted_leaves_nothing() {
     for is_granted in [true, false] {
         let (fixture, guard, waiters) = Fixture::full().await;
-        // Its caller does not read that it is admitted.
+        // Its caller does not read that it was admitted.
         let application = fixture.applied(None);
         let mut guard = Some(guard);
         for waiter in waiters {
@@ -203,7 +204,7 @@ async fn who_gives_up_as_it_is_admitted_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_admitted_in_the_place_of_its_arrival_has_not_been_in_the_queue_before() {
+async fn applicant_admitted_by_arrival_was_not_queued_before() {
     let fixture = Fixture::new();
     let waitlist = fixture.waitlist();
     let client = fixture.waitlists().client();
@@ -253,7 +254,7 @@ async fn a_place_by_arrival_is_behind_those_that_came_before() {
         let request = client.next_request(&terms, None);
         state.join(client.now(), request, terms, Standing { ticket, ..standing });
     };
-    // As if the server's clock were ahead of what is known here.
+    // As if the server's clock were ahead of the estimate here.
     let far = Ticket(u64::MAX / 2);
     joins(state, before, Some(far));
     waitlist.give_places(client.now(), state, [&mut first, &mut second]);

@@ -1,4 +1,4 @@
-//! Calls and subscriptions that fail hold up nobody for longer than it takes to repeat them.
+//! Tests that failing calls and subscriptions delay a caller no longer than it takes to repeat them.
 
 use super::*;
 use crate::TryAcquire;
@@ -8,15 +8,15 @@ use crate::tests::scripted_store;
 const LEASE: Duration = Duration::from_secs(2);
 
 impl Fixture {
-    /// The other client holds the lock for so long, and says nothing of it any more.
+    /// The other client holds the lock for this long, and sends nothing more about it.
     async fn held_for(&self, lease: Duration) {
         let holder = self.other.clone().fixed_lease(lease);
         holder.acquire().await.unwrap().forget();
     }
 }
 
-/// A call of a client that hears nothing.
-fn of_the_deaf(n: u128, lease: Duration) -> Acquire {
+/// A call of a client that does not listen.
+fn call_of_a_deaf_client(n: u128, lease: Duration) -> Acquire {
     let id = ClientId::from_number(n);
     Acquire {
         keys: keys(),
@@ -30,7 +30,7 @@ fn of_the_deaf(n: u128, lease: Duration) -> Acquire {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_failed_is_repeated_soon() {
+async fn failed_poll_is_repeated_soon() {
     let fixture = Fixture::new();
     fixture.held_for(LEASE).await;
     let waiter = fixture.waiter().await;
@@ -41,7 +41,7 @@ async fn a_question_that_failed_is_repeated_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_has_always_somebody_to_ask_for_subscribes_too() {
+async fn waitlist_that_always_has_calls_to_make_subscribes_too() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
@@ -55,11 +55,11 @@ async fn a_room_that_has_always_somebody_to_ask_for_subscribes_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_was_cut_short_is_repeated_until_the_lock_goes_to_somebody() {
+async fn incomplete_poll_is_repeated_until_the_lock_is_granted() {
     let fixture = Fixture::on(MemoryStore::with_bound(2));
     let store = &fixture.waitlists().client().store;
     for n in 1..8 {
-        store.acquire(of_the_deaf(n, LEASE)).await.unwrap();
+        store.acquire(call_of_a_deaf_client(n, LEASE)).await.unwrap();
     }
     let waiter = fixture.waiter().await;
     sleep(LEASE + 2 * JITTER).await;
@@ -97,7 +97,7 @@ async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_
     seen.swallow_subscriptions();
     let wait = locks.lock(NAME).acquire();
     let waiter = tokio::spawn(async move { wait.await.unwrap() });
-    // Each poll is answered that the server does not see it.
+    // The reply to each poll says that the server does not see the subscription.
     let interval = fixture.waitlists().client().options.poll_interval();
     sleep(3 * (interval + JITTER)).await;
     assert_eq!(seen.subscriptions(), (1, 0));
@@ -129,7 +129,7 @@ async fn a_try_that_found_the_lock_busy_leaves_no_hold_though_an_attempt_arrives
     let first = Acquire {
         request: RequestId::new(&client.id, client.options.claim_window(), 0, None),
         mode: Mode::Try,
-        ..of_the_deaf(0, client.options.lease)
+        ..call_of_a_deaf_client(0, client.options.lease)
     };
     let late = client.store.acquire(first).await.unwrap();
     assert!(matches!(late.reply, Acquired::Granted(_)));

@@ -20,7 +20,7 @@ use crate::time::server_time::{ServerTime, Ticket};
 const LEASE_MS: u64 = 30_000;
 const GRANT_MS: u64 = 5_000;
 
-/// One lock under a clock of its own, with every client within reach.
+/// One lock with a clock of its own. All clients can be reached.
 struct World {
     rules: Rules,
     wires: Wires,
@@ -30,7 +30,7 @@ struct World {
 
 #[derive(Default)]
 struct Wires {
-    /// Channels without a subscriber who is counted. What is published on them is heard all the same, as at a replica.
+    /// Channels whose subscribers are not counted. The subscribers still hear messages, as at a replica.
     uncounted: BTreeSet<String>,
     /// Channels on which the caller may not publish.
     denied: BTreeSet<String>,
@@ -51,7 +51,7 @@ impl Channels for Wires {
     }
 }
 
-/// The first request of client `n`; a name makes it one of that owner.
+/// The first request of client `n`.
 fn request(n: u128) -> RequestId {
     nth(n, 1)
 }
@@ -113,7 +113,7 @@ impl World {
     }
 
     fn run(&mut self, call: &Acquire) -> Acquired {
-        // No two calls of a test have one time, as on a server.
+        // No two calls of a test have the same time, as on a server.
         self.now_us += 1;
         let not_after = call.not_after.written(ConnectionId::default()).unwrap();
         self.rules.acquire(call, not_after, self.now(), &mut self.wires)
@@ -184,7 +184,7 @@ impl World {
         self.rules.inspect(&call, self.now())
     }
 
-    /// The last grant that was pushed.
+    /// The last pushed grant.
     fn pushed(&self) -> Grant {
         self.wires.pushes.last().expect("a push").grant.clone()
     }
@@ -235,7 +235,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
 
 #[test]
 fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
-    // Granted by its own call, handed over and claimed, or handed over and not heard of.
+    // The grant came in the reply to its own call, was pushed and claimed, or was pushed and never claimed.
     for (is_pushed, is_claimed) in [(false, false), (true, true), (true, false)] {
         let mut world = World::new();
         let mut grant = world.grant(&request(1));
@@ -252,7 +252,7 @@ fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
             if is_pushed { GRANT_MS } else { LEASE_MS },
         );
         world.pass(left_ms - 2_000);
-        // Another of the same client, and then one of another client.
+        // Another request of the same client, and then one of another client.
         let own_grant = nth(client, 7);
         world.queue(&own_grant);
         world.queue(&request(3));
@@ -307,7 +307,8 @@ fn a_try_never_overtakes_and_is_never_queued() {
     assert_eq!((told.ahead, told.ticket), (1, None));
     world.pass(LEASE_MS);
     world.acquire(&request(4), Mode::Try);
-    // The record of the first in the queue is over: it can't be reached, and nobody else waits.
+    // The presence record of the first client in the queue has expired. The client cannot be reached, and no
+    // other request is queued.
     assert_eq!(
         world.inspect().holder.unwrap().owner.as_str(),
         request(4).as_str()
@@ -379,7 +380,7 @@ fn a_withdrawal_leaves_nothing_of_its_requests() {
     }
     world.withdraw(&[request(2)]);
     assert_eq!(world.inspect().waiting, 3);
-    // One of them holds, one was never heard of, and one is named twice.
+    // One of the requests holds, one is unknown, and one is named twice.
     world.withdraw(&[nth(1, 4), nth(1, 1), nth(1, 3), nth(1, 2), nth(1, 2)]);
     assert_eq!(world.pushed().request, request(3));
     assert_eq!(world.inspect().waiting, 0);
@@ -465,7 +466,7 @@ fn fences_increase_though_the_clock_is_set_back() {
 }
 
 #[test]
-fn who_cannot_be_reached_is_passed_over_and_comes_back_with_its_ticket() {
+fn unreachable_request_is_passed_over_and_comes_back_with_its_ticket() {
     let mut world = World::new();
     let first = world.grant(&request(1));
     let ticket = world.queue(&request(2)).ticket;
@@ -507,7 +508,7 @@ fn a_call_that_comes_too_late_does_nothing() {
     world.pass(1);
     assert_eq!(world.run(&call), Acquired::ExpiredCall);
     assert_eq!(world.inspect().holder, None);
-    // But it is told of a grant that it has already.
+    // But the reply reports a grant that exists already.
     let grant = world.grant(&request(1));
     assert_eq!(world.run(&call), Acquired::Granted(grant));
 }
@@ -544,7 +545,7 @@ fn a_client_that_let_a_hold_run_out_counts_as_dead() {
 }
 
 #[test]
-fn what_is_over_is_dropped_in_passing() {
+fn sweep_drops_locks_that_are_over() {
     let mut world = World::new();
     for n in 0..10_000 {
         world.keys = Arc::new(Keys::new("fairlock", &format!("order:{n}")).unwrap());
@@ -557,7 +558,7 @@ fn what_is_over_is_dropped_in_passing() {
 }
 
 #[test]
-fn what_is_held_still_is_not_dropped_in_passing() {
+fn sweep_keeps_locks_that_are_held() {
     let mut world = World::new();
     let keys = world.keys.clone();
     let lease = Duration::from_secs(600);
@@ -577,7 +578,7 @@ fn what_is_held_still_is_not_dropped_in_passing() {
         world.rules.spin_acquire(&spin, world.now()),
         SpinAcquired::Held(1)
     );
-    // Whoever waits is kept for less long than the holder.
+    // A waiter's entries are kept for a shorter time than the holder's.
     world.queue(&request(2));
     world.pass(300_000);
     for n in 0..2_000 {

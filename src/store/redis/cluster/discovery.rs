@@ -1,4 +1,4 @@
-//! The first that is asked of a cluster.
+//! The first contact with a cluster.
 
 use fred::interfaces::PubsubInterface;
 use tokio::time::Instant;
@@ -13,7 +13,8 @@ use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::store::redis::script::PubSubMode;
 
-/// Asks the seeds until one of them knows the cluster: how scripts publish in it, and who has which slot.
+/// Asks the seeds until one of them knows the cluster. Returns how scripts publish in it, and the owners of
+/// the slots.
 pub(super) async fn discover(
     connector: &Connector,
     deadline: Instant,
@@ -22,7 +23,7 @@ pub(super) async fn discover(
     keep_trying(deadline, unheard, || discover_by_any(connector)).await
 }
 
-/// Asks the seeds in turn, and is done with the first that answers or refuses.
+/// Asks one seed after another, until one answers or refuses.
 async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, Vec<Range>), Failure> {
     let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
     for seed in connector.seeds() {
@@ -42,10 +43,10 @@ async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, 
             "{seed}: no server of the cluster has any slot"
         ))));
     }
-    Ok((publishing_of(&connection).await?, ranges))
+    Ok((pubsub_mode_of(&connection).await?, ranges))
 }
 
-/// Asks a server, on a connection of its own, who has which slot.
+/// Asks a server for the owners of the slots, over a separate connection.
 pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
     let reply = Command::slots().run(connection.client()).await;
     let reply = reply.map_err(|error| failure::classify(&error))?;
@@ -56,8 +57,8 @@ pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Ve
     })
 }
 
-/// Shards have channels of their own since 7.0; servers before that do not know the poll.
-async fn publishing_of(connection: &Connection) -> Result<PubSubMode, Failure> {
+/// Shard channels exist since 7.0. Older servers do not know this command.
+async fn pubsub_mode_of(connection: &Connection) -> Result<PubSubMode, Failure> {
     let channels: Vec<String> = Vec::new();
     match connection
         .client()

@@ -1,4 +1,4 @@
-//! The servers of a cluster, as far as this client has to do with them.
+//! The servers of a cluster, as far as this client uses them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,14 +20,14 @@ use crate::store::redis::server::RedisStore;
 use crate::store::redis::slot::slot_of;
 use crate::store::{Failure, Listener, ServerId, Store};
 
-/// What the store shares with its task, and with the clients of its servers.
+/// The state that the store shares with its task and with the clients of its servers.
 pub(super) struct Cluster {
     pub(super) connector: Connector,
     pub(super) options: Options,
-    pub(super) publishing: PubSubMode,
+    pub(super) pubsub_mode: PubSubMode,
     pub(super) listener: Weak<dyn Listener>,
     pub(super) table: Mutex<Table>,
-    /// Who has which slot may have changed.
+    /// Wakes the task when slots may have new owners.
     pub(super) stale: Notify,
     pub(super) runtime: Handle,
     pub(super) closed: AtomicBool,
@@ -46,7 +46,7 @@ impl Cluster {
         self.table().address(id).clone()
     }
 
-    /// The client of the server that has the slot, and how calls about its locks are made of it now.
+    /// The client of the server that has the slot, and the options for calls about its locks.
     pub(super) fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, CallOptions), Failure> {
         let mut table = self.table();
         let Some(owner) = table.owner(slot) else {
@@ -55,12 +55,12 @@ impl Cluster {
                 "no server of the cluster has slot {slot}"
             ))));
         };
-        let publishing = match self.publishing {
+        let pubsub_mode = match self.pubsub_mode {
             PubSubMode::Sharded if table.has_moved_lately(slot) => PubSubMode::Migrating,
-            publishing => publishing,
+            pubsub_mode => pubsub_mode,
         };
         let call_options = CallOptions {
-            publishing,
+            pubsub_mode,
             importing: false,
             declared: Declared::All,
         };
@@ -73,7 +73,8 @@ impl Cluster {
         self.open(&mut table, id)
     }
 
-    /// Closing looks at the table after it has said so: no client is made that it would miss.
+    /// Returns the client of a server, and makes it if necessary. `close` sets its flag before it looks at
+    /// the table, so it misses no client that is made here.
     pub(super) fn open(
         self: &Arc<Self>,
         table: &mut Table,
@@ -86,18 +87,18 @@ impl Cluster {
             let _on = self.runtime.enter();
             let this: Weak<Cluster> = Arc::downgrade(self);
             let listener: Weak<dyn Listener> = this;
-            let place = (id, self.publishing);
+            let place = (id, self.pubsub_mode);
             RedisStore::opening(self.connector.at(address), self.options, &listener, place)
         }))
     }
 
-    /// A server says that another one has the slot. That is believed at once, and asked about.
+    /// Stores the owner that a server named in a redirection, and has the task ask for all owners.
     pub(super) fn moved(&self, slot: usize, to: &Node) {
         self.table().set_owner(slot, to);
         self.stale.notify_one();
     }
 
-    /// What a failed call means to the caller. A server that has left the cluster is not the end of it.
+    /// Converts a failure for the caller. If one server has left the cluster, the store is not closed.
     pub(super) fn failed(&self, failure: Failure) -> Failure {
         if !matches!(failure, Failure::Refused(_)) {
             self.stale.notify_one();
@@ -110,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// Subscribes where the slot is, wherever that turns out to be.
+    /// Subscribes at the server that has the slot, and follows redirections.
     pub(super) async fn subscribe(self: Arc<Self>, channel: Arc<str>) -> Result<(), Failure> {
         for _ in 0..REDIRECTIONS {
             let (server, _) = self.owner(slot_of(&channel))?;
@@ -124,7 +125,7 @@ impl Cluster {
                         server.unsubscribe(&channel);
                         return Ok(());
                     }
-                    // Its slot has moved meanwhile.
+                    // The slot has moved in the meantime.
                     self.leave(&server, &channel);
                 }
                 Err(failure) => match Redirection::told_by(&failure, &self.address(server.id)) {
@@ -136,10 +137,10 @@ impl Cluster {
         Err(elsewhere())
     }
 
-    /// Ends the subscription to a channel whose slot this server no longer has. One that ends it by itself would refuse to do
-    /// it again.
+    /// Ends the subscription to a channel whose slot this server no longer has. A server that has ended it by
+    /// itself would refuse to end it again.
     pub(super) fn leave(&self, server: &RedisStore, channel: &str) {
-        if self.publishing.ends_with_the_slot() {
+        if self.pubsub_mode.ends_with_the_slot() {
             server.forget(channel);
         } else {
             server.unsubscribe(channel);
@@ -147,7 +148,7 @@ impl Cluster {
     }
 }
 
-/// What the servers' clients tell.
+/// Receives the events of the servers' clients.
 impl Listener for Cluster {
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         if let Some(listener) = self.listener.upgrade() {
@@ -177,7 +178,7 @@ impl Listener for Cluster {
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster")
-            .field("publishing", &self.publishing)
+            .field("pubsub_mode", &self.pubsub_mode)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! What a cluster says of who has its slots.
+//! Parses a cluster's replies about its slots.
 
 use fred::types::Value as Wire;
 
@@ -6,7 +6,7 @@ use super::super::address::Node;
 use super::super::slot::SLOTS;
 use crate::store::Failure;
 
-/// Slots that follow each other, and who has them: the master first, then its replicas.
+/// Consecutive slots and their servers: the primary first, then its replicas.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: usize,
@@ -14,7 +14,7 @@ pub(super) struct Range {
     pub(super) servers: Vec<Node>,
 }
 
-/// Reads the reply of the server `asked` to `CLUSTER SLOTS`; `None` if it is none.
+/// Parses the reply of the server `asked` to `CLUSTER SLOTS`. Returns `None` if it is another reply.
 pub(super) fn ranges(reply: &Wire, asked: &Node) -> Option<Vec<Range>> {
     let Wire::Array(ranges) = reply else { return None };
     ranges.iter().map(|reply| range(reply, asked)).collect()
@@ -38,7 +38,7 @@ fn address(server: &Wire, asked: &Node) -> Option<Node> {
     Some(host_or_asked(&host, port, asked))
 }
 
-/// A server that does not know by which name it is reached leaves it out, and means the one that was used.
+/// A server that does not know its own name leaves it out. Then the name that was used to ask it counts.
 fn host_or_asked(host: &str, port: u16, asked: &Node) -> Node {
     let host = match host {
         "" | "?" => asked.host.clone(),
@@ -47,19 +47,20 @@ fn host_or_asked(host: &str, port: u16, asked: &Node) -> Node {
     Node { host, port }
 }
 
-/// Why a call was not executed where it was sent, and where it is to be sent instead.
+/// Why a call was not executed, and where it must be sent instead.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirection {
-    /// The slot has another owner, for good.
+    /// The slot has another owner permanently.
     Moved { slot: usize, to: Node },
-    /// The keys are there already, while the slot still moves: for this call alone.
+    /// The keys are already at the other server, while the slot still moves. This concerns one call only.
     Ask { to: Node },
-    /// The slot is being moved, and not all keys of the call are here.
+    /// The slot is moving, and this server does not have all keys of the call.
     Incomplete,
 }
 
 impl Redirection {
-    /// Reads `MOVED <slot> <host>:<port>`, `ASK <slot> <host>:<port>` or `TRYAGAIN`, the word of the server `asked`.
+    /// Parses `MOVED <slot> <host>:<port>`, `ASK <slot> <host>:<port>` or `TRYAGAIN`, an error of the server
+    /// `asked`.
     pub(super) fn told_by(failure: &Failure, asked: &Node) -> Option<Redirection> {
         let Failure::NotExecuted(error) = failure else {
             return None;

@@ -1,4 +1,4 @@
-//! What is known of a cluster: its servers, who has which slot, and which channels are listened to.
+//! The known state of a cluster: its servers, the owners of its slots, and the channels in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use super::slots::Range;
 use crate::store::ServerId;
 
 pub(super) struct Table {
-    /// By id. None is ever taken away: a server that comes back has its number still.
+    /// The servers by id. No entry is ever removed, so a server that returns still has its id.
     servers: Vec<Server>,
-    /// By slot.
+    /// The owners by slot.
     owners: Vec<Option<ServerId>>,
-    /// When slots came to their owners from others, of those that did lately.
+    /// When slots moved to their present owners, for slots that moved recently.
     moved: HashMap<usize, Instant>,
-    /// In which time those who listen follow a slot.
+    /// The time within which subscribers follow a slot.
     settling: Duration,
-    /// Where each channel is subscribed, or nowhere yet.
+    /// The server at which each channel is subscribed, if any.
     channels: HashMap<Arc<str>, Option<ServerId>>,
 }
 
 struct Server {
     address: Node,
-    /// Its client, once there was something to ask it.
+    /// The client of the server, once there was a call for it.
     store: Option<Arc<RedisStore>>,
 }
 
-/// A channel that is subscribed at another server than the one that has its slot.
+/// A channel that is subscribed at a server that does not have its slot.
 pub(super) struct Misplaced {
     pub(super) channel: Arc<str>,
     pub(super) at: ServerId,
@@ -70,7 +70,7 @@ impl Table {
         self.servers.iter().map(|server| server.address.clone()).collect()
     }
 
-    /// The client of a server, which `open` makes if there is none.
+    /// The client of a server. `open` makes it if there is none.
     pub(super) fn store(
         &mut self,
         id: ServerId,
@@ -80,7 +80,7 @@ impl Table {
         Arc::clone(server.store.get_or_insert_with(|| open(&server.address)))
     }
 
-    /// The clients that there are.
+    /// All existing clients.
     pub(super) fn stores(&self) -> Vec<Arc<RedisStore>> {
         self.servers
             .iter()
@@ -108,17 +108,17 @@ impl Table {
         }
     }
 
-    /// Whether the slot has come to its owner so lately that those who listen may not have followed.
+    /// Whether the slot moved to its owner so recently that subscribers may not have followed.
     pub(super) fn has_moved_lately(&self, slot: usize) -> bool {
         let moved = self.moved.get(&slot);
         moved.is_some_and(|moved| moved.elapsed() < self.settling)
     }
 
-    /// Takes over who has which slot. Slots that nobody has any more keep their last owner, who may come back.
+    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return.
     pub(super) fn apply_slots(&mut self, ranges: &[Range]) {
         self.moved.retain(|_, moved| moved.elapsed() < self.settling);
         for range in ranges {
-            // Replicas are made known too: when all masters are gone, they are asked.
+            // Replicas are stored too, because they are asked when all primaries are gone.
             let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
             for slot in range.first..=range.last {
                 self.give(slot, ids[0]);
@@ -126,7 +126,7 @@ impl Table {
         }
     }
 
-    /// Whether a server without a connection is one that has slots.
+    /// Whether a server that has slots has no connection.
     pub(super) fn misses_an_owner(&self) -> bool {
         let is_down = |server: &Server| server.store.as_ref().is_some_and(|store| !store.is_up());
         let is_owner = |index: usize| self.owners.contains(&Some(id(index)));
@@ -136,7 +136,7 @@ impl Table {
             .any(|(index, server)| is_down(server) && is_owner(index))
     }
 
-    /// Takes away the clients of servers that are not connected and have no slots.
+    /// Removes and returns the clients of servers that have neither a connection nor slots.
     pub(super) fn retire(&mut self) -> Vec<Arc<RedisStore>> {
         let owners = &self.owners;
         let mut retired = Vec::new();
@@ -152,7 +152,8 @@ impl Table {
         self.channels.entry(Arc::clone(channel)).or_default();
     }
 
-    /// The channel has been subscribed there. Returns whether that is the right place, and anybody wants it.
+    /// Stores where the channel has been subscribed. Returns whether the channel is still wanted and that
+    /// server has its slot.
     pub(super) fn subscribed(&mut self, channel: &Arc<str>, at: ServerId) -> bool {
         let is_owner = self.owners[slot_of(channel)] == Some(at);
         match self.channels.get_mut(channel) {
@@ -166,7 +167,7 @@ impl Table {
         self.channels.contains_key(channel)
     }
 
-    /// Returns the client that was listening.
+    /// Removes the channel, and returns the client that was listening to it.
     pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
         let at = self.channels.remove(channel)??;
         self.servers[index(at)].store.clone()

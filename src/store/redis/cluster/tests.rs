@@ -1,4 +1,4 @@
-//! What a client of a cluster does while its servers change.
+//! Tests of a cluster's client while its servers change.
 
 use std::task::{Context, Poll, Waker};
 
@@ -11,14 +11,14 @@ use crate::store::redis::script::PubSubMode;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 
-/// Servers of before shard channels, none of which is known to have any slot.
+/// A cluster without shard channels, in which no server is known to have a slot.
 fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
     let listener: Weak<Recorder> = Arc::downgrade(listener);
     let url = format!("redis-cluster://{seeds}");
     Arc::new(Cluster {
         connector: Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap(),
         options: OPTIONS,
-        publishing: PubSubMode::Uncounted,
+        pubsub_mode: PubSubMode::Uncounted,
         listener,
         table: Mutex::new(Table::new(OPTIONS.heartbeat)),
         stale: Notify::new(),
@@ -35,7 +35,7 @@ fn at(port: u16) -> Node {
 }
 
 #[tokio::test]
-async fn nobody_listens_where_the_slot_was_as_it_moved() {
+async fn subscription_leaves_the_former_node_of_a_moved_slot() {
     let (former, owner) = (Server::start(), Server::start());
     let recorder = Arc::new(Recorder::default());
     let cluster = cluster(&format!("127.0.0.1:{}", former.port), &recorder);
@@ -54,7 +54,7 @@ async fn nobody_listens_where_the_slot_was_as_it_moved() {
 }
 
 #[tokio::test]
-async fn those_whom_the_user_names_are_asked_before_those_that_may_be_gone() {
+async fn configured_nodes_are_asked_before_discovered_ones() {
     let cluster = cluster("127.0.0.1:1?node=127.0.0.1:2", &Arc::default());
     for port in 3..6 {
         cluster.table().id_of(&at(port));

@@ -1,4 +1,5 @@
-//! The task of a cluster's client: learns who has which slot, and has the channels follow.
+//! The task of a cluster's client. It learns the owners of the slots, and moves the subscriptions of the
+//! channels.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use super::table::Misplaced;
 use super::{Cluster, look_every};
 use crate::store::{Listener, ServerId, Store};
 
-/// The pause between two looks while something is amiss: short at first, as a failover is over in seconds.
+/// The pause between two attempts after a failure. It is short at first, because a failover takes only
+/// seconds.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -25,8 +27,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) async fn watch(cluster: Arc<Cluster>) {
     let mut turn = 0;
     loop {
-        // Unasked, nobody tells a waiter that its slot has moved and its subscription ended. Until it learns that, it hears of no
-        // hand-over; and after three such looks it is passed over.
+        // No server tells a waiter that its slot has moved and its subscription has ended. Until the client
+        // asks, it hears of no hand-over. After three such intervals, hand-overs pass it over.
         let _ = timeout(look_every(cluster.options), cluster.stale.notified()).await;
         let mut pause = SHORTEST;
         loop {
@@ -43,8 +45,8 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 }
 
 impl Cluster {
-    /// Asks one server after the other who has which slot, each time beginning with another: one that is cut off from the
-    /// rest goes on believing what it knows. Returns whether any answered.
+    /// Asks one server after another for the owners of the slots. Each call starts with another server,
+    /// because a server that is cut off keeps its outdated view. Returns whether any server answered.
     async fn learn(&self, turn: usize) -> bool {
         let Some(ranges) = self.ask_around(turn).await else {
             return false;
@@ -81,8 +83,8 @@ impl Cluster {
         None
     }
 
-    /// Whom to ask when none of those that are connected answers: first those that the URL names, then the others, of which
-    /// the one that was last heard of is the likeliest to be there still.
+    /// The servers to ask if no connected server answers: first those in the URL, then the others. Of these,
+    /// the most recent one is the most likely to exist still.
     pub(super) fn others(&self) -> Vec<Node> {
         let mut others = self.connector.seeds().to_vec();
         others.extend(self.table().addresses().into_iter().rev());
@@ -95,8 +97,8 @@ impl Cluster {
         (!ranges.is_empty()).then_some(ranges)
     }
 
-    /// Subscribes the channels anew whose slots have moved, and has everybody ask again who waits where they moved to.
-    /// Returns whether all are in place.
+    /// Moves the subscriptions of channels whose slots have moved, and makes all waiters at the new servers
+    /// ask again. Returns whether all subscriptions are in place.
     async fn resubscribe_moved(self: &Arc<Self>) -> bool {
         let astray = self.table().astray();
         let moves = astray
@@ -111,7 +113,7 @@ impl Cluster {
         in_place
     }
 
-    /// Returns the server that the channel is subscribed at now.
+    /// Returns the server at which the channel is now subscribed.
     async fn resubscribe(self: Arc<Self>, Misplaced { channel, at }: Misplaced) -> Option<ServerId> {
         let former = self.table().store_at(at).cloned();
         if let Some(former) = former {

@@ -1,4 +1,4 @@
-//! The calls of a server: which script each is sent as, and how its reply is read.
+//! The calls to a server: the script for each, and the reader of its reply.
 
 use std::fmt::Write;
 
@@ -14,29 +14,29 @@ use crate::store::{
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
-/// A call of a server, as arguments and as a reader of its reply.
+/// A call to a server that can produce a script call and read its reply.
 pub(crate) trait Operation: Send + 'static {
     type Reply: Send + 'static;
 
-    /// A key of the lock that is called for: any, since all of a lock are in one slot.
+    /// A key of the call's lock. Any key will do, because all keys of a lock are in one slot.
     fn key(&self) -> &str;
 
-    /// Which of those that wait to be sent go first.
+    /// Which of the waiting calls are sent first.
     fn priority(&self) -> Priority {
         Priority::Keep
     }
 
-    /// What it is sent as. One that does not go alone declares all its keys in any case.
+    /// The script call to send. If the call does not go alone, it declares all its keys in any case.
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall;
 
-    /// Whether it can be a call for the lock's own key alone, which is enough where nobody waits. While a
-    /// cluster moves a slot, its servers run no call for several keys unless they have all of them, and none
-    /// has a key that is not there.
+    /// Whether the call can declare the lock's own key alone, which is enough if nobody is queued. While a
+    /// slot moves, a server of the cluster runs a call for several keys only if it has all of them. No
+    /// server has a key that does not exist.
     fn goes_alone(&self) -> bool {
         false
     }
 
-    /// Reads a reply, one line of words. Returns the server's time and what it answered.
+    /// Reads a reply, which is one line of words. Returns the server time and the content.
     fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
 }
 
@@ -72,7 +72,7 @@ impl Operation for Acquire {
         }
     }
 
-    /// But for a poll, which is one to the client's record.
+    /// A poll needs the client's presence record too.
     fn goes_alone(&self) -> bool {
         self.mode != Mode::Poll
     }

@@ -5,19 +5,19 @@ use crate::store::Grant;
 use crate::store::ids::RequestId;
 use crate::time::server_time::ServerTime;
 
-/// Why a reply can't be used.
+/// Why a reply cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyError {
-    /// It is not the reply to this call, so every later one of the connection may be another's too.
+    /// The reply belongs to another call, and so may all later replies on the connection.
     Desynchronised(String),
-    /// A newer client has written this lock in a format that this one doesn't know.
+    /// A newer client has written this lock in a format that this version does not know.
     NewerFormat,
-    /// The call was for the lock alone, and takes the lock's other keys.
+    /// The call declared the lock's key alone, but needs the other keys too.
     Elsewhere,
 }
 
-/// The words of a reply, in order, after those that every reply begins with. What comes after the last that
-/// is read is from a newer script, and ignored.
+/// Reads the words of a reply in order, after the words that every reply begins with. Words that remain
+/// unread come from a newer script, and are ignored.
 pub(super) struct ReplyReader<'a> {
     reply: &'a str,
     rest: std::str::Split<'a, char>,
@@ -51,7 +51,7 @@ impl<'a> ReplyReader<'a> {
         self.rest.next().ok_or_else(|| self.malformed())
     }
 
-    /// A whole number, as scripts have them.
+    /// A whole number in the range of a script's integers.
     pub(super) fn number(&mut self) -> Result<u64, ReplyError> {
         let number = self.text()?.parse::<i64>().ok();
         let number = number.and_then(|number| u64::try_from(number).ok());

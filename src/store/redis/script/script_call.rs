@@ -11,16 +11,15 @@ use crate::store::{ConnectionId, Stamp};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
-/// One call of a script.
 #[derive(Debug)]
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
-    /// All words in one piece of memory, of which the client library takes parts: to have one made, shared
-    /// and given back for each of a dozen words was a tenth of what a call costs the client.
+    /// All words in one allocation, which the client library shares in parts. A separate allocation for each
+    /// of a dozen words took a tenth of the client's cost of a call.
     pub(crate) text: String,
-    /// Where each word is: the number of keys, the keys, the arguments.
+    /// The position of each word: the number of keys, the keys, the arguments.
     pub(crate) words: Vec<Range<usize>>,
-    /// Which of them says by when the call must have run, if one does, and who tells.
+    /// The index of the word for `not_after`, and the stamp that sets it. Only some calls have them.
     not_after: Option<(usize, Arc<dyn Stamp>)>,
 }
 
@@ -29,7 +28,7 @@ impl ScriptCall {
         let keys_len: usize = keys.iter().map(|key| key.len()).sum();
         let script_call = ScriptCall {
             script,
-            // Enough for the arguments too, unless the lock's name is very long.
+            // This is enough for the arguments too, unless the lock's name is very long.
             text: String::with_capacity(keys_len + 256),
             words: Vec::with_capacity(12),
             not_after: None,
@@ -37,7 +36,8 @@ impl ScriptCall {
         keys.iter().fold(script_call.with(keys.len()), ScriptCall::with)
     }
 
-    /// With a lock's key and, unless it is declared alone, those of its queue and of its clients.
+    /// A call with the lock's key. Unless the key is declared alone, the keys of the queue and the clients
+    /// follow.
     pub(super) fn of_lock(script: &'static Script, keys: &Keys, declared: Declared) -> ScriptCall {
         match declared {
             Declared::All => ScriptCall::new(script, &[&keys.lock, &keys.queue, &keys.clients]),
@@ -45,7 +45,7 @@ impl ScriptCall {
         }
     }
 
-    /// The same with one argument more.
+    /// Adds an argument.
     pub(crate) fn with(mut self, word: impl Display) -> ScriptCall {
         let start = self.text.len();
         write!(self.text, "{word}").expect("a string takes what it is given");
@@ -53,25 +53,25 @@ impl ScriptCall {
         self
     }
 
-    /// The same with a lease of at most a day, in ms, in the width that it is kept in.
+    /// Adds a lease of at most a day, in ms, in the width in which it is stored.
     pub(super) fn with_lease(self, lease: Duration) -> ScriptCall {
         self.with(format_args!("{:08}", millis(lease)))
     }
 
-    /// The same with room for the server time past which the call must do nothing, always in 13 digits: it is
-    /// told when the call is written.
+    /// Reserves 13 digits for the server time past which the call must do nothing. The time is set when the
+    /// call is written.
     pub(super) fn with_not_after(mut self, not_after: &Arc<dyn Stamp>) -> ScriptCall {
         self.not_after = Some((self.words.len(), Arc::clone(not_after)));
         self.with(format_args!("{:013}", 0))
     }
 
-    /// When its caller gives up.
+    /// When the caller of this call gives up.
     pub(crate) fn gives_up(&self) -> GivesUp {
         let not_after = self.not_after.as_ref();
         not_after.map_or(GivesUp::Unknown, |(_, stamp)| stamp.gives_up())
     }
 
-    /// Has it say by when it must have run, now that it is written. `None`: it is not to be written any more.
+    /// Sets `not_after` when the call is written. Returns `None` if the call must not be written any more.
     pub(crate) fn stamped(mut self, on: ConnectionId) -> Option<ScriptCall> {
         if let Some((word, not_after)) = &self.not_after {
             let digits = format!("{:013}", not_after.written(on)?.ms());
@@ -80,8 +80,7 @@ impl ScriptCall {
         Some(self)
     }
 
-    /// The same with the channels of a lock's waiters, as scripts are told of them: after a letter for the
-    /// way.
+    /// Adds the prefix of the lock's unlock channels, after the letter of the publishing mode.
     pub(super) fn with_address(self, way: PubSubMode, keys: &Keys) -> ScriptCall {
         self.with(format_args!("{}{}", way.letter(), keys.channel))
     }
@@ -95,10 +94,10 @@ impl ScriptCall {
     }
 }
 
-/// Which keys of its lock a call declares.
+/// The keys of its lock that a call declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Declared {
     All,
-    /// Of those that [go alone](Operation::goes_alone).
+    /// Only for calls that go alone (`Operation::goes_alone`).
     LockAlone,
 }

@@ -1,4 +1,4 @@
-//! The scripts' binding blocks against what is sent.
+//! Compares the scripts' binding blocks with the arguments that are sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn invocations() -> Vec<ScriptCall> {
     ]
 }
 
-/// What stands in the brackets of each `<array>[..]` of these lines.
+/// The text in the brackets of each `<array>[..]` in these lines.
 fn indices(lines: &[&str], array: &str) -> Vec<String> {
     let opening = format!("{array}[");
     let after = lines.iter().flat_map(|line| line.split(&opening).skip(1));
@@ -126,7 +126,7 @@ fn every_script_has_an_operation() {
 }
 
 #[test]
-fn a_question_to_the_record_is_never_a_call_for_the_lock_alone() {
+fn poll_is_never_a_call_for_the_lock_alone() {
     for (mode, goes_alone) in [
         (Mode::Try, true),
         (Mode::Wait, true),

@@ -1,5 +1,5 @@
-//! What each script is made of: parts of `lua/`, in this order. The one list of it, which `benches/handoff/`
-//! and `benches/instructions/` have too.
+//! The parts of `lua/` that make up each script, in order. `benches/handoff/` and `benches/instructions/` use
+//! this list too, so there is only one.
 
 macro_rules! joined {
     ($($part:literal),+) => {

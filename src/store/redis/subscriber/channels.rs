@@ -1,4 +1,4 @@
-//! The channels that were asked for, and what became of each.
+//! The requested channels and their states.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Instruction, REFUSED_FOR, Subscriber, Waiter};
 use crate::error::ServerError;
 use crate::store::Failure;
 
-/// A channel that is asked for.
+/// A requested channel.
 #[derive(Default)]
 pub(super) struct Channel {
     pub(super) status: Status,
@@ -18,16 +18,16 @@ pub(super) struct Channel {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Never confirmed so far.
+    /// Was never confirmed.
     #[default]
     Asked,
     Confirmed,
-    /// Confirmed on a connection that is lost.
+    /// Was confirmed on a connection that is lost.
     Former,
 }
 
 impl Subscriber {
-    /// What was confirmed no longer is; returns all of it.
+    /// Marks confirmed channels as no longer confirmed, and returns them.
     pub(super) fn disown(&mut self) -> Vec<Arc<str>> {
         let mut former = Vec::new();
         for (name, channel) in &mut self.channels {
@@ -39,7 +39,7 @@ impl Subscriber {
         former
     }
 
-    /// Takes a request in. Returns the channel that it ends the subscription to.
+    /// Takes in a request. If it ends a subscription, returns the channel.
     pub(super) fn take_in(&mut self, request: Instruction) -> Option<Arc<str>> {
         match request {
             Instruction::Subscribe(name, waiter) => {
@@ -75,13 +75,13 @@ impl Subscriber {
         }
     }
 
-    /// Whether the server has refused the channel lately.
+    /// The recent refusal of the channel by the server, if any.
     pub(super) fn refusal(&self, name: &Arc<str>) -> Option<Failure> {
         let (at, failure) = self.refused.get(name)?;
         (at.elapsed() < REFUSED_FOR).then(|| failure.clone())
     }
 
-    /// Nobody wants the channel any more. Returns whether it was confirmed.
+    /// Gives up a channel that nothing needs any more. Returns whether it was confirmed.
     pub(super) fn give_up(&mut self, name: &Arc<str>) -> bool {
         let Some(channel) = self.channels.get_mut(name) else {
             return false;
@@ -90,13 +90,14 @@ impl Subscriber {
         if confirmed {
             self.channels.remove(name);
         } else {
-            // It is forgotten when its turn comes.
+            // The channel is removed when its turn comes.
             *channel = Channel::default();
         }
         confirmed
     }
 
-    /// Whether a channel must still be subscribed. One that was never confirmed is forgotten if nobody waits for it.
+    /// Whether a channel must still be subscribed. Removes the channel if it was never confirmed and has no
+    /// waiters.
     pub(super) fn is_wanted(&mut self, name: &Arc<str>) -> bool {
         let Some(channel) = self.channels.get(name) else {
             return false;
@@ -136,7 +137,7 @@ impl Subscriber {
         self.end(name, &failure);
     }
 
-    /// Gives a channel up.
+    /// Removes a channel, and passes the failure to its waiters.
     pub(super) fn end(&mut self, name: &Arc<str>, failure: &Failure) {
         let channel = self.channels.remove(name);
         for waiter in channel.map(|channel| channel.waiters).unwrap_or_default() {
@@ -145,7 +146,7 @@ impl Subscriber {
     }
 }
 
-/// The pattern that an ACL must allow for this channel, and for all of the same prefix.
+/// The pattern that an ACL must allow for this channel and for all channels with the same prefix.
 fn pattern_of(channel: &str) -> String {
     match channel.split_once(":unlock:{") {
         Some((prefix, _)) => format!("&{prefix}:*"),

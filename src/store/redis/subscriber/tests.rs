@@ -1,4 +1,4 @@
-//! The subscriber while nothing goes well.
+//! Tests of the subscriber with failing connections and servers.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use super::*;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 
-/// Looks, as it is told of a reconnect, how many listen to the channel.
+/// Counts the subscribers of the channel when it hears of a reconnect.
 struct Witness {
     server: Server,
     listeners: Mutex<Option<String>>,
@@ -46,7 +46,7 @@ fn telling(
 ) -> (Subscriber, mpsc::UnboundedSender<Instruction>) {
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
     let ping_every = OPTIONS.heartbeat;
-    // Nobody opens it: so nothing is waited for.
+    // Nothing opens this pipeline. The time-out of zero keeps calls from waiting for that.
     let (pipeline, _) = pipeline(ServerId::default(), Duration::ZERO);
     Subscriber::new(
         ServerId::default(),
@@ -79,7 +79,7 @@ async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() 
     let (mut subscriber, _requests) = subscriber("redis://127.0.0.1", false);
     for _ in 0..3 {
         for _ in 0..3 {
-            // Whoever asked before has lost patience.
+            // The previous caller has lost patience.
             let (request, _) = subscribe();
             assert!(subscriber.take_in(request).is_none());
         }
@@ -119,7 +119,7 @@ async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
     let before = connections();
     sleep(OPTIONS.heartbeat).await;
     let made = connections() - before;
-    // After 0, 20, 40 … ms; one is this poll's.
+    // The attempts come after 0, 20, 40 … ms. One of the connections is that of the measuring itself.
     assert!((2..15).contains(&made), "{made}");
     running.abort();
 }
@@ -155,7 +155,7 @@ async fn a_connection_that_is_lost_before_all_was_sent_is_noticed_at_once() {
     let channels = [CHANNEL.into()];
     let mut confirmed = pin!(connection.change(Subscribing::Begins, &channels, 7));
     assert!((&mut confirmed).now_or_never().is_none());
-    // The echo is here, and so is the end of the connection, before the last command is sent.
+    // Both the echo and the end of the connection arrive before the last command is sent.
     sleep(Duration::from_millis(50)).await;
     let noticed = timeout(OPTIONS.attempt_timeout, confirmed).await;
     assert!(noticed.is_ok(), "it waits for an answer");

@@ -1,4 +1,4 @@
-//! What happens to a call on its way.
+//! Tests of the way of a call to the server.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     let calls: Vec<_> = (0..500).map(|n| start(&store, &n)).collect();
-    // In the reverse order, so that the one polled last is not the one sent last.
+    // The calls are awaited in reverse order, so that the order of the awaits differs from that of the
+    // sending.
     for call in join_all(calls.into_iter().rev()).await {
         let at = call.unwrap().at;
         assert!(at.sent < at.received);
@@ -64,7 +65,7 @@ async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_on
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..3 * MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
-    // The one goes as soon as there is room for any, the other one at once: its caller need not stay.
+    // `ends` is sent as soon as the window has space, and `keeps` at once; its caller need not stay.
     calls.push(start(&store, &"ends"));
     drop(start(&store, &"keeps"));
     for call in join_all(calls.into_iter().rev()).await {
@@ -78,11 +79,11 @@ async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_on
 }
 
 #[tokio::test]
-async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
+async fn abandoned_backlog_is_not_sent() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
-    // Those that wait first, so that none of them goes as another one lands.
+    // The waiting calls are dropped first, so that none is sent when an earlier one is answered.
     calls.into_iter().rev().for_each(drop);
     store.call(Append("next".to_owned())).await.unwrap();
     let sent = format!("{} next", numbers(0..MAX_IN_FLIGHT));
@@ -93,7 +94,7 @@ async fn of_a_flood_that_is_given_up_only_what_was_sent_is_executed() {
 async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
     let server = Server::start();
     let options = Options {
-        // No PING of an idle connection comes to help.
+        // No PING of an idle connection helps.
         heartbeat: 10 * BOUND,
         ..OPTIONS
     };
@@ -114,7 +115,7 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
 async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
     let server = Server::start();
     let options = Options {
-        // Many times as long as the server needs for those in flight, on a busy machine too.
+        // This is many times as long as the server needs for the calls in flight, even on a busy machine.
         attempt_timeout: Duration::from_secs(3),
         ..OPTIONS
     };
@@ -127,7 +128,7 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
         }
         began.elapsed()
     };
-    // As many as this machine needs longer for than one may take.
+    // The count grows until this machine needs longer for all calls than a single call may take.
     let (mut count, mut took) = (MAX_IN_FLIGHT, Duration::ZERO);
     while took <= options.attempt_timeout {
         count *= 4;
@@ -143,7 +144,7 @@ async fn an_unanswered_call_is_unknown_and_its_connection_replaced() {
     let (store, recorder) = store_with(HASTY, &wire.url()).await;
     wire.freeze_present();
     let started = Instant::now();
-    // A steady stream of calls, none of which is answered.
+    // A steady stream of calls without replies.
     let mut calls = Vec::new();
     while recorder.replacements() == 0 {
         assert!(started.elapsed() < BOUND);
@@ -240,7 +241,7 @@ async fn a_replica_executes_nothing_and_is_left() {
 }
 
 #[tokio::test]
-async fn what_the_server_says_is_sorted() {
+async fn server_errors_are_classified() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let append = || store.call(Append("a".to_owned()));
@@ -259,7 +260,8 @@ async fn what_the_server_says_is_sorted() {
 #[tokio::test]
 async fn the_least_rights_suffice() {
     let server = Server::start();
-    // And a right to each command that the scripts call: rights inside Lua are the caller's.
+    // The user also needs a right to each command that the scripts call: inside Lua, the caller's rights
+    // apply.
     let texts = script::ALL
         .iter()
         .flat_map(|script| script.text.split("call('").skip(1));
@@ -268,7 +270,8 @@ async fn the_least_rights_suffice() {
             rest.split_once('\'')
                 .map(|(command, _)| format!("+{}", command.to_lowercase()))
         })
-        // Rights to subcommands stand below, and SPUBLISH, which servers before 7.0 do not know, is for clusters.
+        // Rights to subcommands are in the list below. Only clusters use SPUBLISH, and servers before 7.0 do
+        // not know it.
         .filter(|right| right != "+pubsub" && right != "+spublish")
         .collect();
     let reply = server.tell(&format!(
@@ -321,9 +324,9 @@ async fn acquire_and_release(store: &RedisStore) {
     assert!(matches!(answer.reply, Acquired::Granted(_)), "{answer:?}");
 }
 
-/// Random faults for two seconds: what was said of each call must be true.
+/// Random faults for two seconds. Each outcome that a call reports must be true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_breaks_the_answer_is_true() {
+async fn outcomes_of_calls_are_true_under_random_faults() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
     let (store, _recorder) = store_with(HASTY, &wire.url()).await;
@@ -384,7 +387,7 @@ async fn whatever_breaks_the_answer_is_true() {
 #[tokio::test]
 async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     let server = Server::start();
-    // No ping comes before that.
+    // No PING comes before the connection is replaced.
     let options = Options {
         heartbeat: 3 * BOUND,
         ..OPTIONS
@@ -394,17 +397,18 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     server.tell("REPLICAOF 127.0.0.1 1");
     let result = store.call(Append("a".to_owned())).await;
     assert!(matches!(result, Err(Failure::NotExecuted(_))), "{result:?}");
-    // Well before the ping.
+    // This is well before the PING.
     let left = tokio::time::timeout(BOUND / 2, until("left", || recorder.replacements() > 0));
     left.await.unwrap();
 }
 
 #[tokio::test]
-async fn in_a_flood_no_newcomer_goes_ahead_of_those_who_wait_for_room() {
+async fn newcomer_in_a_flood_does_not_overtake_waiting_calls() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
-    // There is room for one, and those who wait go only when there is for many.
+    // There is space for one call in the window. The waiting calls are sent only when there is space for
+    // many.
     calls.remove(0).await.unwrap();
     calls.push(start(&store, &"newcomer"));
     for call in join_all(calls).await {
@@ -420,7 +424,7 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     let mut calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
-    // The last one that was sent is the first to read that it has met the flush.
+    // The last call that was sent is the first to read that it has met the flush.
     let first = tokio::spawn(calls.remove(MAX_IN_FLIGHT - 1));
     let exists = format!("SCRIPT EXISTS {}", fred::util::sha1_hash(APPEND.text));
     until("loaded again", || server.tell(&exists) == "1").await;
@@ -435,7 +439,8 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
 async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
     let server = Server::start();
     let (store, recorder) = store_with(HASTY, &server.url()).await;
-    // Each waits in vain, on the one connection: so the first is answered in time, and the second is not.
+    // Each call waits in vain, on one connection. So the first one is answered in time, and the second one is
+    // not.
     let wait = || {
         let replicas = Durability {
             replicas: 1,

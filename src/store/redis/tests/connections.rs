@@ -1,4 +1,4 @@
-//! Connecting, staying connected, and the end.
+//! Tests of connecting, staying connected, and closing.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn a_killed_command_connection_is_replaced() {
     assert_eq!(server.tell("LRANGE list 0 -1"), "a");
 }
 
-/// Looks, as it is told of a new connection, whether calls go by it already.
+/// Checks, when it hears of a new connection, whether calls already use that connection.
 #[derive(Debug, Default)]
 struct Gatekeeper {
     store: OnceLock<Weak<RedisStore>>,
@@ -93,7 +93,7 @@ async fn the_subscriber_connection_waits_for_the_command_connection() {
     let wire = Wire::to(&server).await;
     let (store, recorder) = store(&wire.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    // Both are gone, and are back at the same time: one is enough to have everybody ask.
+    // Both connections break and return at the same time. One reconnect is enough to make all waiters ask.
     wire.cut_present();
     until("told", || recorder.reconnects() > 0).await;
     assert_eq!((recorder.replacements(), recorder.reconnects()), (1, 1));
@@ -160,7 +160,7 @@ async fn dead_links_are_noticed_and_replaced() {
     let wire = Wire::to(&server).await;
     let (store, recorder) = store_with(HASTY, &wire.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    // Idle: only the pings notice, on both connections.
+    // The connections are idle, so only the PINGs can notice, on both connections.
     wire.freeze_present();
     until("both replaced", || {
         recorder.replacements() == 1 && recorder.reconnects() > 0
@@ -259,7 +259,7 @@ async fn replaced_connections_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_connection_does_not_end_the_next_one() {
+async fn complaints_about_a_connection_do_not_end_the_next_one() {
     let server = Server::start();
     let (store, recorder) = store(&server.url()).await;
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Real servers for the tests, and a wire to them that can be cut.
+//! Real servers for the tests, and wires to them that can be cut.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-/// A server process on a free loopback port, killed when it is dropped.
+/// A server process on a free loopback port. It is killed when this is dropped.
 pub(crate) struct Server {
     process: Child,
     directory: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
-        // Somebody else may take the port before the server does.
+        // Another process may take the port before the server does.
         for _ in 0..20 {
             if let Some(server) = Server::start_on(free_port()) {
                 return server;
@@ -51,7 +51,7 @@ impl Server {
             if server.process.try_wait().unwrap().is_some() {
                 return None;
             }
-            // Whoever took the port before may answer too, or not at all.
+            // A process that took the port earlier may answer too, or may not answer.
             let own = format!("process_id:{}\r\n", server.process.id());
             if server.ask("INFO server").is_ok_and(|info| info.contains(&own)) {
                 return Some(server);
@@ -65,7 +65,8 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Sends one command, by a connection of its own, and returns the reply; the elements of arrays between spaces.
+    /// Sends one command over a separate connection, and returns the reply. Spaces separate the elements of
+    /// arrays.
     pub(crate) fn tell(&self, command: &str) -> String {
         self.ask(command).unwrap()
     }
@@ -115,11 +116,11 @@ pub(crate) fn free_port() -> u16 {
         .port()
 }
 
-/// A wire to a server: connections through it can be frozen (nothing passes any more, nothing is closed) or cut.
+/// A wire to a server. Its connections can be cut, or frozen: then nothing passes, and nothing is closed.
 pub(super) struct Wire {
     pub(crate) port: u16,
     frozen: Arc<AtomicBool>,
-    /// Connections of a number not above this one pass nothing more.
+    /// Connections up to this number are frozen.
     dead: watch::Sender<usize>,
     cut: watch::Sender<usize>,
     count: Arc<AtomicUsize>,
@@ -165,12 +166,12 @@ impl Wire {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Freezes the connections that there are; new ones work.
+    /// Freezes the existing connections. New ones work.
     pub(super) fn freeze_present(&self) {
         self.freeze_first(self.count.load(Ordering::SeqCst));
     }
 
-    /// Freezes so many of the connections that there are, those that were made first.
+    /// Freezes the first `count` connections.
     pub(super) fn freeze_first(&self, count: usize) {
         self.dead.send_replace(count);
     }
@@ -179,7 +180,7 @@ impl Wire {
         self.frozen.store(frozen, Ordering::SeqCst);
     }
 
-    /// Closes the connections that there are.
+    /// Closes the existing connections.
     pub(super) fn cut_present(&self) {
         self.cut.send_replace(self.count.load(Ordering::SeqCst));
     }
@@ -201,16 +202,16 @@ async fn copy(
     }
 }
 
-/// What is wrong with a server that takes any command.
+/// The flaw of a server that accepts any command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// It gives to each PING with a nonce the echo of the one before.
+    /// It answers each PING with the nonce of the previous one.
     Desynchronised,
-    /// It closes the connection behind the echo of a PING with a nonce.
+    /// It closes the connection after the echo of a PING with a nonce.
     HangsUp,
 }
 
-/// The port of such a server.
+/// Starts such a server, and returns its port.
 pub(crate) fn flawed(flaw: Flaw) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -255,7 +256,7 @@ fn answer(stream: TcpStream, flaw: Flaw) {
     }
 }
 
-/// As the integration tests choose it.
+/// The server program, selected as in the integration tests.
 fn program() -> PathBuf {
     if let Some(program) = std::env::var_os("FAIRLOCK_TEST_SERVER") {
         return program.into();

@@ -1,4 +1,4 @@
-//! Channels, and what comes in on them.
+//! Tests of channels and their messages.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn subscriptions_are_confirmed_before_they_are_told() {
         assert_eq!(server.tell(&format!("PUBLISH c{n} x")), "1");
     }
     until("all pushed", || recorder.messages.lock().unwrap().len() == 200).await;
-    // Again, and changed one's mind.
+    // Subscribes again, and unsubscribes in between.
     store.subscribe("c0".into()).await.unwrap();
     store.unsubscribe("c0");
     store.subscribe("c0".into()).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_refused_subscription_is_told_and_harms_no_other() {
     let good = |n: usize| format!("good:unlock:{{{n}}}:c");
     store.subscribe(good(0).into()).await.unwrap();
     for round in 1..4 {
-        // All at once, so that they share one SUBSCRIBE.
+        // All are requested at once, so that they share one SUBSCRIBE.
         let bad = (0..3).map(|n| store.subscribe(format!("bad:unlock:{{{round}{n}}}:c").into()));
         let new = (0..20).map(|n| store.subscribe(good(round * 20 + n).into()));
         let (bad, new) = tokio::join!(join_all(bad), join_all(new));
@@ -84,7 +84,7 @@ async fn a_refused_subscription_is_told_and_harms_no_other() {
             until("pushed", || recorder.has(&format!("{} {round}", good(n)))).await;
         }
     }
-    // Nobody has lost a subscription for it, or has missed a message.
+    // No other subscription was lost, and no message was missed.
     assert_eq!(recorder.reconnects(), 0);
     assert_eq!(server.tell("CLIENT LIST TYPE pubsub").lines().count(), 1);
 }
@@ -97,7 +97,7 @@ async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
     let subscribe = async || store.subscribe("bad".into()).await;
     let first = subscribe().await;
     assert!(matches!(first, Err(Failure::Refused(_))), "{first:?}");
-    // Now it would be allowed, which nobody asks for some seconds.
+    // The subscription is allowed now, but for some seconds nothing asks the server.
     server.tell("ACL SETUSER u &bad");
     let again = subscribe().await;
     assert!(matches!(again, Err(Failure::Refused(_))), "{again:?}");
@@ -142,7 +142,7 @@ async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // After one second, and after two more.
+    // One reconnect after one second, and one after two more.
     assert_eq!(recorder.reconnects(), 2);
     assert_eq!(recorder.replacements(), 0);
     assert_eq!(server.tell("PUBLISH two x"), "1");
@@ -162,7 +162,7 @@ async fn refusals_alone_wake_nobody() {
 }
 
 #[tokio::test]
-async fn what_was_being_subscribed_as_the_connection_broke_is_subscribed_on_the_next_one() {
+async fn interrupted_subscription_is_completed_on_the_next_connection() {
     let server = Server::start();
     let wire = Wire::to(&server).await;
     let (store, _recorder) = store(&wire.url()).await;

@@ -1,9 +1,9 @@
-//! What a waitlist knows of its client's record: that there is one, for a while after a call opened it or prolonged it. When in
-//! doubt the next call opens it.
+//! Tests of what a waitlist knows of its client's presence record. It relies on the presence record for a
+//! while after a call has written or prolonged it. When in doubt, the next call writes it again.
 
 use super::*;
 
-/// A waitlist whose client has opened its record, and in which two wait.
+/// A waitlist with two waiters, whose client has written its presence record.
 async fn opened() -> (Fixture, Arc<Waitlist>) {
     let fixture = Fixture::new();
     fixture.other.acquire().await.unwrap().forget();
@@ -15,10 +15,10 @@ async fn opened() -> (Fixture, Arc<Waitlist>) {
     (fixture, waitlist)
 }
 
-/// How the next request of the waitlist asks.
+/// The mode of the waitlist's next request.
 fn next_mode(waitlist: &Waitlist) -> Mode {
     let next = *waitlist.numbers().last().unwrap();
-    waitlist.ask(next, false).unwrap().call.mode
+    waitlist.prepare(next, false).unwrap().call.mode
 }
 
 fn all_quit(waitlist: &Waitlist) {
@@ -38,12 +38,12 @@ async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
         pushed: true,
         request,
     };
-    waitlist.tell(&grant, Some(fixture.waitlists().client().now()));
+    waitlist.deliver(&grant, Some(fixture.waitlists().client().now()));
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
+async fn briefly_empty_waitlist_still_knows_its_record() {
     let (fixture, waitlist) = opened().await;
     all_quit(&waitlist);
     let _verdict = fixture.newcomer();
@@ -51,7 +51,7 @@ async fn a_room_that_was_empty_for_a_moment_knows_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_was_empty_for_as_long_as_between_two_questions_opens_it_again() {
+async fn waitlist_empty_for_a_poll_interval_registers_again() {
     let (fixture, waitlist) = opened().await;
     all_quit(&waitlist);
     sleep(fixture.waitlists().client().options.poll_interval()).await;
@@ -60,17 +60,17 @@ async fn a_room_that_was_empty_for_as_long_as_between_two_questions_opens_it_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_in_which_somebody_waits_asks_whether_it_is_there_however_old_it_is() {
+async fn waitlist_with_waiters_polls_its_record_however_old_it_is() {
     let (fixture, waitlist) = opened().await;
     sleep(2 * fixture.waitlists().client().options.poll_interval()).await;
-    // As if no poll had prolonged it.
-    locked(&waitlist.state).record.as_mut().unwrap().since = LocalTime::ZERO;
-    let asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
-    assert_eq!(asked.call.mode, Mode::Poll);
+    // As if no poll had prolonged the presence record.
+    locked(&waitlist.state).registration.as_mut().unwrap().since = LocalTime::ZERO;
+    let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
+    assert_eq!(prepared.call.mode, Mode::Poll);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_that_subscribed_while_it_was_empty_opens_it_again() {
+async fn waitlist_that_subscribed_while_empty_registers_again() {
     let (fixture, waitlist) = opened().await;
     all_quit(&waitlist);
     waitlist.subscribed();
@@ -137,12 +137,12 @@ async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
     let waiter = fixture.waiter().await;
     released(guard).await;
     let guard = granted(waiter).await;
-    let lapse = || fixture.waitlists().client().presence.last_expiry(&keys());
-    assert_eq!(lapse(), None);
+    let expiry = || fixture.waitlists().client().presence.last_expiry(&keys());
+    assert_eq!(expiry(), None);
     fixture.store.flush();
     guard.forget();
     settle().await;
-    assert!(lapse().is_some());
+    assert!(expiry().is_some());
     fixture.other.acquire().await.unwrap().forget();
     drop(fixture.waiter().await);
     assert_eq!(next_mode(&fixture.waitlist()), Mode::Register);
@@ -151,18 +151,18 @@ async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
     let (_scene, waitlist) = opened().await;
-    let asked = waitlist.ask(waitlist.first().unwrap(), false).unwrap();
-    assert_eq!(asked.call.mode, Mode::Wait);
+    let prepared = waitlist.prepare(waitlist.first().unwrap(), false).unwrap();
+    assert_eq!(prepared.call.mode, Mode::Wait);
     waitlist.forget_registration();
-    assert_eq!(waitlist.send(asked).await.unwrap().0, Progress::Queued);
+    assert_eq!(waitlist.send(prepared).await.unwrap().0, Progress::Queued);
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_failed_tells_nothing_of_it() {
     let (fixture, waitlist) = opened().await;
-    let asked = waitlist.ask(waitlist.first().unwrap(), true).unwrap();
+    let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
     fixture.store.lose_calls(1);
-    waitlist.send(asked).await.unwrap_err();
+    waitlist.send(prepared).await.unwrap_err();
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }
