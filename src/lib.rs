@@ -52,7 +52,7 @@
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.
-//! - `rustls`, `native-tls`: [`rediss://`](LockManager::connect), by rustls or by the system's TLS library.
+//! - `rustls`, `native-tls`: URLs with `rediss://`, by rustls or by the system's TLS library.
 //!   With both, rustls does it.
 //! - `serde`: [`Fence`] as an integer.
 
