@@ -109,6 +109,7 @@ impl Tree {
         for part in [
             "Cargo.toml",
             "Cargo.lock",
+            "ARCHITECTURE.md",
             "README.md",
             "clippy.toml",
             "src",
