@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use fairlock_benches::Outcome;
 
-use crate::Outcome;
 use crate::strategy::Strategy;
 use crate::topology::Topology;
 

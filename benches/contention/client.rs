@@ -8,10 +8,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::Wait;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::Outcome;
-use crate::analysis::Wait;
 use crate::args::ClientArgs;
 use crate::strategy::{Strategy, Taker};
 

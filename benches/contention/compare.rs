@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::Outcome;
-use crate::analysis::{Findings, analyse};
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::{Findings, analyse};
+
 use crate::args::CompareArgs;
 use crate::round::{Cost, Stage, Task};
 use crate::strategy::Strategy;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use fairlock_benches::Outcome;
+use fairlock_testkit::free_port;
+
 use crate::peer::{Kind, java};
 use crate::process::Process;
-use crate::support::free_port;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::quantile;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::series::DashedLineSeries;
 
-use crate::Outcome;
-use crate::analysis::quantile;
 use crate::report::Line;
 use crate::strategy::Strategy;
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fairlock_benches::Outcome;
 use fred::prelude::*;
 use fred::types::{ClusterHash, CustomCommand};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::Outcome;
 use crate::strategy::LEASE;
 
 /// Deletes the lock if it still is the caller's, and tells everybody.

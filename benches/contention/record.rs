@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::Outcome;
-use crate::analysis::quantile;
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::quantile;
+use fairlock_benches::machine::machine;
+
 use crate::args::CompareArgs;
-use crate::machine::machine;
 use crate::report::Line;
 use crate::strategy::Strategy;
 use crate::topology::Place;

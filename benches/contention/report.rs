@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::analysis::{Findings, quantile};
+use fairlock_benches::analysis::{Findings, quantile};
+
 use crate::args::CompareArgs;
 use crate::compare::Round;
 use crate::strategy::Strategy;

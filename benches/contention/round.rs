@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::Wait;
+use fairlock_benches::info::{commands_sent, cpu_seconds};
+use fairlock_benches::wire::Wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::process::{Child, Command};
 
-use crate::Outcome;
-use crate::analysis::Wait;
 use crate::args::CompareArgs;
 use crate::client::{monotonic_ns, sleep_until};
-use crate::info::{commands_sent, cpu_seconds};
 use crate::strategy::Strategy;
 use crate::topology::Place;
-use crate::wire::Wire;
 
 /// Time for the client processes to start and connect, and a little more for each waiter.
 const READY: Duration = Duration::from_millis(400);

@@ -4,8 +4,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::Outcome;
-use crate::analysis::granted;
+use fairlock_benches::Outcome;
+use fairlock_benches::analysis::granted;
+
 use crate::args::CompareArgs;
 use crate::round::{Cost, Stage, Task};
 use crate::strategy::Strategy;

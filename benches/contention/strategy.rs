@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fairlock::spin::SpinLock;
 use fairlock::{Lock, LockGuard, LockManager};
+use fairlock_benches::Outcome;
 
-use crate::Outcome;
 use crate::peer::{Kind, PEERS, Peer};
 use crate::publish::{Publish, Token};
 use crate::topology::Topology;

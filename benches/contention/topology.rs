@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use crate::Outcome;
+use fairlock_benches::Outcome;
+use fairlock_benches::info::field;
+use fairlock_benches::wire::Wire;
+use fairlock_testkit::{Cluster, Sentinels, Server};
+
 use crate::args::CompareArgs;
 use crate::delay;
-use crate::info::field;
 use crate::others::Other;
 use crate::peer::Kind;
 use crate::round::Cost;
-use crate::support::{Cluster, Sentinels, Server};
-use crate::wire::Wire;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {

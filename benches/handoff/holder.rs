@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fairlock::{Lock, LockGuard, LockManager};
+use fairlock_benches::wire::Wire;
+use fairlock_benches::{Outcome, bare};
 use fred::prelude::*;
 use fred::types::{ClusterHash, CustomCommand};
 use futures_util::future::try_join;
@@ -11,8 +13,6 @@ use tokio::task::JoinHandle;
 
 use crate::script::{Desk, Grant, released};
 use crate::texts;
-use crate::wire::Wire;
-use crate::{Outcome, client};
 
 /// Waits until the next one has the lock, and tells when that was.
 pub(crate) type Heard<'a> = &'a mut dyn FnMut() -> Outcome<Instant>;
@@ -105,7 +105,7 @@ pub(crate) struct ByClient<'a> {
 
 impl<'a> ByClient<'a> {
     pub(crate) fn connect(runtime: &'a Runtime, url: &str, desk: Desk) -> Outcome<ByClient<'a>> {
-        let client = runtime.block_on(client::connect(url))?;
+        let client = runtime.block_on(bare::connect(url))?;
         let script = runtime.block_on(client.script_load(texts::RELEASE))?;
         Ok(ByClient {
             runtime,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::Outcome;
-use crate::quantile::quantile;
-use crate::wire::Wire;
+use fairlock_benches::Outcome;
+use fairlock_benches::quantile::quantile;
+use fairlock_benches::wire::Wire;
 
 /// One line of the table: a hand-off with so much of what a real one has.
 pub(crate) struct Line<'a> {

@@ -1,8 +1,9 @@
 //! The lock's scripts, called on a bare socket.
 
-use crate::Outcome;
+use fairlock_benches::Outcome;
+use fairlock_benches::wire::Wire;
+
 use crate::texts;
-use crate::wire::Wire;
 
 /// A time that the server's clock never comes to, in ms.
 const NEVER_MS: &str = "9000000000000";

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{Lock, LockGuard, LockManager};
+use fairlock_benches::{Outcome, bare};
 use fred::prelude::*;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
 use crate::script::{Desk, Grant};
-use crate::{Outcome, client};
 
 /// How long nothing may be heard.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ impl Reader {
     /// In a task, which the client library hands messages to.
     pub(crate) fn by_client(runtime: &Runtime, url: &str, desk: Desk) -> Outcome<Reader> {
         let (sender, pushes) = channel();
-        let client = runtime.block_on(client::connect(url))?;
+        let client = runtime.block_on(bare::connect(url))?;
         let mut messages = client.message_rx();
         runtime.block_on(client.subscribe(desk.channel()))?;
         runtime.spawn(async move {

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fairlock::{LockGuard, LockManager};
+use fairlock_benches::Outcome;
+use fairlock_benches::memory::own_memory;
+use fairlock_testkit::Server;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use crate::memory::own_memory;
-use crate::support::Server;
-use crate::{Outcome, own_cpu, percentile, told};
+use crate::{own_cpu, percentile, told};
 
 /// How many are acquired at a time.
 const AT_ONCE: usize = 500;

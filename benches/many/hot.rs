@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fairlock::LockManager;
+use fairlock_benches::Outcome;
+use fairlock_testkit::Server;
 use tokio::task::JoinSet;
 
-use crate::support::Server;
-use crate::{Outcome, percentile};
+use crate::percentile;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

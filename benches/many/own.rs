@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fairlock::{Lock, LockManager};
+use fairlock_benches::Outcome;
+use fairlock_benches::bare::Bare;
+use fairlock_benches::quantile::quantile;
+use fairlock_testkit::Server;
 use tokio::task::JoinSet;
-
-use crate::Outcome;
-use crate::bare::Bare;
-use crate::quantile::quantile;
-use crate::support::Server;
 
 /// Of half the rate of bare scripts.
 const BAR: f64 = 0.85;

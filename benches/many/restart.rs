@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fairlock::{Fence, LockManager};
+use fairlock_benches::Outcome;
+use fairlock_testkit::{Server, eventually};
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
-
-use crate::Outcome;
-use crate::support::{Server, eventually};
 
 const NAME: &str = "restart";
 const LIMIT: Duration = Duration::from_secs(120);

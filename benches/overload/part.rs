@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use fairlock::spin::SpinLock;
 use fairlock::{Lock, LockGuard, LockManager};
+use fairlock_benches::Outcome;
+use fairlock_benches::memory::own_memory;
+use fairlock_benches::quantile::quantile;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
-
-use crate::Outcome;
-use crate::memory::own_memory;
-use crate::quantile::quantile;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Strategy {

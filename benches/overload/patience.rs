@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use fairlock_benches::Outcome;
+use fairlock_testkit::Server;
 
-use crate::Outcome;
 use crate::part::{Load, Strategy};
 use crate::picture::{self, Point};
-use crate::support::Server;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

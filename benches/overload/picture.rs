@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use fairlock_benches::Outcome;
 use plotters::prelude::*;
 
-use crate::Outcome;
 use crate::part::Strategy;
 
 /// What was measured once.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use fairlock_benches::Outcome;
+use fairlock_testkit::Server;
 
-use crate::Outcome;
 use crate::part::{Load, Strategy};
-use crate::support::Server;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

@@ -1,4 +1,4 @@
-//! What the client executes, again and again: for `scripts/bench`, which counts its instructions.
+//! What the client executes, again and again: for `scripts/count-instructions`, which counts its instructions.
 //!
 //! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too. And
 //! `fairlock-instructions script <name>` prints a script as it is sent to a server.
@@ -16,7 +16,9 @@ use futures_util::FutureExt;
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (Some(scenario), Some(rounds), url) = (arguments.next(), arguments.next(), arguments.next()) else {
-        eprintln!("instructions: which scenario, and how many rounds? `scripts/bench` says both");
+        eprintln!(
+            "instructions: which scenario, and how many rounds? `scripts/count-instructions` says both"
+        );
         return ExitCode::FAILURE;
     };
     if scenario == "script" {

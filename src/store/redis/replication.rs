@@ -220,12 +220,12 @@ fn advised(failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::super::tests::OPTIONS;
-    use super::super::tests::server::Server;
     use super::*;
     use crate::fence::Fence;
     use crate::store::ids::{ClientId, RequestId};
     use crate::store::keys::Keys;
     use crate::time::server_time::ServerTime;
+    use fairlock_testkit::Server;
 
     async fn replication(server: &Server) -> Replication {
         let options = Options {
@@ -242,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_does_not_speak_for_the_one_before() {
-        let server = Server::start();
+        let server = Server::start().await;
         let replication = replication(&server).await;
         let enter = async |generation| {
             let (got, told) = oneshot::channel();
@@ -262,7 +262,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_wait_for_a_lost_hold() {
-        let server = Server::start();
+        let server = Server::start().await;
         let replication = replication(&server).await;
         // With this task gone, every wait would fail.
         replication.tasks[1].abort();

@@ -3,7 +3,7 @@
 
 mod calls;
 mod connections;
-pub(crate) mod server;
+pub(super) mod flawed;
 mod subscriptions;
 
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use fairlock_testkit::{Proxy, Server, free_port};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use self::server::{Server, Wire, free_port};
 use super::*;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;

@@ -1,9 +1,8 @@
 //! A real server with the scripts, spoken to over blocking sockets.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+
+use fairlock_testkit::{BlockingClient, Resp, Server};
 
 use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
@@ -12,7 +11,6 @@ use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
 use crate::store::redis::script;
 use crate::store::redis::script::ScriptCall;
-use crate::store::redis::tests::server::Server;
 
 /// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
 const CLOCK: &str = "
@@ -21,115 +19,42 @@ KEYS[#KEYS] = nil
 local now = string.sub(now_us, 1, 13)
 ";
 
-#[derive(Debug)]
-enum Resp {
-    Int(i64),
-    Text(String),
-    Nil,
-    Array(Vec<Resp>),
-    Push(Vec<Resp>),
-    Error(String),
-}
-
-impl Resp {
-    fn text(self) -> String {
-        match self {
-            Resp::Text(text) => text,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn int(self) -> i64 {
-        match self {
-            Resp::Int(number) => number,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn array(self) -> Vec<Resp> {
-        match self {
-            Resp::Array(elements) => elements,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 /// A connection by RESP3, on which messages come beside replies.
 struct Connection {
-    reader: BufReader<TcpStream>,
-    /// Commands not sent yet.
-    pending: Vec<u8>,
+    client: BlockingClient,
     /// Channel and text of what was published.
     messages: Vec<(String, String)>,
 }
 
 impl Connection {
     fn to(server: &Server, hello: &[&str]) -> Connection {
-        let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut connection = Connection {
-            reader: BufReader::new(stream),
-            pending: Vec::new(),
+            client: BlockingClient::connect(("127.0.0.1", server.port())).unwrap(),
             messages: Vec::new(),
         };
         connection.ask(hello);
         connection
     }
 
-    fn queue(&mut self, parts: &[&str]) {
-        write!(self.pending, "*{}\r\n", parts.len()).unwrap();
-        for part in parts {
-            write!(self.pending, "${}\r\n{part}\r\n", part.len()).unwrap();
-        }
-    }
-
-    fn send(&mut self) {
-        self.reader.get_mut().write_all(&self.pending).unwrap();
-        self.pending.clear();
-    }
-
     fn ask(&mut self, parts: &[&str]) -> Resp {
-        self.queue(parts);
-        self.send();
+        self.client.queue(parts);
+        self.client.send().unwrap();
         self.reply()
     }
 
     /// The next reply, with the messages before it put aside.
     fn reply(&mut self) -> Resp {
         loop {
-            let mut parts = match self.read() {
+            let parts = match self.client.read().unwrap() {
                 Resp::Push(parts) => parts,
                 reply => return reply,
             };
-            if matches!(&parts[0], Resp::Text(kind) if kind == "message") {
-                let text = parts.remove(2).text();
-                self.messages.push((parts.remove(1).text(), text));
+            if let [kind, channel, text] = &parts[..]
+                && kind.text() == "message"
+            {
+                self.messages
+                    .push((channel.text().to_owned(), text.text().to_owned()));
             }
-        }
-    }
-
-    fn read(&mut self) -> Resp {
-        let mut line = String::new();
-        self.reader.read_line(&mut line).unwrap();
-        let (kind, rest) = line.trim_end().split_at(1);
-        let number = || rest.parse::<usize>().unwrap();
-        match kind {
-            ":" => Resp::Int(rest.parse().unwrap()),
-            "+" => Resp::Text(rest.to_owned()),
-            "-" => Resp::Error(rest.to_owned()),
-            "_" => Resp::Nil,
-            "$" => {
-                let mut text = vec![0; number() + 2];
-                self.reader.read_exact(&mut text).unwrap();
-                text.truncate(text.len() - 2);
-                Resp::Text(String::from_utf8(text).unwrap())
-            }
-            "*" => Resp::Array((0..number()).map(|_| self.read()).collect()),
-            // A map, as HELLO answers with.
-            "%" => Resp::Array((0..2 * number()).map(|_| self.read()).collect()),
-            ">" => Resp::Push((0..number()).map(|_| self.read()).collect()),
-            _ => panic!("{line:?}"),
         }
     }
 }
@@ -181,7 +106,11 @@ pub(super) struct Scripts {
 impl Scripts {
     /// The scripts under the test's clock, and with another bound of the hand-over.
     pub(super) fn start(bound: usize, heard: &ClientId) -> Scripts {
-        let server = Server::start();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let server = runtime.block_on(Server::start());
         let mut commands = Connection::to(&server, &["HELLO", "3"]);
         let texts = script::ALL.map(|script| {
             let text = edited(script.with_clock(CLOCK));
@@ -195,7 +124,7 @@ impl Scripts {
             (script.name, bounded)
         });
         let texts = texts.into_iter().chain([("dump", DUMP.to_owned())]);
-        let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).text()));
+        let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).to_string()));
         let shas = shas.collect();
         let rights = ["allkeys", "allcommands", "resetchannels", &format!("&*{heard}")];
         let user = [&["ACL", "SETUSER", "muffled", "on", "nopass"], &rights[..]].concat();
@@ -211,7 +140,7 @@ impl Scripts {
 
     /// Leaves no data and no subscriptions.
     pub(super) fn reset(&mut self) {
-        self.commands.pending.clear();
+        self.commands.client.forget();
         self.awaited.clear();
         self.command(&["UNSUBSCRIBE"]);
         self.command(&["FLUSHALL"]);
@@ -221,7 +150,7 @@ impl Scripts {
 
     /// Queues a command as an operator sends it.
     pub(super) fn command(&mut self, parts: &[&str]) {
-        self.commands.queue(parts);
+        self.commands.client.queue(parts);
         // What changes subscriptions is answered by a message.
         if !parts[0].ends_with("SUBSCRIBE") {
             self.awaited.push(Awaited::Command);
@@ -232,6 +161,7 @@ impl Scripts {
     pub(super) fn call(&mut self, script_call: ScriptCall, now_us: u64) {
         let parts = self.parts(script_call, now_us);
         self.commands
+            .client
             .queue(&parts.iter().map(String::as_str).collect::<Vec<_>>());
         self.awaited.push(Awaited::Call);
     }
@@ -241,30 +171,26 @@ impl Scripts {
         let all = [&keys.lock, &keys.queue, &keys.clients, &keys.spin];
         let mut look = vec!["EVALSHA", &self.shas["dump"], "4"];
         look.extend(all.map(String::as_str));
-        self.commands.queue(&look);
+        self.commands.client.queue(&look);
         self.awaited.push(Awaited::Look);
     }
 
     /// What a script of the test's own returns.
     pub(super) fn evaluate(&mut self, script: &str) -> Vec<String> {
         let reply = self.commands.ask(&["EVAL", &edited(script.to_owned()), "0"]);
-        let text = |element| match element {
-            Resp::Int(number) => number.to_string(),
-            other => other.text(),
-        };
-        reply.array().into_iter().map(text).collect()
+        reply.array().iter().map(ToString::to_string).collect()
     }
 
     /// Sends what is queued, and returns what each look showed.
     pub(super) fn sample(&mut self) -> Vec<Seen> {
-        self.commands.send();
+        self.commands.client.send().unwrap();
         let (mut all, mut call) = (Vec::new(), None);
         for awaited in std::mem::take(&mut self.awaited) {
             let reply = self.commands.reply();
             match awaited {
                 Awaited::Call => call = Some(line(reply)),
                 Awaited::Command => assert!(!matches!(reply, Resp::Error(_)), "{reply:?}"),
-                Awaited::Look => all.push(self.seen(call.take(), reply)),
+                Awaited::Look => all.push(self.seen(call.take(), &reply)),
             }
         }
         all
@@ -303,11 +229,9 @@ impl Scripts {
         all.map(str::to_owned).collect()
     }
 
-    fn seen(&mut self, reply: Option<Reply>, look: Resp) -> Seen {
-        let mut data = look.array();
-        let mut kept_ms = data.split_off(4).into_iter().map(Resp::int);
-        let mut data = data.into_iter().map(Resp::text);
-        let mut data: Data = std::array::from_fn(|_| data.next().unwrap());
+    fn seen(&mut self, reply: Option<Reply>, look: &Resp) -> Seen {
+        let (data, kept_ms) = look.array().split_at(4);
+        let mut data: Data = std::array::from_fn(|at| data[at].text().to_owned());
         let [lock, queue, ..] = &data;
         assert!(
             queue.is_empty() || !dump::rules_out_waiters(lock),
@@ -319,7 +243,7 @@ impl Scripts {
         Seen {
             reply,
             data,
-            kept_ms: std::array::from_fn(|_| kept_ms.next().unwrap()),
+            kept_ms: std::array::from_fn(|at| kept_ms[at].int()),
             messages: std::mem::take(&mut self.commands.messages),
         }
     }
@@ -328,6 +252,6 @@ impl Scripts {
 fn line(reply: Resp) -> Reply {
     match reply {
         Resp::Error(error) => Err(error),
-        reply => Ok(reply.text()),
+        reply => Ok(reply.text().to_owned()),
     }
 }

@@ -19,7 +19,7 @@ fn examine(seed: u64, summary: &mut Summary) {
         println!("seed {seed}: {violation}");
     }
     if !outcome.violations.is_empty() {
-        println!("its whole history: scripts/prove simulate --seconds 0 --seed {seed}\n");
+        println!("its whole history: scripts/campaign simulate --seconds 0 --seed {seed}\n");
     }
 }
 
@@ -53,7 +53,7 @@ fn the_same_seed_gives_the_same_history() {
 /// Runs seeds one after the other from `FAIRLOCK_SIMULATE_SEED` on, for `FAIRLOCK_SIMULATE_SECONDS`: at 0
 /// seconds that seed alone, and prints its whole history.
 #[test]
-#[ignore = "a campaign: scripts/prove simulate"]
+#[ignore = "a campaign: scripts/campaign simulate"]
 fn campaign() {
     let number = |name: &str| env::var(name).ok().map(|value| value.parse().expect("a number"));
     let first: u64 = number("FAIRLOCK_SIMULATE_SEED").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Explores the protocol, and prints what was found: `scripts/prove model`.
+//! Explores the protocol, and prints what was found: `scripts/campaign model`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

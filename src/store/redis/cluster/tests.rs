@@ -2,7 +2,8 @@
 
 use std::task::{Context, Poll, Waker};
 
-use super::super::tests::server::Server;
+use fairlock_testkit::Server;
+
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 use crate::store::redis::address::Node;
@@ -36,10 +37,10 @@ fn at(port: u16) -> Node {
 
 #[tokio::test]
 async fn subscription_leaves_the_former_node_of_a_moved_slot() {
-    let (former, owner) = (Server::start(), Server::start());
+    let (former, owner) = (Server::start().await, Server::start().await);
     let recorder = Arc::new(Recorder::default());
-    let cluster = cluster(&format!("127.0.0.1:{}", former.port), &recorder);
-    let has = |server: &Server| cluster.table().set_owner(slot_of(CHANNEL), &at(server.port));
+    let cluster = cluster(&format!("127.0.0.1:{}", former.port()), &recorder);
+    let has = |server: &Server| cluster.table().set_owner(slot_of(CHANNEL), &at(server.port()));
     let channel: Arc<str> = CHANNEL.into();
     cluster.table().listen(&channel);
     has(&former);

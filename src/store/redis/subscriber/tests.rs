@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Mutex;
 
+use fairlock_testkit::{Server, free_port};
 use tokio::time::{sleep, timeout};
 
 use super::super::call::pipeline;
-use super::super::tests::server::{Flaw, Server, flawed, free_port};
+use super::super::tests::flawed::{Flaw, flawed};
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 
@@ -97,13 +98,13 @@ async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() 
 
 #[tokio::test]
 async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
-    let server = Server::start();
+    let server = Server::start().await;
     if server.tell("PUBSUB SHARDNUMSUB").contains("ERR") {
         println!("skipped: the server has no shard channels");
         return;
     }
     server.tell("ACL SETUSER u on >p ~* &* +@all -ping");
-    let url = format!("redis://u:p@127.0.0.1:{}", server.port);
+    let url = format!("redis://u:p@127.0.0.1:{}", server.port());
     let (subscriber, requests) = subscriber(&url, true);
     let running = tokio::spawn(subscriber.run(None));
     let (request, told) = subscribe();
@@ -127,7 +128,7 @@ async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
 #[tokio::test]
 async fn a_reconnect_is_told_once_all_is_subscribed_again() {
     let witness = Arc::new(Witness {
-        server: Server::start(),
+        server: Server::start().await,
         listeners: Mutex::default(),
     });
     let listener: Weak<Witness> = Arc::downgrade(&witness);

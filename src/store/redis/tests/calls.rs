@@ -12,7 +12,7 @@ const MAX_IN_FLIGHT: usize = pipeline::MAX_IN_FLIGHT as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut calls = Vec::new();
     for n in 0..500 {
@@ -29,7 +29,7 @@ async fn calls_are_executed_once_and_in_order_though_the_scripts_vanish() {
 
 #[tokio::test]
 async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     let calls: Vec<_> = (0..500).map(|n| start(&store, &n)).collect();
@@ -44,7 +44,7 @@ async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
 
 #[tokio::test]
 async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     for round in 0..3 {
         server.tell("SCRIPT FLUSH");
@@ -62,7 +62,7 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
 
 #[tokio::test]
 async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_one() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..3 * MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
     // `ends` is sent as soon as the window has space, and `keeps` at once; its caller need not stay.
@@ -80,7 +80,7 @@ async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_on
 
 #[tokio::test]
 async fn abandoned_backlog_is_not_sent() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
     // The waiting calls are dropped first, so that none is sent when an earlier one is answered.
@@ -92,7 +92,7 @@ async fn abandoned_backlog_is_not_sent() {
 
 #[tokio::test]
 async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
-    let server = Server::start();
+    let server = Server::start().await;
     let options = Options {
         // No PING of an idle connection helps.
         heartbeat: 10 * BOUND,
@@ -113,7 +113,7 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
-    let server = Server::start();
+    let server = Server::start().await;
     let options = Options {
         // This is many times as long as the server needs for the calls in flight, even on a busy machine.
         attempt_timeout: Duration::from_secs(3),
@@ -139,10 +139,10 @@ async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same(
 
 #[tokio::test]
 async fn an_unanswered_call_is_unknown_and_its_connection_replaced() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, recorder) = store_with(HASTY, &wire.url()).await;
-    wire.freeze_present();
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, recorder) = store_with(HASTY, &proxy.url()).await;
+    proxy.freeze_open();
     let started = Instant::now();
     // A steady stream of calls without replies.
     let mut calls = Vec::new();
@@ -160,14 +160,14 @@ async fn an_unanswered_call_is_unknown_and_its_connection_replaced() {
 
 #[tokio::test]
 async fn calls_in_flight_on_a_broken_connection_are_unknown_at_once() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, _recorder) = store(&wire.url()).await;
-    wire.freeze_all(true);
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, _recorder) = store(&proxy.url()).await;
+    proxy.freeze();
     let call = start(&store, &"x");
     let started = Instant::now();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    wire.cut_present();
+    proxy.cut();
     let result = call.await;
     assert!(matches!(result, Err(Failure::Unknown(_))), "{result:?}");
     assert!(started.elapsed() < OPTIONS.attempt_timeout);
@@ -175,11 +175,10 @@ async fn calls_in_flight_on_a_broken_connection_are_unknown_at_once() {
 
 #[tokio::test]
 async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
-    let server = Server::start();
-    let port = server.port;
+    let server = Server::start().await;
     let (store, recorder) = store_with(HASTY, &server.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    drop(server);
+    server.kill();
     tokio::time::sleep(Duration::from_millis(50)).await;
     let started = Instant::now();
     let result = store.call(Append("late".to_owned())).await;
@@ -187,10 +186,7 @@ async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
     assert!(started.elapsed() < HASTY.attempt_timeout + BOUND);
     let gone = start(&store, &"gone");
     drop(gone);
-    let server = tokio::task::spawn_blocking(move || Server::start_on(port))
-        .await
-        .unwrap()
-        .unwrap();
+    server.restart().await;
     until("both are back", || {
         recorder.replacements() > 0 && recorder.reconnects() > 0
     })
@@ -202,10 +198,10 @@ async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
 
 #[tokio::test]
 async fn a_short_break_is_not_noticed_by_calls_that_come_in_it() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, recorder) = store(&wire.url()).await;
-    wire.cut_present();
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, recorder) = store(&proxy.url()).await;
+    proxy.cut();
     until("a break", || recorder.replacements() > 0 || !store.is_up()).await;
     let calls: Vec<_> = (0..50).map(|n| store.call(Append(n.to_string()))).collect();
     for call in join_all(calls).await {
@@ -216,7 +212,7 @@ async fn a_short_break_is_not_noticed_by_calls_that_come_in_it() {
 
 #[tokio::test]
 async fn a_reply_to_another_call_has_the_connection_replaced() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     let result = store.call(Append("misread".to_owned())).await;
     assert!(matches!(result, Err(Failure::Unknown(_))), "{result:?}");
@@ -226,7 +222,7 @@ async fn a_reply_to_another_call_has_the_connection_replaced() {
 
 #[tokio::test]
 async fn a_replica_executes_nothing_and_is_left() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     server.tell("REPLICAOF 127.0.0.1 1");
     let deadline = Instant::now() + BOUND;
@@ -242,7 +238,7 @@ async fn a_replica_executes_nothing_and_is_left() {
 
 #[tokio::test]
 async fn server_errors_are_classified() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let append = || store.call(Append("a".to_owned()));
     server.tell("CONFIG SET maxmemory 1");
@@ -259,7 +255,7 @@ async fn server_errors_are_classified() {
 
 #[tokio::test]
 async fn the_least_rights_suffice() {
-    let server = Server::start();
+    let server = Server::start().await;
     // The user also needs a right to each command that the scripts call: inside Lua, the caller's rights
     // apply.
     let texts = script::ALL
@@ -280,13 +276,13 @@ async fn the_least_rights_suffice() {
         called.join(" ")
     ));
     assert_eq!(reply, "OK");
-    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}/0", server.port)).await;
+    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}/0", server.port())).await;
     acquire_and_release(&store).await;
 }
 
 #[tokio::test]
 async fn a_lock_is_acquired_and_released() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     acquire_and_release(&store).await;
 }
@@ -327,9 +323,9 @@ async fn acquire_and_release(store: &RedisStore) {
 /// Random faults for two seconds. Each outcome that a call reports must be true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_of_calls_are_true_under_random_faults() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, _recorder) = store_with(HASTY, &wire.url()).await;
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, _recorder) = store_with(HASTY, &proxy.url()).await;
     let done = Instant::now() + Duration::from_secs(2);
     let callers = (0..32).map(|caller| {
         let store = Arc::clone(&store);
@@ -349,8 +345,8 @@ async fn outcomes_of_calls_are_true_under_random_faults() {
         match fault % 7 {
             0 | 2 | 4 => drop(server.tell("SCRIPT FLUSH")),
             1 => drop(server.tell("CLIENT KILL TYPE normal")),
-            3 => wire.cut_present(),
-            5 if fault % 3 == 0 => wire.freeze_present(),
+            3 => proxy.cut(),
+            5 if fault % 3 == 0 => proxy.freeze_open(),
             _ => {}
         }
         if Instant::now() > done {
@@ -386,7 +382,7 @@ async fn outcomes_of_calls_are_true_under_random_faults() {
 
 #[tokio::test]
 async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
-    let server = Server::start();
+    let server = Server::start().await;
     // No PING comes before the connection is replaced.
     let options = Options {
         heartbeat: 3 * BOUND,
@@ -404,7 +400,7 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
 
 #[tokio::test]
 async fn newcomer_in_a_flood_does_not_overtake_waiting_calls() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
     // There is space for one call in the window. The waiting calls are sent only when there is space for
@@ -420,7 +416,7 @@ async fn newcomer_in_a_flood_does_not_overtake_waiting_calls() {
 
 #[tokio::test]
 async fn a_flood_that_meets_the_flush_keeps_its_order() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     let mut calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
@@ -437,7 +433,7 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
 
 #[tokio::test]
 async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store_with(HASTY, &server.url()).await;
     // Each call waits in vain, on one connection. So the first one is answered in time, and the second one is
     // not.

@@ -11,7 +11,7 @@ use crate::store::{Failure, ServerId};
 
 #[tokio::test]
 async fn a_killed_command_connection_is_replaced() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     server.tell("CLIENT KILL TYPE normal");
     until("reconnected", || recorder.replacements() > 0).await;
@@ -39,7 +39,7 @@ impl Listener for Gatekeeper {
 
 #[tokio::test]
 async fn a_new_connection_is_told_of_before_a_reply_can_come_on_it() {
-    let server = Server::start();
+    let server = Server::start().await;
     let gatekeeper = Arc::new(Gatekeeper::default());
     let weak: Weak<Gatekeeper> = Arc::downgrade(&gatekeeper);
     let connector = Connector::new(&server.url(), None, OPTIONS.attempt_timeout).unwrap();
@@ -55,7 +55,7 @@ async fn a_new_connection_is_told_of_before_a_reply_can_come_on_it() {
 
 #[tokio::test]
 async fn a_new_connection_has_the_server_learn_the_scripts_before_a_call_misses_them() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
     server.tell("CLIENT KILL TYPE normal");
@@ -67,7 +67,7 @@ async fn a_new_connection_has_the_server_learn_the_scripts_before_a_call_misses_
 
 #[tokio::test]
 async fn the_subscriber_connection_is_replaced_with_the_command_connection() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
     let id = |list: String| {
@@ -89,12 +89,12 @@ async fn the_subscriber_connection_is_replaced_with_the_command_connection() {
 
 #[tokio::test]
 async fn the_subscriber_connection_waits_for_the_command_connection() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, recorder) = store(&wire.url()).await;
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, recorder) = store(&proxy.url()).await;
     store.subscribe("c".into()).await.unwrap();
     // Both connections break and return at the same time. One reconnect is enough to make all waiters ask.
-    wire.cut_present();
+    proxy.cut();
     until("told", || recorder.reconnects() > 0).await;
     assert_eq!((recorder.replacements(), recorder.reconnects()), (1, 1));
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -104,16 +104,16 @@ async fn the_subscriber_connection_waits_for_the_command_connection() {
 
 #[tokio::test]
 async fn a_wrong_password_is_refused_at_once_and_never_shown() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.tell("CONFIG SET requirepass right-one");
     let recorder = Arc::new(Recorder::default());
     for credentials in ["", ":s3cret@", "nobody:s3cret@"] {
-        let url = format!("redis://{credentials}127.0.0.1:{}", server.port);
+        let url = format!("redis://{credentials}127.0.0.1:{}", server.port());
         let error = connect(OPTIONS, &url, &recorder).await.unwrap_err();
         assert!(matches!(error, Error::Refused(_)), "{error:?}");
         assert!(!format!("{error} {error:?}").contains("s3cret"));
     }
-    let url = format!("redis://:right-one@127.0.0.1:{}", server.port);
+    let url = format!("redis://:right-one@127.0.0.1:{}", server.port());
     let store = connect(OPTIONS, &url, &recorder).await.unwrap();
     store.time().await.unwrap();
     assert!(!format!("{store:?}").contains("right-one"));
@@ -143,25 +143,24 @@ async fn an_unreachable_server_is_unavailable_after_the_bound() {
 
 #[tokio::test]
 async fn a_server_that_comes_up_within_the_bound_is_connected_to() {
-    let port = free_port();
+    let server = Server::start().await;
+    server.kill();
     let recorder = Arc::new(Recorder::default());
-    let url = format!("redis://127.0.0.1:{port}");
+    let url = server.url();
     let connecting = tokio::spawn(async move { connect(OPTIONS, &url, &recorder).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let _server = tokio::task::spawn_blocking(move || Server::start_on(port))
-        .await
-        .unwrap();
+    server.restart().await;
     connecting.await.unwrap().unwrap().time().await.unwrap();
 }
 
 #[tokio::test]
 async fn dead_links_are_noticed_and_replaced() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, recorder) = store_with(HASTY, &wire.url()).await;
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, recorder) = store_with(HASTY, &proxy.url()).await;
     store.subscribe("c".into()).await.unwrap();
     // The connections are idle, so only the PINGs can notice, on both connections.
-    wire.freeze_present();
+    proxy.freeze_open();
     until("both replaced", || {
         recorder.replacements() == 1 && recorder.reconnects() > 0
     })
@@ -178,20 +177,20 @@ async fn dead_links_are_noticed_and_replaced() {
 
 #[tokio::test]
 async fn a_dead_command_connection_is_noticed_though_nothing_is_called() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, recorder) = store_with(HASTY, &wire.url()).await;
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, recorder) = store_with(HASTY, &proxy.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    wire.freeze_first(1);
+    proxy.freeze_first(1);
     until("replaced", || recorder.replacements() > 0).await;
 }
 
 #[tokio::test]
 async fn a_closed_store_says_so() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, _recorder) = store(&wire.url()).await;
-    wire.freeze_all(true);
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, _recorder) = store(&proxy.url()).await;
+    proxy.freeze();
     let pending = start(&store, &"x");
     let subscribing = tokio::spawn(store.subscribe("c".into()));
     tokio::task::yield_now().await;
@@ -201,14 +200,13 @@ async fn a_closed_store_says_so() {
     assert!(matches!(subscribing.await.unwrap(), Err(Failure::Closed)));
     assert!(matches!(store.time().await, Err(Failure::Closed)));
     assert!(matches!(store.subscribe("d".into()).await, Err(Failure::Closed)));
-    wire.freeze_all(false);
+    proxy.thaw();
     let connected = || server.tell("CLIENT LIST").lines().count() > 1;
     until("disconnected", || !connected()).await;
 }
 
 #[test]
 fn calls_end_at_once_when_the_runtime_that_connected_is_gone() {
-    let server = Server::start();
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -217,6 +215,7 @@ fn calls_end_at_once_when_the_runtime_that_connected_is_gone() {
             .unwrap()
     };
     let (first, second) = (runtime(), runtime());
+    let server = first.block_on(Server::start());
     let (store, _recorder) = first.block_on(store(&server.url()));
     server.tell("CLIENT PAUSE 3000");
     let pending = second.spawn(store.call(Append("x".to_owned())));
@@ -238,7 +237,7 @@ fn calls_end_at_once_when_the_runtime_that_connected_is_gone() {
 
 #[tokio::test]
 async fn replaced_connections_leave_nothing_behind() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -260,7 +259,7 @@ async fn replaced_connections_leave_nothing_behind() {
 
 #[tokio::test]
 async fn complaints_about_a_connection_do_not_end_the_next_one() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     for _ in 0..10 {
         store.pipeline().replace(1, Why::Desynchronised);
@@ -272,7 +271,7 @@ async fn complaints_about_a_connection_do_not_end_the_next_one() {
 
 #[tokio::test]
 async fn a_store_that_is_dropped_leaves_no_connection() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     drop(store);
     let connected = || server.tell("CLIENT LIST").lines().count() > 1;

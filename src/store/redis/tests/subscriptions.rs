@@ -9,7 +9,7 @@ use crate::store::Failure;
 
 #[tokio::test]
 async fn messages_flow_again_after_the_subscriber_connection_was_killed() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     for channel in ["one", "two", "three"] {
         store.subscribe(channel.into()).await.unwrap();
@@ -27,7 +27,7 @@ async fn messages_flow_again_after_the_subscriber_connection_was_killed() {
 
 #[tokio::test]
 async fn subscriptions_are_confirmed_before_they_are_told() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     let tasks: Vec<_> = (0..200)
         .map(|n| tokio::spawn(store.subscribe(format!("c{n}").into())))
@@ -47,19 +47,20 @@ async fn subscriptions_are_confirmed_before_they_are_told() {
 
 #[tokio::test]
 async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    server.tell("EVAL \"for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end\" 0");
+    let burst = "for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end";
+    server.command(&["EVAL", burst, "0"]).await;
     let all = || recorder.messages.lock().unwrap().len() == 20_000;
     until("all or a warning", || all() || recorder.reconnects() > 0).await;
 }
 
 #[tokio::test]
 async fn a_refused_subscription_is_told_and_harms_no_other() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* resetchannels &good:* +@all");
-    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port())).await;
     let good = |n: usize| format!("good:unlock:{{{n}}}:c");
     store.subscribe(good(0).into()).await.unwrap();
     for round in 1..4 {
@@ -91,9 +92,9 @@ async fn a_refused_subscription_is_told_and_harms_no_other() {
 
 #[tokio::test]
 async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* resetchannels &good +@all");
-    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let (store, _recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port())).await;
     let subscribe = async || store.subscribe("bad".into()).await;
     let first = subscribe().await;
     assert!(matches!(first, Err(Failure::Refused(_))), "{first:?}");
@@ -113,9 +114,9 @@ async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
 
 #[tokio::test]
 async fn a_refused_end_of_a_subscription_harms_no_other() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* &* +@all -unsubscribe");
-    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port())).await;
     store.subscribe("one".into()).await.unwrap();
     store.subscribe("two".into()).await.unwrap();
     store.unsubscribe("one");
@@ -129,7 +130,7 @@ async fn a_refused_end_of_a_subscription_harms_no_other() {
 
 #[tokio::test]
 async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less_often() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     for channel in ["one", "two", "three"] {
         store.subscribe(channel.into()).await.unwrap();
@@ -150,9 +151,9 @@ async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less
 
 #[tokio::test]
 async fn refusals_alone_wake_nobody() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* resetchannels +@all");
-    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
+    let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port())).await;
     for n in 0..5 {
         let result = store.subscribe(format!("{n}").into()).await;
         assert!(matches!(result, Err(Failure::Refused(_))), "{result:?}");
@@ -163,20 +164,20 @@ async fn refusals_alone_wake_nobody() {
 
 #[tokio::test]
 async fn interrupted_subscription_is_completed_on_the_next_connection() {
-    let server = Server::start();
-    let wire = Wire::to(&server).await;
-    let (store, _recorder) = store(&wire.url()).await;
-    wire.freeze_present();
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, _recorder) = store(&proxy.url()).await;
+    proxy.freeze_open();
     let subscribing = tokio::spawn(store.subscribe("c".into()));
     tokio::time::sleep(Duration::from_millis(50)).await;
-    wire.cut_present();
+    proxy.cut();
     subscribing.await.unwrap().unwrap();
     assert_eq!(server.tell("PUBLISH c x"), "1");
 }
 
 #[tokio::test]
 async fn a_channel_that_was_given_up_meanwhile_is_not_subscribed() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut given_up = store.subscribe("given up".into());
     let mut context = Context::from_waker(Waker::noop());

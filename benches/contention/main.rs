@@ -1,0 +1,136 @@
+//! One contended lock: the spin lock, publish-then-compete and fairlock beside each other. `benches/README.md` says
+//! how to run it and how to read it.
+//!
+//! The program has two faces. Called with `--peer` it is one client process, which takes the lock from several tasks
+//! and writes a row for every wait. Otherwise it is the comparison: it starts servers and client processes (itself,
+//! with `--peer`), merges their rows into one history, and says what that shows. With `--locks` there is no contention:
+//! every task has a lock of its own, and what is compared is the number of masters.
+
+mod args;
+mod client;
+mod compare;
+mod delay;
+mod others;
+mod peer;
+mod picture;
+mod process;
+mod publish;
+mod record;
+mod report;
+mod round;
+mod spread;
+mod strategy;
+mod topology;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use fairlock_benches::Outcome;
+
+use args::{CompareArgs, Face};
+
+// One worker: the client processes and the server outnumber the cores of most machines already, and every strategy
+// loses to threads that wake each other.
+#[tokio::main(worker_threads = 1)]
+async fn main() -> ExitCode {
+    if std::env::args().len() == 1 {
+        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        println!("contention: run it as `cargo bench --bench contention`, see benches/README.md");
+        return ExitCode::SUCCESS;
+    }
+    let outcome = match Face::from_command_line() {
+        Face::Client(args) => match client::run(&args).await {
+            // The waiters are still at it, and what they hold is not to be given back.
+            Ok(()) => std::process::exit(0),
+            failed => failed,
+        },
+        Face::Compare(args) => tokio::select! {
+            outcome = compare(args) => outcome,
+            // What the comparison owns, the servers and the client processes, ends as it is dropped.
+            signal = interrupted() => Err(signal.into()),
+        },
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("contention: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn compare(args: CompareArgs) -> Outcome<()> {
+    let mut args = args.fitting()?;
+    for path in [&args.csv, &args.svg, &args.record].into_iter().flatten() {
+        // Better now than after minutes.
+        std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
+    }
+    match args.locks {
+        None => contended(&mut args).await,
+        Some(locks) => spread(&args, locks).await,
+    }
+}
+
+async fn contended(args: &mut CompareArgs) -> Outcome<()> {
+    let field = record::Field::prepare(args).await?;
+    let rounds = compare::run(args, &field.places).await?;
+    let lines = report::pooled(args, &rounds);
+    let table = report::table(args, &lines);
+    let printed = [table, field.describe(), report::complaints(&rounds)].join("\n");
+    print(&printed)?;
+    if let Some(path) = &args.record {
+        std::fs::write(path, record::markdown(args, &lines, &printed))?;
+        print(&format!("record:      {}", path.display()))?;
+    }
+    if let Some(path) = &args.csv {
+        std::fs::write(path, report::csv(args, &rounds))?;
+        print(&format!("every round: {}", path.display()))?;
+    }
+    if let Some(path) = &args.svg {
+        picture::draw(path, &lines)?;
+        print(&format!("picture:     {}", path.display()))?;
+    }
+    report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+}
+
+async fn spread(args: &CompareArgs, locks: u32) -> Outcome<()> {
+    let rounds = spread::run(args, locks).await?;
+    print(&spread::table(args, locks, &rounds))?;
+    if let Some(path) = &args.csv {
+        std::fs::write(path, spread::csv(args, locks, &rounds))?;
+        print(&format!("every round: {}", path.display()))?;
+    }
+    print_errors(rounds.iter().flat_map(|round| &round.errors))?;
+    Ok(())
+}
+
+fn print_errors<'a>(errors: impl Iterator<Item = &'a String>) -> std::io::Result<()> {
+    let errors: Vec<&String> = errors.collect();
+    errors.first().map_or(Ok(()), |first| {
+        print(&format!(
+            "{} errors in client processes, the first: {first}",
+            errors.len()
+        ))
+    })
+}
+
+/// Unlike `println!` it does not panic when nobody reads: the server would still end, but not quietly.
+fn print(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}
+
+/// Resolves when the user, or the system, wants the program to end.
+async fn interrupted() -> &'static str {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminated.recv() => return "terminated",
+                _ = tokio::signal::ctrl_c() => return "interrupted",
+            }
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+    "interrupted"
+}

@@ -1,0 +1,59 @@
+//! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how to
+//! read it.
+
+mod part;
+mod patience;
+mod picture;
+mod stall;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fairlock_testkit::Server;
+
+/// Measures what is still served when callers give up.
+#[derive(Debug, Parser)]
+#[command(name = "overload")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// What `cargo bench` adds to every call
+    #[arg(long, hide = true, global = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Goodput over patience
+    Patience(patience::Arguments),
+    /// Goodput second by second, around a time in which the server stands still
+    Stall(stall::Arguments),
+    /// One client process
+    #[command(hide = true)]
+    Part(part::Arguments),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    if std::env::args().all(|arg| arg != "--bench") {
+        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        println!("overload: run it as `cargo bench --bench overload`, see benches/README.md");
+        return ExitCode::SUCCESS;
+    }
+    if !Server::is_installed() {
+        eprintln!("overload: neither redis-server nor valkey-server is on the PATH: scripts/install-server");
+        return ExitCode::FAILURE;
+    }
+    let outcome = match Arguments::parse().what {
+        What::Patience(arguments) => patience::run(&arguments).await,
+        What::Stall(arguments) => stall::run(&arguments).await,
+        What::Part(arguments) => part::run(&arguments).await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("overload: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

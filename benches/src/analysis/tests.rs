@@ -1,0 +1,152 @@
+//! The figures of a comparison, on histories small enough to work out by hand.
+
+use super::{Wait, analyse, granted, jain, quantile};
+use crate::info;
+
+fn wait(waiter: &str, asked: i64, granted: impl Into<Option<i64>>, released: impl Into<Option<i64>>) -> Wait {
+    Wait {
+        waiter: waiter.to_owned(),
+        asked_ns: asked,
+        granted_ns: granted.into(),
+        released_ns: released.into(),
+    }
+}
+
+#[test]
+fn rows_survive_being_written_and_read() {
+    for row in [
+        wait("0:1", 5, 7, 9),
+        wait("3:0", 5, 7, None),
+        wait("0:0", 5, None, None),
+    ] {
+        assert_eq!(Wait::parse(&row.to_string()), Some(row));
+    }
+    assert_eq!(wait("3:0", 5, 7, None).to_string(), "3:0,5,7,");
+    for broken in ["", "0:1", "0:1,5", "0:1,x,7,9", "0:1,5,7", "0:1,5,7,9,11"] {
+        assert_eq!(Wait::parse(broken), None, "{broken:?}");
+    }
+}
+
+#[test]
+fn handoffs_count_changes_of_the_waiter_and_gaps_run_from_release_to_grant() {
+    let history = [
+        wait("a", 0, 0, 10),
+        wait("a", 11, 12, 20), // taken again: an acquisition, not a hand-off
+        wait("b", 0, 23, 30),
+        wait("a", 21, 37, 40),
+    ];
+    let found = analyse(&history, 0, 100, 2);
+    assert_eq!((found.acquisitions, found.handoffs), (4, 2));
+    assert_eq!(found.gaps_ns, [3, 7]);
+    assert_eq!(found.waits_ns, [0, 1, 16, 23]);
+    assert_eq!((found.acquisitions_per_s(), found.handoffs_per_s()), (4e7, 2e7));
+    assert_eq!(found.overlaps, 0);
+}
+
+#[test]
+fn only_grants_within_the_window_count() {
+    let history = [
+        wait("a", 0, 5, 8),
+        wait("b", 0, 10, 12),
+        wait("a", 9, 20, 22),
+        wait("b", 13, 31, 33),
+    ];
+    let found = analyse(&history, 10, 30, 2);
+    assert_eq!((found.acquisitions, found.handoffs, found.window_ns), (2, 1, 20));
+    assert_eq!(
+        found.waits_ns,
+        [10, 11, 17],
+        "b's second wait was open for 17 ns when the window ended"
+    );
+}
+
+#[test]
+fn waits_that_are_open_at_the_end_count_as_long_as_they_lasted() {
+    let history = [
+        wait("a", 0, 1, 2),
+        wait("b", 3, None, None),
+        wait("a", 60, 61, None),
+    ];
+    let found = analyse(&history, 0, 100, 3);
+    assert_eq!(found.waits_ns, [1, 1, 97]);
+    assert_eq!(
+        found.starved, 2,
+        "b waited in vain, and the third waiter never asked"
+    );
+}
+
+#[test]
+fn overlapping_holds_are_found_also_behind_a_short_one() {
+    let clean = [wait("a", 0, 0, 10), wait("b", 0, 10, 20)];
+    assert_eq!(analyse(&clean, 0, 100, 2).overlaps, 0);
+
+    let long = [
+        wait("a", 0, 0, 50),
+        wait("b", 0, 5, 10),
+        wait("c", 0, 20, 60),
+        wait("b", 11, 60, 70),
+    ];
+    assert_eq!(analyse(&long, 0, 100, 3).overlaps, 2);
+
+    let never_released = [wait("a", 0, 0, None), wait("b", 0, 5, 10)];
+    assert_eq!(analyse(&never_released, 0, 100, 2).overlaps, 1);
+
+    let before_the_window = [wait("a", 0, 0, 9), wait("b", 0, 5, 10)];
+    assert_eq!(analyse(&before_the_window, 50, 100, 2).overlaps, 1);
+}
+
+#[test]
+fn jains_index_is_one_for_equals_and_one_nth_for_a_monopoly() {
+    assert_eq!(jain([7, 7, 7]), 1.0);
+    assert_eq!(jain([9, 0, 0]), 1.0 / 3.0);
+    assert_eq!(jain([1, 3]), 0.8);
+    assert_eq!(jain([]), 0.0);
+}
+
+#[test]
+fn quantiles_of_little_are_defined() {
+    assert_eq!(quantile(&[], 500), None);
+    assert_eq!(quantile(&[4], 990), Some(4));
+    let hundred: Vec<i64> = (0..100).collect();
+    assert_eq!(quantile(&hundred, 500), Some(50));
+    assert_eq!(quantile(&hundred, 990), Some(99));
+    assert_eq!(quantile(&hundred, 1000), Some(99), "the largest");
+}
+
+#[test]
+fn rounds_are_pooled() {
+    let mut sum = analyse(&[wait("a", 0, 4, 5), wait("b", 0, 9, 10)], 0, 10, 2);
+    sum.add(analyse(&[wait("a", 100, 101, 102)], 100, 110, 2));
+    assert_eq!(
+        (sum.acquisitions, sum.handoffs, sum.window_ns, sum.starved),
+        (3, 1, 20, 1)
+    );
+    assert_eq!(sum.waits_ns, [1, 4, 9]);
+    assert_eq!(sum.jain_mean(), 0.75);
+}
+
+#[test]
+fn grants_of_many_locks_are_those_within_the_time() {
+    let history = [
+        wait("a", 0, 4, 5),
+        wait("b", 0, 4, 6),
+        wait("a", 5, 10, None),
+        wait("b", 6, 11, None),
+        wait("c", 0, None, None),
+        wait("d", 0, 1, 2),
+    ];
+    assert_eq!(granted(&history, 2, 10), 3);
+}
+
+#[test]
+fn commands_are_counted_that_clients_send_not_those_inside_scripts() {
+    let stats = "# Commandstats\r\n\
+        cmdstat_evalsha:calls=200,usec=9,usec_per_call=1.00,rejected_calls=0,failed_calls=1\r\n\
+        cmdstat_script|load:calls=2,usec=1,usec_per_call=1.00\r\n\
+        cmdstat_hset:calls=150,usec=1,usec_per_call=1.00\r\n\
+        cmdstat_set:calls=30,usec=1,usec_per_call=1.00\r\n\
+        cmdstat_info:calls=3,usec=1,usec_per_call=1.00\r\n";
+    assert_eq!(info::commands_sent(stats), 232);
+    let cpu = "# CPU\r\nused_cpu_sys:0.250000\r\nused_cpu_user:1.500000\r\nused_cpu_sys_children:9.0\r\n";
+    assert_eq!(info::cpu_seconds(cpu), Some(1.75));
+}

@@ -1,0 +1,13 @@
+//! What the benches share.
+
+pub mod analysis;
+#[cfg(feature = "redis")]
+pub mod bare;
+pub mod info;
+pub mod machine;
+pub mod memory;
+pub mod quantile;
+pub mod wire;
+
+/// What went well, or what to tell the user.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,0 +1,94 @@
+//! The tests, tested: each edit takes one guard out of a copy of the crate, and some test must go red.
+//!
+//! Edits quote the code, which changes: the gate says first which of them do not apply any more, so that nobody who
+//! renames something has to do it twice at once. It takes long: `scripts/campaign mutants`.
+
+mod client;
+#[cfg(unix)]
+mod gate;
+mod lua;
+mod store;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// One guard taken out.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    /// What holds no longer.
+    rule: &'static str,
+    file: &'static str,
+    /// Is in the file exactly once.
+    cut: &'static str,
+    put: &'static str,
+    /// Arguments of `cargo test`, the quickest first: a test of one of these must go red.
+    tests: &'static [&'static str],
+    /// Why no test can tell: then it is an error if one does.
+    survives: Option<&'static str>,
+}
+
+const fn edit(
+    rule: &'static str,
+    file: &'static str,
+    cut: &'static str,
+    put: &'static str,
+    tests: &'static [&'static str],
+) -> Edit {
+    Edit {
+        rule,
+        file,
+        cut,
+        put,
+        tests,
+        survives: None,
+    }
+}
+
+impl Edit {
+    /// An edit that no test can tell.
+    const fn equal(self, why: &'static str) -> Edit {
+        Edit {
+            survives: Some(why),
+            ..self
+        }
+    }
+
+    fn check(&self) -> Result<String, String> {
+        // None, if the file is gone.
+        let text = fs::read_to_string(root().join(self.file)).unwrap_or_default();
+        self.applied_to(&text)
+    }
+
+    fn applied_to(&self, text: &str) -> Result<String, String> {
+        match text.matches(self.cut).count() {
+            1 if self.cut != self.put => Ok(text.replacen(self.cut, self.put, 1)),
+            found => Err(format!(
+                "{}: {:?} is there {found} times ({})",
+                self.file, self.cut, self.rule
+            )),
+        }
+    }
+}
+
+fn edits() -> impl Iterator<Item = &'static Edit> {
+    lua::EDITS.iter().chain(client::EDITS).chain(store::EDITS)
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn every_rule_is_named_once_and_every_script_is_edited() {
+    let rules: BTreeSet<_> = edits().map(|edit| edit.rule).collect();
+    assert_eq!(rules.len(), edits().count(), "two edits of one name");
+    for dir in ["lua", "lua/lib"] {
+        for file in fs::read_dir(root().join(dir)).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            let is_edited = edits().any(|edit| edit.file == name);
+            assert!(is_edited || !name.ends_with(".lua"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A soak: client processes contend for locks for as long as one likes, while a random schedule stops, kills, cuts off
+//! and starves them and their server. Everything that a holder believed is written down, and judged afterwards.
+//!
+//! It goes in rounds, each with a server of its own and a seed of its own, by which it can be repeated alone:
+//!
+//! - `round`: one round, from its processes to its verdict;
+//! - `faults`: the schedule;
+//! - `part`: what a client process does;
+//! - `record`: what it writes down; `verdict`: what that must show;
+//! - `report`: the table.
+//!
+//! `FAIRLOCK_SOAK_SECONDS` and `FAIRLOCK_SOAK_SEED` say how long and from which seed; `scripts/campaign soak` sets them.
+
+mod faults;
+mod part;
+mod record;
+mod report;
+mod round;
+mod verdict;
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use report::Report;
+use round::Setting;
+
+/// How long a round works at most, before it comes to rest.
+const LONGEST_WORK: Duration = Duration::from_secs(60);
+/// What a round takes beside its work.
+const AROUND_WORK: Duration = Duration::from_secs(8);
+
+/// An unsigned number in the environment.
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text}: no number")),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_promise_is_broken_under_random_faults() {
+    let budget = Duration::from_secs(setting("FAIRLOCK_SOAK_SECONDS").unwrap_or(60));
+    let seed = setting("FAIRLOCK_SOAK_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    // Every setting is to have its turn.
+    let settings = u32::try_from(Setting::ALL.len()).unwrap();
+    let work = (budget / settings)
+        .saturating_sub(AROUND_WORK)
+        .clamp(Duration::from_secs(5), LONGEST_WORK);
+    let started = Instant::now();
+    let mut report = Report::default();
+    for round_seed in seed.. {
+        let enough = report.rounds() >= Setting::ALL.len();
+        if enough && started.elapsed() + work + AROUND_WORK > budget {
+            break;
+        }
+        let outcome = round::run(round_seed, work).await;
+        eprintln!(
+            "{:>6.0?} round {round_seed}: {}",
+            started.elapsed(),
+            outcome.summary()
+        );
+        report.add(&outcome);
+    }
+    println!("\nSeed {seed}, {:.0?}.\n{report}", started.elapsed());
+    assert!(report.violations() == 0, "{} violations", report.violations());
+    assert!(report.stale_writes_refused() > 0, "no stale write was ever tried");
+}

@@ -1,0 +1,247 @@
+//! What a client process does: its tasks take locks in all the ways there are, hold them for a while, and use what
+//! they protect.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fairlock::{Error, Lock, LockGuard, LockManager};
+use fairlock_testkit::resource::Resource;
+use fairlock_testkit::{Process, now_ns, role};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::record::{End, Entry, Record};
+use super::round::{LOCKS, PREFIX, TASKS, settings};
+
+/// A lease that ends while its holder goes on and looks at nothing.
+const BLIND_LEASE: Duration = Duration::from_millis(300);
+/// When a process that should run every few milliseconds runs only after so long, it was not itself.
+pub(crate) const LATE: Duration = Duration::from_millis(50);
+/// How long tasks of a closed client take to end at most.
+const TASKS_END: Duration = Duration::from_secs(5);
+
+/// Starts a client process. It works until it hears `stop`, says `idle <held> <waiting>` when all its tasks are done;
+/// closes at `close`, says `closed`, or what was left, and then `tasks <n>`: how many tasks the client has left behind.
+pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> Process {
+    let (port, seed) = (resource_port.to_string(), seed.to_string());
+    let args = [
+        ("url", url),
+        ("resource", port.as_str()),
+        ("seed", seed.as_str()),
+        ("record", record),
+    ];
+    Process::spawn("soak::part::client_part", &args)
+}
+
+// One thread: then the order in which tasks write down that they ask is that of the first polls.
+#[tokio::test]
+#[ignore = "a part for other tests, in a process of its own"]
+async fn client_part() {
+    let Some(mut role) = role() else { return };
+    let record = Arc::new(Record::create(&role.arg("record")));
+    let began = now_ns();
+    let port = u16::try_from(role.number("resource")).unwrap();
+    let locks = loop {
+        // It may be started amid faults.
+        if let Ok(locks) = settings().connect(&role.arg("url")).await {
+            break locks;
+        }
+    };
+    // Nobody is reachable before its subscriptions are up.
+    record.disturbed(began);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS * LOCKS {
+        let mut worker = Worker {
+            number: task % LOCKS,
+            lock: locks.lock(lock_name(task % LOCKS)),
+            resource: Resource::connect(port).await,
+            record: Arc::clone(&record),
+            stopped: Arc::clone(&stopped),
+            rng: SmallRng::seed_from_u64(role.number("seed") ^ (task as u64) << 32),
+        };
+        tasks.spawn(async move { worker.work().await });
+    }
+    let beat = tokio::spawn(beat(Arc::clone(&record)));
+    assert_eq!(role.heard().await, "stop");
+    stopped.store(true, Ordering::Relaxed);
+    while let Some(done) = tasks.join_next().await {
+        done.expect("a task that does not panic");
+    }
+    let stats = locks.stats();
+    role.say(&format!("idle {} {}", stats.held, stats.waiting));
+
+    assert_eq!(role.heard().await, "close");
+    beat.abort();
+    role.say(&close(locks).await);
+    role.say(&format!("tasks {}", tasks_left().await));
+}
+
+pub(crate) fn lock_name(number: usize) -> String {
+    format!("lock-{number}")
+}
+
+pub(crate) fn key(kind: &str, number: usize) -> String {
+    format!("{PREFIX}:{kind}{{{}}}", lock_name(number))
+}
+
+async fn close(locks: LockManager) -> String {
+    match locks.close().await {
+        Ok(()) => "closed".to_owned(),
+        Err(left) => left.to_string(),
+    }
+}
+
+/// How many tasks this runtime still has, once there was time for them to end.
+async fn tasks_left() -> usize {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let none = async {
+        while alive() > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = timeout(TASKS_END, none).await;
+    alive()
+}
+
+/// Notices when this process does not run, for whatever reason.
+async fn beat(record: Arc<Record>) {
+    loop {
+        let before = now_ns();
+        sleep(Duration::from_millis(10)).await;
+        if Duration::from_nanos(now_ns() - before) > LATE {
+            record.disturbed(before);
+        }
+    }
+}
+
+/// One task, which takes one lock again and again.
+struct Worker {
+    number: usize,
+    lock: Lock,
+    resource: Resource,
+    record: Arc<Record>,
+    stopped: Arc<AtomicBool>,
+    rng: SmallRng,
+}
+
+impl Worker {
+    async fn work(&mut self) {
+        let record = Arc::clone(&self.record);
+        while !self.stopped.load(Ordering::Relaxed) {
+            // Half of the locks change hands as fast as can be; at the others people work.
+            let is_slow = self.number % 2 == 1;
+            if is_slow && self.rng.random_ratio(1, 50) {
+                self.blind_turn(record.asks(self.number)).await;
+                continue;
+            }
+            let mut entry = record.asks(self.number);
+            let acquired = self.acquire().await;
+            match acquired {
+                Ok(guard) => {
+                    let held = self.hold(&mut entry, &guard, is_slow).await;
+                    entry.over(if held { End::Released } else { End::Lost });
+                    if self.rng.random_ratio(1, 5) {
+                        drop(guard);
+                    } else {
+                        // What it says was looked at before, and a server that is away is part of the soak.
+                        let _ = guard.release().await;
+                    }
+                }
+                Err(end) => {
+                    entry.over(end);
+                    sleep(self.millis(0, 5)).await;
+                }
+            }
+        }
+    }
+
+    /// Takes the lock in one of the ways there are.
+    async fn acquire(&mut self) -> Result<LockGuard, End> {
+        let patience = self.millis(0, 300);
+        let result = match self.rng.random_range(0..10) {
+            0 => self.lock.try_acquire().await.map(|tried| tried.acquired()),
+            1 => match self.lock.acquire_timeout(patience).await {
+                Err(Error::Timeout { .. }) => Ok(None),
+                result => result.map(Some),
+            },
+            2 => match timeout(patience, self.lock.acquire()).await {
+                Err(_) => Ok(None),
+                Ok(result) => result.map(Some),
+            },
+            _ => self.lock.acquire().await.map(Some),
+        };
+        match result {
+            Ok(guard) => guard.ok_or(End::GivenUp),
+            Err(Error::Unavailable(_)) => Err(End::Unavailable),
+            Err(error) => panic!("an error that no fault explains: {error:?}"),
+        }
+    }
+
+    /// Holds the lock for a while, in steps, and stops when the guard says lost. Returns whether it never did.
+    async fn hold(&mut self, entry: &mut Entry<'_>, guard: &LockGuard, is_slow: bool) -> bool {
+        if !entry.looks(guard) {
+            return false;
+        }
+        let uses_it = self.rng.random_ratio(1, 3);
+        let read = if uses_it {
+            self.resource.read(self.number, guard.fence().get()).await
+        } else {
+            None
+        };
+        let mut left = self.length(is_slow);
+        while !left.is_zero() {
+            let step = left.min(Duration::from_millis(20));
+            sleep(step).await;
+            left -= step;
+            if !entry.looks(guard) {
+                return false;
+            }
+        }
+        if let Some(number) = read {
+            self.resource
+                .write(self.number, guard.fence().get(), number + 1)
+                .await;
+        }
+        entry.looks(guard)
+    }
+
+    /// Holds for longer than its lease, and writes without a look.
+    async fn blind_turn(&mut self, mut entry: Entry<'_>) {
+        let began = now_ns();
+        let acquired = self.lock.clone().fixed_lease(BLIND_LEASE).acquire().await;
+        let Ok(guard) = acquired else {
+            return entry.over(End::Unavailable);
+        };
+        entry.looks(&guard);
+        let fence = guard.fence().get();
+        let read = self.resource.read(self.number, fence).await;
+        sleep(BLIND_LEASE + self.millis(0, 400)).await;
+        if let Some(number) = read {
+            self.resource.write(self.number, fence, number + 1).await;
+        }
+        entry.over(End::Lost);
+        drop(guard);
+        // Who lets a lease run out counts as dead for a moment.
+        self.record.disturbed(began);
+    }
+
+    fn length(&mut self, is_slow: bool) -> Duration {
+        let ms = match self.rng.random_range(0..100) {
+            _ if !is_slow => self.rng.random_range(0..3),
+            0..70 => self.rng.random_range(0..5),
+            70..93 => self.rng.random_range(5..30),
+            93..99 => self.rng.random_range(30..300),
+            // Long enough to need renewals.
+            _ => self.rng.random_range(1_000..3_000),
+        };
+        Duration::from_millis(ms)
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.rng.random_range(from..to))
+    }
+}

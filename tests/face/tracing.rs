@@ -1,0 +1,160 @@
+//! The names of spans and fields are part of the interface.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, MemoryStore};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+type Fields = BTreeMap<&'static str, String>;
+
+/// What was recorded: of each span its name and fields once it is closed, of each event its level and fields.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<(String, Fields)>>>);
+
+struct Collect<'a>(&'a mut Fields);
+
+impl Visit for Collect<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::new();
+        attributes.record(&mut Collect(&mut fields));
+        context.span(id).unwrap().extensions_mut().insert(fields);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let span = context.span(id).unwrap();
+        values.record(&mut Collect(span.extensions_mut().get_mut::<Fields>().unwrap()));
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::new();
+        event.record(&mut Collect(&mut fields));
+        self.0
+            .lock()
+            .unwrap()
+            .push((event.metadata().level().to_string(), fields));
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let span = context.span(&id).unwrap();
+        let fields = span.extensions().get::<Fields>().cloned().unwrap_or_default();
+        self.0.lock().unwrap().push((span.name().to_owned(), fields));
+    }
+}
+
+impl Recorder {
+    fn all(&self, name: &str) -> Vec<Fields> {
+        let seen = self.0.lock().unwrap();
+        seen.iter()
+            .filter(|(of, _)| of == name)
+            .map(|(_, fields)| fields.clone())
+            .collect()
+    }
+}
+
+/// In memory, where time can be paused.
+fn recorded(work: impl AsyncFnOnce()) -> Recorder {
+    recorded_in(true, work)
+}
+
+/// On one thread, so that everything that happens is recorded.
+fn recorded_in(paused_time: bool, work: impl AsyncFnOnce()) -> Recorder {
+    let recorder = Recorder::default();
+    let subscriber = tracing_subscriber::registry().with(recorder.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(paused_time)
+            .build()
+            .unwrap();
+        runtime.block_on(work());
+    });
+    recorder
+}
+
+#[test]
+fn spans_tell_which_lock_which_fence_how_it_ended_and_how_long_it_took() {
+    let mut fence = String::new();
+    let recorder = recorded(async || {
+        let locks = LockManager::in_memory();
+        let guard = locks.lock("orders:42").acquire().await.unwrap();
+        fence = guard.fence().to_string();
+        let wait = Duration::from_millis(1500);
+        let timeout = locks.lock("orders:42").acquire_timeout(wait).await;
+        assert!(matches!(timeout, Err(Error::Timeout { .. })), "{timeout:?}");
+        // Long enough for a renewal.
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        guard.release().await.unwrap();
+    });
+
+    let acquires = recorder.all("fairlock.acquire");
+    assert_eq!(acquires.len(), 2);
+    assert_eq!(acquires[0]["lock.name"], "\"orders:42\"");
+    assert_eq!(acquires[0]["lock.fence"], fence);
+    assert_eq!(acquires[0]["lock.outcome"], "\"acquired\"");
+    assert_eq!(acquires[0]["wait_ms"], "0");
+    assert_eq!(acquires[1]["lock.outcome"], "\"timeout\"");
+    assert!(acquires[1]["wait_ms"].parse::<u64>().unwrap() >= 1500);
+
+    let renewals = recorder.all("fairlock.renew");
+    assert!(!renewals.is_empty());
+    assert_eq!(renewals[0]["lock.fence"], fence);
+
+    let releases = recorder.all("fairlock.release");
+    assert_eq!(releases.len(), 1);
+    assert_eq!(releases[0]["lock.fence"], fence);
+    assert_eq!(releases[0]["lock.outcome"], "\"released\"");
+}
+
+#[test]
+fn a_lost_lease_and_a_slow_acquire_warn() {
+    let recorder = recorded(async || {
+        let builder = LockManager::builder().slow_acquire(Duration::from_secs(2));
+        let locks = builder.in_memory(&MemoryStore::new()).unwrap();
+        let lock = locks.lock("report").fixed_lease(Duration::from_secs(3));
+        let guard = lock.acquire().await.unwrap();
+        let next = lock.acquire().await.unwrap();
+        assert!(guard.is_lost());
+        next.release().await.unwrap();
+    });
+
+    let warnings = recorder.all(Level::WARN.as_str());
+    let of = |message: &str| {
+        let found = warnings.iter().find(|fields| fields["message"] == message);
+        found
+            .unwrap_or_else(|| panic!("no {message:?} in {warnings:?}"))
+            .clone()
+    };
+    assert_eq!(of("lease lost")["lock.name"], "report");
+    let slow = of("slow acquire");
+    assert!(slow["wait_ms"].parse::<u64>().unwrap() >= 2000);
+    assert_eq!(slow["lock.outcome"], "\"acquired\"");
+}
+
+#[cfg(all(unix, feature = "redis"))]
+#[test]
+fn a_server_that_may_evict_locks_is_warned_of() {
+    for (policy, warns) in [("volatile-lru", true), ("noeviction", false)] {
+        let recorder = recorded_in(false, async || {
+            let server = fairlock_testkit::Server::builder().config("maxmemory-policy", policy);
+            let server = server.start().await;
+            let locks = LockManager::connect(&server.url()).await.unwrap();
+            locks.close().await.unwrap();
+        });
+        let warnings = recorder.all(Level::WARN.as_str());
+        let told = warnings.iter().any(|fields| fields["message"].contains("evict"));
+        assert_eq!(told, warns, "{policy}: {warnings:?}");
+    }
+}

@@ -1,0 +1,341 @@
+//! The public face, as a user's program meets it: bounds of types and futures, `Debug`, and conversions.
+
+// Some functions only have to compile.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::collections::{BTreeSet, HashSet};
+use std::error::Error as _;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Duration;
+
+use fairlock::spin::SpinLock;
+use fairlock::{
+    Busy, Error, Fence, Holder, Invalid, Lease, LeaseState, Lock, LockGuard, LockManager, LockManagerBuilder,
+    Lost, LostReason, MemoryStore, Owner, Result, ServerError, Stats, Status, TryAcquire, Unreleased,
+};
+use futures_util::future::try_join_all;
+use tokio::task::JoinSet;
+
+use crate::backend::{Backend, on_each_backend};
+
+on_each_backend! {
+    many_locks_are_acquired_at_once,
+    critical_sections_are_spawned,
+    a_wait_keeps_its_place_in_a_select_loop,
+    a_guard_lives_in_a_struct_and_moves_between_tasks,
+    everything_can_be_printed,
+}
+
+/// What can be put anywhere: into a static, another task, another thread.
+fn portable<T: Send + Sync + Unpin + 'static>() {}
+fn printable<T: Debug>() {}
+fn cheap<T: Clone>() {}
+fn value<T: Copy + Eq + Hash + Debug>() {}
+fn error<T: std::error::Error + Clone + Send + Sync + 'static>() {}
+fn call<F: Future + Send + 'static>(future: F) -> F {
+    future
+}
+
+#[test]
+fn types_have_the_bounds_that_users_rely_on() {
+    portable::<LockManager>();
+    portable::<LockManagerBuilder>();
+    portable::<Lock>();
+    portable::<LockGuard>();
+    portable::<TryAcquire>();
+    portable::<Busy>();
+    portable::<Fence>();
+    portable::<Owner>();
+    portable::<Lease>();
+    portable::<LeaseState>();
+    portable::<Status>();
+    portable::<Holder>();
+    portable::<Stats>();
+    portable::<Error>();
+    portable::<Lost>();
+    portable::<LostReason>();
+    portable::<Invalid>();
+    portable::<ServerError>();
+    portable::<Unreleased>();
+    portable::<MemoryStore>();
+    portable::<SpinLock>();
+
+    printable::<LockManager>();
+    printable::<LockManagerBuilder>();
+    printable::<Lock>();
+    printable::<LockGuard>();
+    printable::<TryAcquire>();
+    printable::<Status>();
+    printable::<Holder>();
+    printable::<Stats>();
+    printable::<MemoryStore>();
+    printable::<SpinLock>();
+
+    cheap::<LockManager>();
+    cheap::<LockManagerBuilder>();
+    cheap::<Lock>();
+    cheap::<Owner>();
+    cheap::<MemoryStore>();
+    cheap::<SpinLock>();
+
+    value::<Fence>();
+    value::<LeaseState>();
+    value::<LostReason>();
+
+    error::<Error>();
+    error::<Lost>();
+    error::<Invalid>();
+    error::<ServerError>();
+    error::<Unreleased>();
+}
+
+/// Each call borrows nothing, so that it can be spawned. Never run.
+fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fence: Fence) {
+    drop(call(lock.acquire()));
+    drop(call(lock.acquire_timeout(Duration::ZERO)));
+    drop(call(lock.acquire_deadline(std::time::Instant::now())));
+    drop(call(lock.acquire_deadline(tokio::time::Instant::now())));
+    drop(call(lock.try_acquire()));
+    drop(call(lock.status()));
+    drop(call(lock.force_release(fence)));
+    drop(call(lock.with(async |_| tokio::task::yield_now().await)));
+    drop(call(lock.with_timeout(Duration::ZERO, async |_| {
+        tokio::task::yield_now().await
+    })));
+    drop(call(guard.lost()));
+    drop(call({
+        let locks = locks.clone();
+        async move {
+            locks.ping().await?;
+            guard.renew().await?;
+            guard.run(tokio::task::yield_now()).await?;
+            guard.release().await?;
+            locks.close().await.map_err(|_| Error::Closed)
+        }
+    }));
+    drop(call(LockManager::connect("redis://127.0.0.1")));
+}
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+async fn charge(_fence: Fence) -> Result<(), AnyError> {
+    Ok(())
+}
+
+struct Db;
+
+impl Db {
+    async fn save(&self, _order: u32, _fence: Fence) -> Result<(), AnyError> {
+        Ok(())
+    }
+}
+
+/// The example that the README begins with.
+#[tokio::test]
+async fn the_first_example_works_as_it_is_written() -> Result<(), AnyError> {
+    let server = fairlock_testkit::Server::start().await;
+    let (db, order) = (Db, 42);
+    let locks = LockManager::connect(&server.url()).await?;
+    let lock = locks.lock("invoice:42");
+
+    let guard = lock.acquire().await?;
+    guard.run(charge(guard.fence())).await??;
+    guard.release().await?;
+
+    match lock.try_acquire().await? {
+        TryAcquire::Acquired(guard) => guard.release().await?,
+        TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+    }
+
+    lock.with(async |fence| db.save(order, fence).await).await??;
+    Ok(())
+}
+
+#[test]
+fn a_manager_in_memory_is_made_outside_a_runtime() {
+    let locks = LockManager::in_memory();
+    let lock = locks.lock("a");
+    assert!(!locks.is_closed());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let guard = lock.acquire().await.unwrap();
+        assert!(lock.try_acquire().await.unwrap().acquired().is_none());
+        guard.release().await.unwrap();
+    });
+}
+
+async fn many_locks_are_acquired_at_once(backend: Backend) {
+    let locks = backend.client().await;
+    let names = ["a", "b", "c"];
+    let guards = try_join_all(names.map(|name| locks.lock(name).acquire()))
+        .await
+        .unwrap();
+    assert_eq!(guards.iter().map(LockGuard::name).collect::<Vec<_>>(), names);
+    assert_eq!(locks.stats().held, 3);
+
+    let mut set = JoinSet::new();
+    for name in names {
+        set.spawn(locks.lock(name).acquire());
+    }
+    drop(guards);
+    let mut acquired = BTreeSet::new();
+    while let Some(guard) = set.join_next().await {
+        acquired.insert(guard.unwrap().unwrap().name().to_owned());
+    }
+    assert_eq!(acquired.len(), 3);
+}
+
+async fn critical_sections_are_spawned(backend: Backend) {
+    let locks = backend.client().await;
+    let (names, within) = (["a", "a", "b"], Duration::from_secs(10));
+    let mut set = JoinSet::new();
+    for name in names {
+        set.spawn(locks.lock(name).with(async move |_| name.to_owned()));
+        set.spawn(
+            locks
+                .lock(name)
+                .with_timeout(within, async move |_| name.to_owned()),
+        );
+    }
+    let mut done = set
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>>>()
+        .unwrap();
+    done.sort();
+    assert_eq!(done, ["a", "a", "a", "a", "b", "b"]);
+    assert_eq!(locks.stats().held, 0);
+}
+
+async fn a_wait_keeps_its_place_in_a_select_loop(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = there.lock("a").acquire().await.unwrap();
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    let mut guard = Some(guard);
+    let mut turns = 0;
+    let mut wait = std::pin::pin!(here.lock("a").acquire());
+    let mine = loop {
+        tokio::select! {
+            mine = &mut wait => break mine.unwrap(),
+            _ = ticks.tick() => turns += 1,
+        }
+        if turns == 5 {
+            drop(guard.take());
+        }
+    };
+    assert!(turns >= 5);
+    mine.release().await.unwrap();
+}
+
+struct Job {
+    guard: LockGuard,
+}
+
+impl Job {
+    async fn step(&self) -> Result<Fence> {
+        self.guard.check()?;
+        Ok(self.guard.fence())
+    }
+}
+
+async fn a_guard_lives_in_a_struct_and_moves_between_tasks(backend: Backend) {
+    let locks = backend.client().await;
+    let job = Job {
+        guard: locks.lock("a").acquire().await.unwrap(),
+    };
+    let fence = job.guard.fence();
+    let job = tokio::spawn(async move {
+        assert_eq!(job.step().await.unwrap(), fence);
+        job
+    });
+    let job = std::sync::Arc::new(job.await.unwrap());
+    let shared = std::sync::Arc::clone(&job);
+    tokio::spawn(async move { shared.step().await })
+        .await
+        .unwrap()
+        .unwrap();
+    let Ok(job) = std::sync::Arc::try_unwrap(job).map(|job| job.guard.release()) else {
+        panic!("it is nobody else's");
+    };
+    job.await.unwrap();
+}
+
+async fn everything_can_be_printed(backend: Backend) {
+    let locks = backend.client().await;
+    let lock = locks.lock("invoice:42").owner(&Owner::named("me"));
+    assert_eq!(lock.name(), "invoice:42");
+    let guard = lock.acquire().await.unwrap();
+    let status = lock.status().await.unwrap();
+    let tried = locks.lock("invoice:42").try_acquire().await.unwrap();
+    let fence = guard.fence().to_string();
+    for (text, expected) in [
+        (format!("{locks:?}"), "LockManager"),
+        (format!("{:?}", LockManager::builder()), "LockManagerBuilder"),
+        (format!("{lock:?}"), "invoice:42"),
+        (format!("{guard:?}"), "invoice:42"),
+        (format!("{guard:?}"), fence.as_str()),
+        (format!("{status:?}"), fence.as_str()),
+        (format!("{tried:?}"), "Busy"),
+        (format!("{:?}", guard.owner()), Owner::named("me").as_str()),
+        (format!("{:?}", guard.lease()), "Held"),
+        (format!("{:?}", locks.stats()), "held: 1"),
+        (format!("{:?}", MemoryStore::new()), "MemoryStore"),
+        (format!("{:?}", SpinLock::new(&locks, "b")), "SpinLock"),
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+
+    let lost = guard.lost();
+    drop(guard);
+    let lost = lost.await;
+    let error = Error::from(lost.clone());
+    assert_eq!(error.to_string(), lost.to_string());
+    assert!(lost.to_string().contains("invoice:42"), "{lost}");
+    assert_eq!(error.source().unwrap().to_string(), lost.to_string());
+    assert!(!error.is_transient());
+    let invalid = locks.lock("").acquire().await.unwrap_err();
+    assert!(invalid.source().is_some());
+    assert!(format!("{invalid:?}").contains("Invalid"));
+}
+
+#[test]
+fn fences_are_numbers_that_databases_know() {
+    let fence = Fence::try_from(7).unwrap();
+    let later = Fence::try_from(8).unwrap();
+    assert!(later > fence);
+    assert_eq!((u64::from(fence), i64::from(fence), fence.get()), (7, 7, 7));
+    assert_eq!(fence.to_string(), "7");
+    assert_eq!(format!("{fence:>3}"), "  7");
+    assert_eq!(HashSet::from([fence, later, fence]).len(), 2);
+    let largest = u64::try_from(i64::MAX).unwrap();
+    assert_eq!(i64::from(Fence::try_from(largest).unwrap()), i64::MAX);
+    for number in [0, largest + 1, u64::MAX] {
+        let refused = Fence::try_from(number).unwrap_err();
+        assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+        assert!(refused.to_string().contains(&number.to_string()), "{refused}");
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_fence_is_serialized_as_an_integer() {
+    use serde::de::value::{Error as ValueError, U64Deserializer};
+    use serde::{Deserialize, Serialize};
+
+    struct Shown(Fence);
+    impl std::fmt::Display for Shown {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+    let read = |number: u64| Fence::deserialize(U64Deserializer::<ValueError>::new(number));
+    let fence = read(7).unwrap();
+    assert_eq!(fence, Fence::try_from(7).unwrap());
+    assert_eq!(Shown(fence).to_string(), "7");
+    assert!(read(0).is_err() && read(u64::MAX).is_err());
+}

@@ -1,0 +1,380 @@
+//! Calls that are dropped midway: nothing of them is left, and nobody else waits for it.
+
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use fairlock::spin::SpinLock;
+use fairlock::{Error, Lock, LockManager, Result};
+use fairlock_testkit::eventually;
+use futures_util::FutureExt;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
+
+use crate::backend::{Backend, on_each_backend, on_each_backend_in_parallel};
+
+on_each_backend! {
+    an_acquire_dropped_at_any_poll_leaves_no_holder,
+    a_try_dropped_at_any_poll_leaves_no_holder,
+    a_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
+    a_grant_that_nobody_reads_goes_to_the_next,
+    a_release_dropped_at_any_poll_ends_released,
+    with_dropped_midway_drops_the_work_and_releases,
+    a_wait_that_is_dropped_loses_its_place,
+}
+
+on_each_backend_in_parallel! {
+    waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others,
+    a_guard_dropped_outside_a_runtime_is_released,
+    a_wait_dropped_outside_a_runtime_leaves_nothing,
+    a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
+}
+
+/// Far less than a lease, a claim window or a room's timer: whoever waited for one of those is found out.
+const SOON: Duration = Duration::from_millis(1500);
+/// So long without a poll, and there will be no further one.
+const QUIET: Duration = Duration::from_millis(60);
+
+#[derive(Debug)]
+enum Ended<T> {
+    Finished(T),
+    Dropped,
+    /// It was never polled so often.
+    Quiet,
+}
+
+/// Drops a future right after its `last` poll.
+async fn dropped_at_poll<F: Future>(last: usize, future: F) -> Ended<F::Output> {
+    let mut future = Box::pin(future);
+    let mut polls = 0;
+    let polled = poll_fn(|context| {
+        polls += 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ended::Finished(output)),
+            Poll::Pending if polls == last => Poll::Ready(Ended::Dropped),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    timeout(QUIET, polled).await.unwrap_or(Ended::Quiet)
+}
+
+/// The lock is to be had at once, and is left free.
+async fn assert_free(client: &LockManager, name: &str) {
+    let guard = timeout(SOON, client.lock(name).acquire())
+        .await
+        .expect("free")
+        .unwrap();
+    guard.release().await.unwrap();
+    let status = client.lock(name).status().await.unwrap();
+    assert_eq!((status.holder, status.waiting), (None, 0));
+}
+
+async fn assert_queue_empties(lock: &Lock) {
+    eventually("an empty queue", SOON, async || {
+        lock.status().await.unwrap().waiting == 0
+    })
+    .await;
+}
+
+async fn an_acquire_dropped_at_any_poll_leaves_no_holder(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let name = format!("a{poll}");
+        let ended = dropped_at_poll(poll, here.lock(&name).acquire()).await;
+        let finished = matches!(ended, Ended::Finished(_));
+        drop(ended);
+        assert_eq!((here.stats().waiting, here.stats().held), (0, 0));
+        assert_free(&there, &name).await;
+        if finished {
+            return;
+        }
+    }
+}
+
+async fn a_try_dropped_at_any_poll_leaves_no_holder(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let name = format!("a{poll}");
+        let ended = dropped_at_poll(poll, here.lock(&name).try_acquire()).await;
+        let finished = matches!(ended, Ended::Finished(_));
+        drop(ended);
+        assert_free(&there, &name).await;
+        if finished {
+            return;
+        }
+    }
+}
+
+async fn a_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let lock = here.lock(format!("a{poll}"));
+        let guard = there.lock(lock.name()).acquire().await.unwrap();
+        let ended = dropped_at_poll(poll, lock.acquire()).await;
+        assert_eq!(here.stats().waiting, 0);
+        assert_queue_empties(&lock).await;
+        guard.release().await.unwrap();
+        assert_free(&there, lock.name()).await;
+        match ended {
+            Ended::Finished(_) => panic!("two at once"),
+            Ended::Dropped => {}
+            Ended::Quiet => return,
+        }
+    }
+}
+
+async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let lock = here.lock(format!("a{poll}"));
+        let guard = there.lock(lock.name()).acquire().await.unwrap();
+        let ended = dropped_at_poll(poll, lock.acquire_timeout(QUIET / 2)).await;
+        assert_queue_empties(&lock).await;
+        guard.release().await.unwrap();
+        assert_free(&there, lock.name()).await;
+        if let Ended::Finished(ended) = ended {
+            assert!(ended.is_err(), "two at once");
+            return;
+        }
+    }
+}
+
+/// Polls a wait until it is queued, and so many times from the release on.
+async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let lock = here.lock(format!("a{poll}"));
+        let guard = there.lock(lock.name()).acquire().await.unwrap();
+        let mut wait = Box::pin(lock.acquire());
+        tokio::select! {
+            biased;
+            early = &mut wait => panic!("two at once: {early:?}"),
+            () = backend.queued(&lock, 1, 1) => {}
+        }
+        let next = tokio::spawn(there.lock(lock.name()).acquire());
+        tokio::select! {
+            biased;
+            early = &mut wait => panic!("two at once: {early:?}"),
+            () = backend.queued(&lock, 2, 1) => {}
+        }
+        let (released, ended) = tokio::join!(guard.release(), dropped_at_poll(poll, wait));
+        released.unwrap();
+        let finished = matches!(ended, Ended::Finished(_));
+        drop(ended);
+        let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+        next.release().await.unwrap();
+        assert_free(&there, lock.name()).await;
+        if finished {
+            return;
+        }
+    }
+}
+
+async fn a_grant_that_nobody_reads_goes_to_the_next(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a");
+    let guard = there.lock("a").acquire().await.unwrap();
+    let mut wait = Box::pin(lock.acquire());
+    tokio::select! {
+        biased;
+        early = &mut wait => panic!("two at once: {early:?}"),
+        () = backend.queued(&lock, 1, 1) => {}
+    }
+    guard.release().await.unwrap();
+    let fence = async || lock.status().await.unwrap().holder.map(|holder| holder.fence);
+    // It holds by now, and does not know, since nobody polls it.
+    eventually("granted", SOON, async || {
+        fence().await.is_some() && here.stats().held == 1
+    })
+    .await;
+    let next = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&lock, 1, 1).await;
+    drop(wait);
+    let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+    next.release().await.unwrap();
+    assert_eq!(here.stats().held, 0);
+    assert_eq!(fence().await, None);
+}
+
+async fn a_release_dropped_at_any_poll_ends_released(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for poll in 1.. {
+        let name = format!("a{poll}");
+        let guard = here.lock(&name).acquire().await.unwrap();
+        let lost = guard.lost();
+        let ended = dropped_at_poll(poll, guard.release()).await;
+        assert!(timeout(SOON, lost).await.is_ok(), "watchers are told");
+        assert_free(&there, &name).await;
+        if let Ended::Finished(released) = ended {
+            released.unwrap();
+            return;
+        }
+    }
+}
+
+async fn with_dropped_midway_drops_the_work_and_releases(backend: Backend) {
+    struct Work<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for Work<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let (here, there) = (backend.client().await, backend.client().await);
+    let dropped = std::sync::atomic::AtomicBool::new(false);
+    let lock = here.lock("a");
+    let work = lock.with(async |_| {
+        let _work = Work(&dropped);
+        std::future::pending::<()>().await;
+    });
+    assert!(timeout(QUIET, work).await.is_err());
+    assert!(dropped.load(std::sync::atomic::Ordering::Relaxed));
+    assert_free(&there, "a").await;
+}
+
+async fn a_wait_that_is_dropped_loses_its_place(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let first = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&here.lock("a"), 1, 1).await;
+    let second = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&here.lock("a"), 2, 1).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    eventually("one in the queue", SOON, async || {
+        here.lock("a").status().await.unwrap().waiting == 1
+    })
+    .await;
+    let again = tokio::spawn(there.lock("a").acquire());
+    eventually("both wait", SOON, async || there.stats().waiting == 2).await;
+    guard.release().await.unwrap();
+    let second = timeout(SOON, second).await.expect("its turn").unwrap().unwrap();
+    assert!(!again.is_finished());
+    second.release().await.unwrap();
+    drop(timeout(SOON, again).await.expect("its turn").unwrap().unwrap());
+}
+
+async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backend: Backend) {
+    let clients = backend.clients(3).await;
+    for round in 0..60u32 {
+        let guard = clients[0].lock("a").acquire().await.unwrap();
+        let dropped = tokio::spawn(clients[1].lock("a").acquire());
+        backend.queued(&clients[0].lock("a"), 1, 1).await;
+        let next = tokio::spawn(clients[2].lock("a").acquire());
+        backend.queued(&clients[0].lock("a"), 2, 2).await;
+        let released = tokio::spawn(guard.release());
+        for _ in 0..round * 3 {
+            yield_now().await;
+        }
+        dropped.abort();
+        released.await.unwrap().unwrap();
+        // Perhaps it was not too late to be served.
+        drop(dropped.await);
+        let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+        next.release().await.unwrap();
+    }
+    assert_free(&clients[0], "a").await;
+}
+
+async fn a_guard_dropped_outside_a_runtime_is_released(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&here.lock("a"), 1, 1).await;
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    let guard = timeout(SOON, waiter).await.expect("released").unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(here.stats().released_by_drop, 1);
+}
+
+async fn a_wait_dropped_outside_a_runtime_leaves_nothing(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let mut wait = Box::pin(there.lock("a").acquire());
+    tokio::select! {
+        early = &mut wait => panic!("two at once: {early:?}"),
+        () = backend.queued(&lock, 1, 1) => {}
+    }
+    std::thread::spawn(move || drop(wait)).join().unwrap();
+    assert_queue_empties(&lock).await;
+    guard.release().await.unwrap();
+    assert_free(&here, "a").await;
+    std::thread::spawn(move || drop(there)).join().unwrap();
+}
+
+/// What a call says at its first poll.
+fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
+    matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
+}
+
+async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(backend: Backend) {
+    let locks = backend.client().await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let there = locks.clone();
+    let outside = std::thread::spawn(move || {
+        let lock = there.lock("b");
+        assert!(refused(lock.acquire()));
+        assert!(refused(lock.acquire_timeout(SOON)));
+        assert!(refused(lock.try_acquire()));
+        assert!(refused(lock.status()));
+        assert!(refused(lock.force_release(guard.fence())));
+        assert!(refused(lock.with(async |_| ())));
+        assert!(refused(there.ping()));
+        assert!(refused(SpinLock::new(&there, "b").try_lock(SOON, SOON)));
+        assert!(refused(SpinLock::new(&there, "b").unlock()));
+        assert!(refused(guard.run(async {})));
+        assert!(refused(guard.renew()));
+        assert!(guard.check().is_ok());
+        assert!(refused(guard.release()));
+    });
+    outside.join().unwrap();
+    assert_free(&locks, "a").await;
+    assert_free(&locks, "b").await;
+}
+
+mod on_a_real_server {
+    use super::*;
+
+    #[tokio::test]
+    async fn dropped_waits_leave_one_subscription_and_a_closed_client_none() {
+        let backend = Backend::on_a_server().await;
+        let (here, there) = (backend.client().await, backend.client().await);
+        let _guard = here.lock("a").acquire().await.unwrap();
+        for round in 0..50 {
+            let wait = there.lock("a").acquire();
+            drop(timeout(Duration::from_millis(round % 4), wait).await);
+        }
+        assert_queue_empties(&here.lock("a")).await;
+        assert!(backend.subscriptions().await <= 1, "kept for the next waiter");
+        there.close().await.unwrap();
+        eventually("no subscription", SOON, async || {
+            backend.subscriptions().await == 0
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn only_so_many_subscriptions_are_kept_without_a_waiter() {
+        const LOCKS: usize = 1100;
+        let backend = Backend::on_a_server().await;
+        let (here, there) = (backend.client().await, backend.client().await);
+        let mut guards = Vec::new();
+        let mut waits = JoinSet::new();
+        for number in 0..LOCKS {
+            let name = format!("a{number}");
+            guards.push(here.lock(&name).acquire().await.unwrap());
+            waits.spawn(there.lock(&name).acquire());
+        }
+        let subscribed = async || backend.subscriptions().await == LOCKS;
+        eventually("all wait", Duration::from_secs(20), subscribed).await;
+        waits.shutdown().await;
+        assert_eq!(there.stats().waiting, 0);
+        let fewer = async || backend.subscriptions().await <= 1000;
+        eventually("fewer are kept", Duration::from_secs(20), fewer).await;
+        sleep(Duration::from_millis(20)).await;
+        assert!(backend.subscriptions().await > 500, "but for a while");
+    }
+}

@@ -1,0 +1,319 @@
+//! Owners: for whom a lock is re-entrant, and for whom it is not.
+
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, LostReason, Owner};
+use fairlock_testkit::{Process, Proxy};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::backend::{Backend, on_each_backend};
+
+on_each_backend! {
+    an_owner_holds_again_under_the_same_fence,
+    without_an_owner_a_lock_is_not_reentrant,
+    a_named_owner_is_the_same_for_every_client,
+    another_owner_waits_for_the_last_release,
+    the_holder_does_not_wait_behind_others,
+    a_short_hold_ends_alone_and_the_long_one_stays,
+    the_longest_hold_may_end_first,
+    an_owner_that_waits_twice_is_let_in_twice,
+    a_forced_release_ends_all_holds_of_the_owner,
+    a_dropped_guard_gives_back_one_hold,
+    a_grant_to_a_named_owner_is_its_own,
+    an_owner_that_holds_as_often_as_it_may_is_told_so,
+}
+
+const SOON: Duration = Duration::from_millis(1500);
+const LONG: Duration = Duration::from_secs(30);
+
+async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let owner = Owner::new();
+    let lock = here.lock("a").owner(&owner);
+    let outer = lock.acquire().await.unwrap();
+    let inner = lock.try_acquire().await.unwrap().acquired().unwrap();
+    let innermost = lock.acquire_timeout(Duration::ZERO).await.unwrap();
+    assert_eq!(outer.owner(), &owner);
+    assert_eq!((inner.fence(), inner.owner()), (outer.fence(), &owner));
+    assert_eq!((innermost.fence(), innermost.owner()), (outer.fence(), &owner));
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert_eq!(
+        (holder.owner, holder.fence, holder.holds),
+        (owner, outer.fence(), 3)
+    );
+
+    for (guard, left) in [(inner, 2), (outer, 1)] {
+        guard.release().await.unwrap();
+        assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+        assert_eq!(holder.holds, left);
+    }
+    let fence = innermost.fence();
+    innermost.check().unwrap();
+    innermost.release().await.unwrap();
+    let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    assert!(next.fence() > fence);
+}
+
+async fn an_owner_that_holds_as_often_as_it_may_is_told_so(backend: Backend) {
+    const MOST: u64 = 256;
+    let (here, there) = (backend.client().await, backend.client().await);
+    let owner = Owner::new();
+    let lock = here.lock("a").owner(&owner);
+    let mut guards = Vec::new();
+    for _ in 0..MOST {
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let waited = timeout(SOON, lock.acquire()).await.expect("an answer at once");
+    assert!(matches!(waited, Err(Error::TooManyHolds)), "{waited:?}");
+    let tried = lock.try_acquire().await;
+    assert!(matches!(tried, Err(Error::TooManyHolds)), "{tried:?}");
+    let status = there.lock("a").status().await.unwrap();
+    assert_eq!((status.holder.unwrap().holds, status.waiting), (MOST, 0));
+    guards.pop().unwrap().release().await.unwrap();
+    guards.push(lock.acquire().await.unwrap());
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    let next = there.lock("a").acquire_timeout(SOON).await.unwrap();
+    next.release().await.unwrap();
+}
+
+async fn without_an_owner_a_lock_is_not_reentrant(backend: Backend) {
+    let client = backend.client().await;
+    let guard = client.lock("a").acquire().await.unwrap();
+    assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    let ended = client.lock("a").acquire_timeout(Duration::from_millis(50)).await;
+    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+    guard.release().await.unwrap();
+    // Two guards of one lock have owners of their own.
+    let first = client.lock("a").acquire().await.unwrap();
+    let (owner, fence) = (first.owner().clone(), first.fence());
+    first.release().await.unwrap();
+    let second = client.lock("a").acquire().await.unwrap();
+    assert!(second.owner() != &owner && second.fence() > fence);
+}
+
+async fn a_named_owner_is_the_same_for_every_client(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let (one, same) = (Owner::named("job-42"), Owner::named(String::from("job-42")));
+    assert_eq!(one, same);
+    assert_eq!((one.as_str(), one.to_string()), (same.as_str(), same.to_string()));
+    assert_ne!(one, Owner::named("job-43"));
+    assert_ne!(Owner::default(), Owner::new());
+    let outer = here.lock("a").owner(&one).acquire().await.unwrap();
+    let inner = there.lock("a").owner(&same).try_acquire().await.unwrap();
+    let inner = inner.acquired().unwrap();
+    assert_eq!((inner.fence(), inner.owner()), (outer.fence(), outer.owner()));
+    let other = Owner::named("job-43");
+    let tried = there.lock("a").owner(&other).try_acquire().await.unwrap();
+    assert!(tried.acquired().is_none());
+    outer.release().await.unwrap();
+    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    inner.release().await.unwrap();
+    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
+}
+
+async fn another_owner_waits_for_the_last_release(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    let waiter = tokio::spawn(there.lock("a").owner(&Owner::named("two")).acquire());
+    backend.queued(&here.lock("a"), 1, 1).await;
+    first.release().await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    assert!(!waiter.is_finished());
+    second.release().await.unwrap();
+    let guard = timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
+    assert_eq!(guard.owner(), &Owner::named("two"));
+}
+
+async fn the_holder_does_not_wait_behind_others(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let outer = lock.acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&here.lock("a"), 1, 1).await;
+    // It would wait for itself otherwise.
+    let inner = timeout(SOON, lock.acquire()).await.expect("no wait").unwrap();
+    assert_eq!(inner.fence(), outer.fence());
+    inner.release().await.unwrap();
+    assert!(!waiter.is_finished());
+    outer.release().await.unwrap();
+    drop(timeout(SOON, waiter).await.expect("served").unwrap().unwrap());
+}
+
+async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let long = lock.acquire().await.unwrap();
+    let short = lock.clone().fixed_lease(Duration::from_millis(300));
+    let short = short.acquire().await.unwrap();
+    assert_eq!(short.lost().await.reason(), LostReason::Expired);
+    sleep(Duration::from_millis(50)).await;
+    long.check().unwrap();
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert_eq!((holder.fence, holder.holds), (long.fence(), 1));
+    assert!(holder.ttl > Duration::from_secs(15), "{holder:?}");
+    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    let Err(Error::Lost(lost)) = short.release().await else {
+        panic!("it was over");
+    };
+    assert_ne!(lost.reason(), LostReason::Released);
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert_eq!((holder.fence, holder.holds), (long.fence(), 1));
+    long.release().await.unwrap();
+    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
+}
+
+async fn the_longest_hold_may_end_first(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let long = lock.acquire().await.unwrap();
+    let lease = Duration::from_millis(400);
+    let start = Instant::now();
+    let short = lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    long.release().await.unwrap();
+    short.check().unwrap();
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert!(holder.ttl <= lease, "{holder:?}");
+    drop(
+        timeout(LONG, there.lock("a").acquire())
+            .await
+            .expect("free")
+            .unwrap(),
+    );
+    assert!(start.elapsed() < lease + backend.slack());
+}
+
+async fn an_owner_that_waits_twice_is_let_in_twice(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let lock = there.lock("a").owner(&Owner::named("one"));
+    let waiters = [tokio::spawn(lock.acquire()), tokio::spawn(lock.acquire())];
+    backend.queued(&here.lock("a"), 2, 1).await;
+    guard.release().await.unwrap();
+    let [first, second] = waiters;
+    let first = timeout(SOON, first).await.expect("served").unwrap().unwrap();
+    let second = timeout(SOON, second)
+        .await
+        .expect("not behind itself")
+        .unwrap()
+        .unwrap();
+    assert_eq!(first.fence(), second.fence());
+    first.release().await.unwrap();
+    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    second.release().await.unwrap();
+    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
+}
+
+async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    assert!(there.lock("a").force_release(first.fence()).await.unwrap());
+    let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    for guard in [first, second] {
+        let Err(Error::Lost(lost)) = guard.release().await else {
+            panic!("it was taken away");
+        };
+        assert_eq!(lost.reason(), LostReason::Taken);
+    }
+    next.check().unwrap();
+    next.release().await.unwrap();
+}
+
+async fn a_dropped_guard_gives_back_one_hold(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a").owner(&Owner::named("one"));
+    let outer = lock.acquire().await.unwrap();
+    drop(lock.acquire().await.unwrap());
+    // Whatever is sent after it comes after it.
+    here.ping().await.unwrap();
+    fairlock_testkit::eventually("one hold", backend.slack(), async || {
+        there.lock("a").status().await.unwrap().holder.unwrap().holds == 1
+    })
+    .await;
+    outer.check().unwrap();
+    outer.release().await.unwrap();
+    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
+}
+
+async fn a_grant_to_a_named_owner_is_its_own(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let lock = there.lock("a").owner(&Owner::named("one"));
+    let waiter = tokio::spawn(lock.acquire());
+    backend.queued(&here.lock("a"), 1, 1).await;
+    guard.release().await.unwrap();
+    let pushed = timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
+    assert_eq!(pushed.owner(), &Owner::named("one"));
+    // Re-entrant also for a client that had nothing to do with the grant.
+    let again = here
+        .lock("a")
+        .owner(&Owner::named("one"))
+        .try_acquire()
+        .await
+        .unwrap();
+    assert_eq!(again.acquired().unwrap().fence(), pushed.fence());
+}
+
+mod on_a_real_server {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_named_owner_is_the_same_in_every_process() {
+        let backend = Backend::on_a_server().await;
+        let url = backend.server().unwrap().url();
+        let args = [("url", url.as_str()), ("prefix", backend.prefix())];
+        let mut process = Process::spawn("reentrance::on_a_real_server::holder", &args);
+        let fence: u64 = process.line().await.parse().unwrap();
+
+        let client = backend.client().await;
+        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        let owner = Owner::named("one for all");
+        let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
+        assert_eq!(guard.fence().get(), fence);
+        process.tell("release");
+        process.expect("released").await;
+        guard.check().unwrap();
+        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        guard.release().await.unwrap();
+        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_some());
+        process.ended().await;
+    }
+
+    /// A grant that is read when too little is left of it is withdrawn, and the next one has the same fence.
+    #[tokio::test]
+    async fn a_hold_that_came_too_late_is_had_anew() {
+        let backend = Backend::on_a_server().await;
+        let proxy = Proxy::start(backend.server().unwrap().port());
+        let builder = LockManager::builder().prefix(backend.prefix());
+        let locks = builder.connect(&proxy.url()).await.unwrap();
+        let lock = locks.lock("a").owner(&Owner::named("one"));
+        let outer = lock.acquire().await.unwrap();
+        let lease = Duration::from_millis(400);
+        proxy.delay_down(lease * 4 / 5);
+        let inner = tokio::spawn(lock.clone().fixed_lease(lease).acquire());
+        sleep(lease).await;
+        proxy.heal();
+        let inner = timeout(LONG, inner).await.expect("had anew").unwrap().unwrap();
+        assert_eq!(inner.fence(), outer.fence());
+    }
+
+    #[tokio::test]
+    #[ignore = "a part for other tests, in a process of its own"]
+    async fn holder() {
+        let Some(mut role) = fairlock_testkit::role() else {
+            return;
+        };
+        let builder = LockManager::builder().prefix(role.arg("prefix"));
+        let locks = builder.connect(&role.arg("url")).await.unwrap();
+        let lock = locks.lock("a").owner(&Owner::named("one for all"));
+        let guard = lock.acquire().await.unwrap();
+        role.say(&guard.fence().to_string());
+        role.heard().await;
+        guard.release().await.unwrap();
+        role.say("released");
+    }
+}

@@ -1,0 +1,211 @@
+//! Settings and names that are not allowed: each is refused with its name and its limits, before anything is sent.
+
+use std::time::Duration;
+
+use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
+use futures_util::FutureExt;
+
+use crate::backend::{Backend, on_each_backend};
+
+on_each_backend! {
+    a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
+    a_bad_name_is_refused_before_anything_is_sent,
+    a_good_name_is_allowed,
+    the_limits_themselves_are_allowed,
+}
+
+const MS: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The message of a refusal, which tells the value and what is allowed.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    match result {
+        Err(error @ Error::Invalid(_)) => {
+            assert!(!error.is_transient());
+            assert_eq!(error.retry_after(), None);
+            error.to_string()
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_setting_is_refused_before_anything_is_sent() {
+    let new = LockManager::builder;
+    let cases: Vec<(LockManagerBuilder, &str, &str)> = vec![
+        (new().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
+        (new().lease(Duration::from_nanos(1)), "lease 1ns", "from 100ms"),
+        (new().lease(99 * MS), "lease 99ms", "from 100ms"),
+        (new().lease(DAY + MS), "lease 86400.001s", "to 86400s"),
+        (
+            new().claim_window(Duration::ZERO),
+            "claim_window 0ns",
+            "from 100ms",
+        ),
+        (new().claim_window(31_000 * MS), "claim_window 31s", "to 30s"),
+        (
+            new().lease(200 * MS).claim_window(201 * MS),
+            "claim_window 201ms",
+            "to 200ms",
+        ),
+        (new().heartbeat(Duration::ZERO), "heartbeat 0ns", "from 1s"),
+        (new().heartbeat(999 * MS), "heartbeat 999ms", "from 1s"),
+        (new().heartbeat(DAY + MS), "heartbeat 86400.001s", "to 86400s"),
+        (
+            new().server_timeout(Duration::ZERO),
+            "server_timeout 0ns",
+            "from 100ms",
+        ),
+        (new().server_timeout(Duration::MAX), "server_timeout", "to 86400s"),
+        (new().connections(0), "connections 0", "from 1 to 64"),
+        (new().connections(65), "connections 65", "from 1 to 64"),
+        (new().max_waiters(0), "max_waiters 0", "at least 1"),
+        (new().prefix(""), "prefix \"\"", "must not"),
+        (new().prefix("{a}"), "prefix \"{a}\"", "brace"),
+        (new().prefix("a}"), "prefix \"a}\"", "brace"),
+        (new().prefix("a".repeat(513)), "prefix", "512 bytes"),
+        (new().prefix("a:queue"), "\"a:queue\"", "must not end"),
+        (new().prefix("a:clients"), "\"a:clients\"", "must not end"),
+        (new().prefix("a:unlock"), "\"a:unlock\"", "must not end"),
+        (new().prefix("a:spin"), "\"a:spin\"", "must not end"),
+    ];
+    for (builder, value, limit) in cases {
+        // Nobody listens there: whoever tried to connect would be told that.
+        let messages = [
+            refused(builder.clone().in_memory(&MemoryStore::new())),
+            refused(builder.connect("redis://127.0.0.1:1").await),
+        ];
+        for message in messages {
+            assert!(message.contains(value) && message.contains(limit), "{message}");
+        }
+    }
+    for url in [
+        "",
+        "127.0.0.1",
+        "http://127.0.0.1",
+        "redis://:port",
+        "redis://127.0.0.1:1:2",
+    ] {
+        refused(LockManager::connect(url).await);
+    }
+}
+
+async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Backend) {
+    let client = backend.client().await;
+    let lock = || client.lock("a");
+    let cases: Vec<(Lock, &str, &str)> = vec![
+        (lock().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
+        (lock().lease(99 * MS), "lease 99ms", "from 100ms"),
+        (lock().lease(DAY + MS), "lease 86400.001s", "to 86400s"),
+        (lock().fixed_lease(99 * MS), "lease 99ms", "from 100ms"),
+        (lock().fixed_lease(Duration::MAX), "lease", "to 86400s"),
+        (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
+        (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
+    ];
+    for (lock, value, limit) in cases {
+        for message in at_once(&lock) {
+            assert!(message.contains(value) && message.contains(limit), "{message}");
+        }
+    }
+}
+
+async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
+    let client = backend.client().await;
+    let long = "a".repeat(513);
+    let wide = "ä".repeat(257);
+    let names = [
+        ("", "must not be empty"),
+        (&long, "at most 512"),
+        (&wide, "at most 512"),
+        ("{}:a", "hash tag"),
+        ("{a}", "hash tag"),
+        ("{a", "hash tag"),
+        ("{{a}}:b", "hash tag"),
+        ("}a", "braces"),
+        ("a}", "braces"),
+        ("a{b}", "braces"),
+        ("{a}:{b}", "braces"),
+    ];
+    for (name, why) in names {
+        let lock = client.lock(name);
+        assert_eq!(lock.name(), name);
+        for message in at_once(&lock) {
+            assert!(message.contains(why), "{name:?}: {message}");
+        }
+    }
+}
+
+/// What each call answers at its first poll, so without a word to the server.
+#[track_caller]
+fn at_once(lock: &Lock) -> Vec<String> {
+    let fence = Fence::try_from(1).unwrap();
+    let answers = [
+        lock.acquire().now_or_never().map(|answer| answer.map(drop)),
+        lock.acquire_timeout(MS)
+            .now_or_never()
+            .map(|answer| answer.map(drop)),
+        lock.try_acquire().now_or_never().map(|answer| answer.map(drop)),
+        lock.with(async |_| ()).now_or_never(),
+        lock.status().now_or_never().map(|answer| answer.map(drop)),
+        lock.force_release(fence)
+            .now_or_never()
+            .map(|answer| answer.map(drop)),
+    ];
+    answers
+        .into_iter()
+        .map(|answer| refused(answer.expect("an answer at once")))
+        .collect()
+}
+
+async fn a_good_name_is_allowed(backend: Backend) {
+    let client = backend.client().await;
+    let longest = "a".repeat(512);
+    for name in [
+        "a",
+        " ",
+        "orders:42",
+        "{user:7}:cart",
+        "naïve ☂",
+        "line\nbreak",
+        "\u{0}",
+        "*?[a-z]",
+        &longest,
+    ] {
+        let guard = client.lock(name).acquire().await.unwrap();
+        assert_eq!(guard.name(), name);
+        guard.release().await.unwrap();
+    }
+}
+
+async fn the_limits_themselves_are_allowed(backend: Backend) {
+    let least = backend
+        .client_with(|settings| {
+            settings
+                .lease(100 * MS)
+                .claim_window(100 * MS)
+                .heartbeat(1000 * MS)
+                .server_timeout(10_000 * MS)
+                .max_waiters(1)
+                .slow_acquire(MS)
+        })
+        .await;
+    drop(least.lock("a").acquire().await.unwrap());
+    let most = backend
+        .client_with(|settings| {
+            settings
+                .lease(DAY)
+                .claim_window(DAY)
+                .heartbeat(DAY)
+                .server_timeout(DAY)
+                .max_waiters(usize::MAX)
+                .slow_acquire(None)
+        })
+        .await;
+    let lock = most.lock("a").max_hold(Duration::MAX);
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.lease().remaining() > DAY / 2);
+    guard.release().await.unwrap();
+    let guard = most.lock("a").fixed_lease(DAY).acquire().await.unwrap();
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,96 @@
+//! Work under a lock: `run` and `with`.
+
+use std::time::Duration;
+
+use fairlock::{Error, LostReason};
+use tokio::time::timeout;
+
+use crate::backend::{Backend, on_each_backend};
+
+on_each_backend! {
+    work_is_stopped_when_the_lease_is_lost,
+    work_that_ends_in_time_returns_its_result,
+    with_releases_when_the_work_is_done,
+    with_tells_when_the_work_was_not_covered,
+    dropped_work_leaves_the_lock_held,
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
+    let client = backend.client().await;
+    let lock = client.lock("a").fixed_lease(Duration::from_millis(300));
+    let guard = lock.acquire().await.unwrap();
+    let stopped = timeout(LONG, guard.run(std::future::pending::<()>()))
+        .await
+        .expect("stopped");
+    let Err(Error::Lost(lost)) = stopped else {
+        panic!("{stopped:?}")
+    };
+    assert_eq!(lost.reason(), LostReason::Expired);
+    // Nothing is begun once it is lost.
+    let begun = guard.run(async { panic!("begun without the lock") }).await;
+    assert!(matches!(begun, Err(Error::Lost(_))));
+    drop(guard);
+    let stopped = lock.with(async |_| std::future::pending::<()>().await).await;
+    assert!(matches!(stopped, Err(Error::Lost(_))), "{stopped:?}");
+}
+
+async fn work_that_ends_in_time_returns_its_result(backend: Backend) {
+    let client = backend.client().await;
+    let guard = client.lock("a").acquire().await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    // The work's own error is not the lock's.
+    let failed: Result<(), &str> = guard.run(async { Err("no ink") }).await.unwrap();
+    assert_eq!(failed, Err("no ink"));
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+async fn with_releases_when_the_work_is_done(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a");
+    let name = String::from("borrowed");
+    let fence = lock
+        .with(async |fence| {
+            assert_eq!(name, "borrowed");
+            let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+            assert_eq!(holder.fence, fence);
+            fence
+        })
+        .await
+        .unwrap();
+    let failed: Result<(), &str> = lock
+        .with_timeout(LONG, async |later| {
+            assert!(later > fence);
+            Err("no ink")
+        })
+        .await
+        .unwrap();
+    assert_eq!(failed, Err("no ink"));
+    assert_eq!(there.lock("a").status().await.unwrap().holder, None);
+    assert_eq!(here.stats().released_by_drop, 0);
+}
+
+async fn with_tells_when_the_work_was_not_covered(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = there.lock("a");
+    let worked = here
+        .lock("a")
+        .with(async |fence| assert!(lock.force_release(fence).await.unwrap()))
+        .await;
+    let Err(Error::Lost(lost)) = worked else {
+        panic!("{worked:?}")
+    };
+    assert_eq!(lost.reason(), LostReason::Taken);
+}
+
+async fn dropped_work_leaves_the_lock_held(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let work = guard.run(std::future::pending::<()>());
+    assert!(timeout(Duration::from_millis(50), work).await.is_err());
+    guard.check().unwrap();
+    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,108 @@
+//! What these tests share: clients of a cluster, and a queue of waiters.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{Lock, LockManager};
+use fairlock_testkit::{Cluster, History, Hold, eventually};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// Every other one speaks RESP3, of which no call and no message is to take notice.
+pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
+    let mut clients = Vec::new();
+    for n in 0..count {
+        let url = format!("{}&protocol={}", cluster.url(), 2 + n % 2);
+        clients.push(LockManager::connect(&url).await.unwrap());
+    }
+    clients
+}
+
+/// Queues so many waiters one after the other, on these locks in turn, each of which holds for `hold` once.
+pub(crate) async fn queue(
+    locks: &[Lock],
+    count: usize,
+    hold: Duration,
+    history: &History,
+    waiters: &mut JoinSet<()>,
+) {
+    for n in 0..count {
+        let lock = locks[n % locks.len()].clone();
+        let before = waiting(&lock).await;
+        let history = history.clone();
+        waiters.spawn(async move {
+            let entry = history.asks(n);
+            let guard = lock.acquire().await.unwrap();
+            entry.granted(guard.fence().get());
+            // Who is told that the lease is lost gives the lock back at that moment.
+            tokio::select! {
+                _ = guard.lost() => {}
+                () = sleep(hold) => {}
+            }
+            entry.released();
+            // The lease may be lost, or the master gone: then it is not held either.
+            let _ = guard.release().await;
+        });
+        eventually("one more waits", Duration::from_secs(20), async || {
+            waiting(&locks[0]).await > before
+        })
+        .await;
+    }
+}
+
+/// Queues so many waiters behind a holder, each of which holds for 20 ms, and lets them have the lock for a moment. Returns
+/// how many have had it.
+pub(crate) async fn serve_some(
+    locks: &[Lock],
+    count: usize,
+    history: &History,
+    waiters: &mut JoinSet<()>,
+) -> usize {
+    let first = locks[0].acquire().await.unwrap();
+    queue(locks, count, Duration::from_millis(20), history, waiters).await;
+    // Their subscriptions are up by then.
+    sleep(Duration::from_millis(500)).await;
+    first.release().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    history.grants().len()
+}
+
+pub(crate) async fn waiting(lock: &Lock) -> u64 {
+    lock.status().await.unwrap().waiting
+}
+
+/// Waits until all of them have had the lock.
+pub(crate) async fn all_served(waiters: &mut JoinSet<()>, limit: Duration) {
+    let start = Instant::now();
+    let all = async {
+        while let Some(served) = waiters.join_next().await {
+            served.unwrap();
+        }
+    };
+    assert!(
+        tokio::time::timeout(limit, all).await.is_ok(),
+        "{} were not served within {:?}",
+        waiters.len(),
+        start.elapsed()
+    );
+}
+
+/// The longest time between a release and the grant after it.
+pub(crate) fn longest_gap(grants: &[Hold]) -> Duration {
+    let gap = |pair: &[Hold]| {
+        let released = pair[0].released_ns.unwrap_or(u64::MAX);
+        pair[1].granted_ns.unwrap_or(0).saturating_sub(released)
+    };
+    Duration::from_nanos(grants.windows(2).map(gap).max().unwrap_or_default())
+}
+
+/// How many grants came while the holder before had not given back.
+pub(crate) fn overlaps(grants: &[Hold]) -> usize {
+    let overlap = |pair: &&[Hold]| pair[0].released_ns > pair[1].granted_ns;
+    grants.windows(2).filter(overlap).count()
+}
+
+/// How many were served before somebody who had asked earlier.
+pub(crate) fn overtakings(grants: &[Hold]) -> usize {
+    let is_overtaken = |pair: &&[Hold]| pair[0].asked_ns > pair[1].asked_ns;
+    grants.windows(2).filter(is_overtaken).count()
+}

@@ -1,0 +1,250 @@
+//! The ways to a server: by TLS, by a Unix socket, to a database, in either protocol. Each carries a whole hand-over,
+//! which takes both connections of two clients.
+
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, LockManagerBuilder, Tls};
+use fairlock_testkit::{Server, TempDir, eventually};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn client() -> LockManagerBuilder {
+    LockManager::builder().server_timeout(Duration::from_secs(5))
+}
+
+/// Has one client hand the lock over to another one that waits.
+async fn hand_over(settings: &LockManagerBuilder, url: &str) {
+    let first = settings.clone().connect(url).await.unwrap();
+    let second = settings.clone().connect(url).await.unwrap();
+    let held = first.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(second.lock("a").acquire());
+    eventually("one waits", LIMIT, async || {
+        first.lock("a").status().await.unwrap().waiting == 1
+    })
+    .await;
+    // Until the subscription is up, the waiter is passed over and asks.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let fence = held.fence();
+    held.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.fence() > fence);
+    assert_eq!(second.stats().handed_over, 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_has_locks_of_its_own() {
+    let server = Server::start().await;
+    hand_over(&client(), &format!("{}/2", server.url())).await;
+    let in_two = client().connect(&format!("{}/2", server.url())).await.unwrap();
+    let in_three = client().connect(&format!("{}/3", server.url())).await.unwrap();
+    let _two = in_two.lock("a").acquire().await.unwrap();
+    let _three = in_three.lock("a").acquire().await.unwrap();
+    let keyspace = server.info("keyspace").await;
+    assert!(keyspace.contains_key("db2") && keyspace.contains_key("db3"));
+    assert!(!keyspace.contains_key("db0"));
+}
+
+#[tokio::test]
+async fn both_protocols_carry_a_hand_over() {
+    let server = Server::start().await;
+    for (protocol, shown) in [("2", "resp=2"), ("3", "resp=3")] {
+        let url = format!("{}?protocol={protocol}", server.url());
+        hand_over(&client(), &url).await;
+        let _connected = client().connect(&url).await.unwrap();
+        let clients = server.command(&["CLIENT", "LIST"]).await.text().to_owned();
+        // Servers before 7.0 don't tell.
+        assert!(clients.contains(shown) || !clients.contains("resp="), "{clients}");
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_unix_socket_carries_a_hand_over() {
+    let place = TempDir::create();
+    let socket = place.path().join("a b.sock");
+    let server = Server::builder().config_path("unixsocket", &socket).start().await;
+    server.command(&["CONFIG", "SET", "requirepass", "p@ss"]).await;
+    let path = socket.display().to_string().replace(' ', "%20");
+    hand_over(&client(), &format!("unix://:p%40ss@localhost{path}?db=1")).await;
+    let error = client()
+        .connect(&format!("redis+unix://{path}"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    drop(server);
+    let settings = client().server_timeout(Duration::from_millis(200));
+    let error = settings.connect(&format!("unix://{path}")).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(error.to_string().contains("a b.sock"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_settings_for_a_url_without_tls_are_refused_before_anything_is_sent() {
+    let error = client()
+        .tls(Tls::new())
+        .connect("redis://127.0.0.1:1")
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    assert!(error.to_string().contains("rediss://"), "{error}");
+}
+
+#[test]
+fn no_key_and_no_certificate_is_ever_shown() {
+    let tls = Tls::new()
+        .ca_certificates("s3cret")
+        .client_certificate("s3cret", "s3cret");
+    let builder = client().tls(tls.clone());
+    for bytes in ["s3cret".to_owned(), format!("{:?}", "s3cret".as_bytes())] {
+        let bytes = bytes.trim_matches(['[', ']']);
+        assert!(!format!("{tls:?} {builder:?}").contains(bytes));
+    }
+}
+
+#[cfg(not(any(feature = "rustls", feature = "native-tls")))]
+#[tokio::test]
+async fn tls_without_its_feature_is_refused_and_the_feature_named() {
+    let error = client().connect("rediss://127.0.0.1:1").await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    assert!(error.to_string().contains("feature `rustls`"), "{error}");
+}
+
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod by_tls {
+    use fairlock_testkit::{Authority, Sentinels, Setup};
+
+    use super::*;
+
+    /// A server by TLS that `authority` vouches for, and its URL; `None` if the server at hand was built without TLS.
+    async fn server(authority: &Authority, clients: &str) -> Option<(Server, String)> {
+        if !Server::has_tls() {
+            eprintln!("skipped: the server at hand was built without TLS");
+            return None;
+        }
+        let builder = Server::builder().tls(authority);
+        let server = builder.config("tls-auth-clients", clients).start().await;
+        let url = format!("rediss://127.0.0.1:{}", server.tls_port().unwrap());
+        Some((server, url))
+    }
+
+    #[track_caller]
+    fn refused<T>(result: Result<T, Error>) -> String {
+        match result {
+            Err(error @ Error::Refused(_)) => error.to_string(),
+            Err(error) => panic!("{error:?}"),
+            Ok(_) => panic!("not refused"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hand_over_as_a_user_with_a_password() {
+        let authority = Authority::generate();
+        let Some((server, url)) = server(&authority, "no").await else {
+            return;
+        };
+        let rights = "ACL SETUSER locks on >p@ss ~* &* +@all";
+        server.command(&rights.split(' ').collect::<Vec<_>>()).await;
+        server.command(&["ACL", "SETUSER", "default", "off"]).await;
+        let settings = client().tls(Tls::new().ca_certificates(authority.pem()));
+        hand_over(&settings, &url.replace("//", "//locks:p%40ss@")).await;
+        hand_over(&settings, &url.replace("rediss://", "valkeys://locks:p%40ss@")).await;
+        refused(settings.connect(&url.replace("//", "//locks:wrong@")).await);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_nobody_trusted_vouches_for_is_refused_at_once() {
+        let authority = Authority::generate();
+        let Some((_server, url)) = server(&authority, "no").await else {
+            return;
+        };
+        let started = std::time::Instant::now();
+        let another = Tls::new().ca_certificates(Authority::generate().pem());
+        let message = refused(client().tls(another).connect(&url).await);
+        assert!(
+            message.contains("TLS") && message.contains("127.0.0.1"),
+            "{message}"
+        );
+        refused(client().connect(&url).await);
+        assert!(started.elapsed() < Duration::from_secs(4), "it was tried again");
+    }
+
+    #[tokio::test]
+    async fn a_server_under_another_name_than_its_own_is_refused() {
+        let authority = Authority::generate();
+        let Some((_server, url)) = server(&authority, "no").await else {
+            return;
+        };
+        let settings = client().tls(Tls::new().ca_certificates(authority.pem()));
+        settings.clone().connect(&url).await.unwrap();
+        refused(settings.connect(&url.replace("127.0.0.1", "localhost")).await);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_asks_for_a_certificate_is_shown_one() {
+        let authority = Authority::generate();
+        let Some((_server, url)) = server(&authority, "yes").await else {
+            return;
+        };
+        let tls = Tls::new().ca_certificates(authority.pem());
+        let (certificate, key) = authority.vouch_for(&["a client"]);
+        hand_over(
+            &client().tls(tls.clone().client_certificate(certificate, key)),
+            &url,
+        )
+        .await;
+        refused(client().tls(tls.clone()).connect(&url).await);
+        let (certificate, key) = Authority::generate().vouch_for(&["a stranger"]);
+        let stranger = tls.client_certificate(certificate, key);
+        refused(client().tls(stranger).connect(&url).await);
+    }
+
+    #[tokio::test]
+    async fn sentinels_and_the_servers_that_they_name_are_trusted_and_shown_the_same() {
+        if !Server::has_tls() {
+            return eprintln!("skipped: the server at hand was built without TLS");
+        }
+        let authority = Authority::generate();
+        let setup = Setup {
+            authority: Some(&authority),
+            ..Setup::default()
+        };
+        let group = Sentinels::with(setup).await;
+        let url = group.url();
+        let tls = Tls::new().ca_certificates(authority.pem());
+        let (certificate, key) = authority.vouch_for(&["a client"]);
+        let settings = client().tls(tls.clone().client_certificate(certificate, key));
+        hand_over(&settings, &url).await;
+        hand_over(&settings, &url.replace("rediss", "valkeys")).await;
+
+        let former = group.primary().await;
+        let locks = settings.connect(&url).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        group.replicated().await;
+        group.servers[former].kill();
+        group.switched(former).await;
+        guard.release().await.unwrap();
+
+        refused(client().tls(tls).connect(&url).await);
+        refused(client().connect(&url).await);
+    }
+
+    #[tokio::test]
+    async fn certificates_that_are_none_are_refused_before_anything_is_sent() {
+        let (certificate, key) = Authority::generate().vouch_for(&["a client"]);
+        for tls in [
+            Tls::new().ca_certificates(""),
+            Tls::new().ca_certificates("no PEM"),
+            Tls::new().client_certificate("no PEM", key.clone()),
+            Tls::new().client_certificate(certificate, "no PEM"),
+        ] {
+            let error = client()
+                .tls(tls)
+                .connect("rediss://127.0.0.1:1")
+                .await
+                .unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+            assert!(error.to_string().contains("certificate"), "{error}");
+        }
+    }
+}

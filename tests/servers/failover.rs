@@ -1,0 +1,288 @@
+//! What a failover to a replica costs, on real sentinels: clients follow, waiters come back to their places as far as the
+//! new primary knows of them, fences increase, and no stale write is accepted by a resource that checks the fence.
+
+mod campaign;
+#[cfg(target_os = "linux")]
+mod clocks;
+mod holders;
+mod impostor;
+mod orphan;
+mod partition;
+
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockGuard, LockManager};
+use fairlock_testkit::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
+
+/// Longer than a failover takes, also when the sentinels need a second vote: a hold that the new primary knows of goes on
+/// there.
+const LEASE: Duration = Duration::from_secs(20);
+/// In which clients have found the new primary once the sentinels name it, on a busy machine too.
+const FOLLOW: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn client(url: &str) -> LockManager {
+    let builder = LockManager::builder().lease(LEASE).server_timeout(LIMIT);
+    builder.connect(url).await.unwrap()
+}
+
+/// A set whose replicas have what its primary has: a held lock, and three who wait for it.
+struct Scene {
+    group: Sentinels,
+    former: usize,
+    locks: LockManager,
+    guard: LockGuard,
+    waiters: Vec<tokio::task::JoinHandle<LockGuard>>,
+}
+
+async fn scene() -> Scene {
+    let group = Sentinels::start().await;
+    let url = group.url();
+    let locks = client(&url).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let waiters = queue(&url, &locks).await;
+    group.replicated().await;
+    Scene {
+        former: group.primary().await,
+        group,
+        locks,
+        guard,
+        waiters,
+    }
+}
+
+/// Has three clients wait for the lock in turn.
+async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<LockGuard>> {
+    let mut waiters = Vec::new();
+    for place in 1..=3 {
+        let locks = client(url).await;
+        waiters.push(tokio::spawn(
+            async move { locks.lock("a").acquire().await.unwrap() },
+        ));
+        eventually("it waits", LIMIT, async || {
+            watch.lock("a").status().await.unwrap().waiting == place
+        })
+        .await;
+    }
+    waiters
+}
+
+/// Waits until so many waiters can be reached by this server.
+async fn subscribed(server: &Server, waiters: usize) {
+    eventually("all waiters are subscribed again", LIMIT, async || {
+        let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
+        server.command(&words).await.array().len() == waiters
+    })
+    .await;
+}
+
+/// Waits until the waiters can be reached by the new primary: before that they would miss their turns. Then the holder
+/// gives the lock back, and the waiters get it in their order with larger and larger fences.
+async fn served_in_order(
+    Scene {
+        group,
+        guard,
+        waiters,
+        ..
+    }: Scene,
+    now: usize,
+) {
+    subscribed(&group.servers[now], waiters.len()).await;
+    let mut last = guard.fence();
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        let guard = tokio::time::timeout(LIMIT, waiter).await.unwrap().unwrap();
+        assert!(guard.fence() > last, "{} after {last}", guard.fence());
+        last = guard.fence();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
+    let killed = Instant::now();
+    group.servers[*former].kill();
+    let now = group.switched(*former).await;
+    let switched = Instant::now();
+    locks.ping().await.unwrap();
+    println!(
+        "killed: the sentinels name another primary after {:?}, the client is there {:?} later",
+        switched - killed,
+        switched.elapsed()
+    );
+    assert!(switched.elapsed() < FOLLOW);
+    served_in_order(scene, now).await;
+}
+
+#[tokio::test]
+async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
+    group.sentinels[1]
+        .command(&["SENTINEL", "FAILOVER", SERVICE])
+        .await;
+    let now = group.switched(*former).await;
+    let switched = Instant::now();
+    let mut number = 0;
+    eventually("new locks are the new primary's", FOLLOW, async || {
+        number += 1;
+        let name = format!("b{number}");
+        let guard = locks.lock(&name).acquire().await.unwrap();
+        if guard.release().await.is_err() {
+            // The clients went there between the two, and there nobody knows of it.
+            return false;
+        }
+        let key = format!("fairlock:{{{name}}}");
+        group.servers[now].command(&["EXISTS", &key]).await.int() == 1
+    })
+    .await;
+    let role = group.servers[*former].command(&["ROLE"]).await;
+    assert_eq!(role.array()[0].text(), "master", "it knows already");
+    println!(
+        "by hand: the client is at the new primary {:?} after the sentinels",
+        switched.elapsed()
+    );
+    served_in_order(scene, now).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_freezes_and_comes_back_finds_nobody() {
+    let scene = scene().await;
+    let Scene {
+        group, former, locks, ..
+    } = &scene;
+    group.servers[*former].pause();
+    let now = group.switched(*former).await;
+    eventually("the client is there", FOLLOW, async || locks.ping().await.is_ok()).await;
+    group.servers[*former].resume();
+    // It takes some seconds until a sentinel makes it a replica.
+    locks.lock("c").acquire().await.unwrap().release().await.unwrap();
+    for (server, count) in [(now, 1), (*former, 0)] {
+        let there = group.servers[server].command(&["EXISTS", "fairlock:{c}"]).await;
+        assert_eq!(there.int(), count);
+    }
+    served_in_order(scene, now).await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_whole_set_is_gone_is_told_before_its_lease_is_over() {
+    let group = Sentinels::start().await;
+    let locks = client(&group.url()).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let granted = Instant::now();
+    for server in &group.servers {
+        server.kill();
+    }
+    guard.lost().await;
+    // A renewal may have got through before the servers were gone.
+    assert!(granted.elapsed() < 2 * LEASE, "{:?}", granted.elapsed());
+    assert!(guard.check().is_err());
+}
+
+#[tokio::test]
+async fn sentinels_that_are_dead_or_frozen_are_done_without() {
+    let group = Sentinels::start().await;
+    group.sentinels[0].kill();
+    group.sentinels[1].pause();
+    let locks = client(&group.url()).await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    group.sentinels[1].resume();
+}
+
+#[tokio::test]
+async fn highest_config_epoch_wins() {
+    let group = Sentinels::start().await;
+    let former = group.primary().await;
+    group.sentinels[0]
+        .command(&["SENTINEL", "FAILOVER", SERVICE])
+        .await;
+    let now = group.switched(former).await;
+    let impostor = impostor::start(group.servers[former].port()).await;
+    // Who is asked first, and who answers first, counts for nothing.
+    let slow = Proxy::start(group.sentinels[0].port());
+    slow.delay(Duration::from_millis(20));
+    let url = format!(
+        "redis-sentinel://127.0.0.1:{impostor}?node=127.0.0.1:{}&sentinelServiceName={SERVICE}",
+        slow.port()
+    );
+    let locks = client(&url).await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let key = "fairlock:{a}";
+    assert_eq!(group.servers[now].command(&["EXISTS", key]).await.int(), 1);
+    let role = group.servers[former].command(&["ROLE"]).await;
+    assert_eq!(
+        role.array()[0].text(),
+        "master",
+        "the impostor's word would not have counted"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_primary_by_its_own_word_is_not_used() {
+    let primary = Server::start().await;
+    let replica = Server::builder().config("replicaof", &format!("127.0.0.1 {}", primary.port()));
+    let replica = replica.start().await;
+    let impostor = impostor::start(replica.port()).await;
+    let builder = LockManager::builder().server_timeout(Duration::from_secs(1));
+    let url = format!("redis-sentinel://127.0.0.1:{impostor}?sentinelServiceName={SERVICE}");
+    let error = builder.connect(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(error.to_string().contains("it is no primary"), "{error}");
+    replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+    client(&url).await.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_user_that_the_readme_advises_needs_one_more_right() {
+    let primary = Server::start().await;
+    let impostor = impostor::start(primary.port()).await;
+    let readme = include_str!("../../README.md");
+    let user = readme.lines().find(|line| line.starts_with("ACL SETUSER locks"));
+    let words: Vec<&str> = user.unwrap().split(' ').collect();
+    primary.command(&words).await;
+    let url = format!("redis-sentinel://locks:secret@127.0.0.1:{impostor}?sentinelServiceName={SERVICE}");
+    let error = LockManager::connect(&url).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Refused(_)) && error.to_string().contains("role"),
+        "{error:?}"
+    );
+    primary.command(&["ACL", "SETUSER", "locks", "+role"]).await;
+    let locks = client(&url).await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_primary_that_no_sentinel_knows_is_refused_and_dead_sentinels_are_unavailable() {
+    let group = Sentinels::start().await;
+    let unknown = group.url().replace(SERVICE, "unknown");
+    let error = LockManager::connect(&unknown).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    assert!(error.to_string().contains("sentinel 127.0.0.1"), "{error}");
+    let builder = LockManager::builder().server_timeout(Duration::from_millis(500));
+    let error = builder
+        .connect("redis-sentinel://127.0.0.1:1?sentinelServiceName=main")
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn servers_and_sentinels_have_passwords_of_their_own() {
+    let group = Sentinels::with(Setup {
+        passwords: Some(("servers", "sentinels")),
+        ..Setup::default()
+    })
+    .await;
+    let url = group.url().replace("//", "//:servers@");
+    let error = LockManager::connect(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    let url = format!("{url}&sentinelPassword=sentinels");
+    let locks = client(&url).await;
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}

@@ -1,0 +1,186 @@
+//! Failover after failover under clients that contend for a lock and write to a resource that checks the fence. Prints
+//! how often two believed to hold at once, and what the resource made of it: `scripts/campaign failover`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fairlock::LockManager;
+use fairlock_testkit::resource::{Resource, Writes, writes};
+use fairlock_testkit::{Sentinels, Server, eventually};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::orphan::{self, Orphanage};
+
+const CLIENTS: u64 = 6;
+/// Longer than a failover takes, so that a holder whom the new primary does not know may believe to hold beside the next.
+const LEASE: Duration = Duration::from_secs(6);
+
+/// The last writes of a primary, which in every other round its replicas don't get before it is killed.
+const UNREPLICATED: Duration = Duration::from_millis(350);
+
+/// From the grant until the holder let go, or saw that it had lost the lock; and its fence.
+pub(crate) struct Held {
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+    pub(crate) fence: u64,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Log {
+    /// Of the lock that all contend for.
+    held: Arc<Mutex<Vec<Held>>>,
+    /// Of the lock whose holders the failovers forget.
+    orphans: Arc<Mutex<Vec<Held>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Log {
+    pub(crate) fn orphans(&self, held: Held) {
+        self.orphans.lock().unwrap().push(held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_stale_write_is_accepted_over_failovers() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let time = Duration::from_secs(number("FAIRLOCK_FAILOVER_SECONDS").unwrap_or(1));
+    let seed = number("FAIRLOCK_FAILOVER_SEED").unwrap_or(1);
+
+    let resource = Server::start().await;
+    let group = Sentinels::start().await;
+    let log = Log::default();
+    let connect = async || {
+        let builder = LockManager::builder().lease(LEASE);
+        let builder = builder.server_timeout(Duration::from_secs(60));
+        builder.connect(&group.url()).await.unwrap()
+    };
+    let access = Resource::connect(resource.port()).await;
+    let mut orphanage = Orphanage::new(connect().await, connect().await, access);
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let locks = connect().await;
+        let access = Resource::connect(resource.port()).await;
+        clients.push(tokio::spawn(contend(locks, access, log.clone(), seed + number)));
+    }
+
+    let started = Instant::now();
+    let mut gaps = Vec::new();
+    while gaps.is_empty() || started.elapsed() < time {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let forgets = gaps.len() % 2 == 0;
+        gaps.push(fail_over(&group, &log, forgets.then_some(&mut orphanage)).await);
+    }
+    log.over.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+
+    gaps.sort_unstable();
+    println!("failovers                                    {}", gaps.len());
+    println!(
+        "from the kill to the next grant              {:.1} s, at most {:.1} s",
+        gaps[gaps.len() / 2].as_secs_f64(),
+        gaps[gaps.len() - 1].as_secs_f64()
+    );
+    let (contended, forgotten) = (
+        writes(&resource, 0).await,
+        writes(&resource, orphan::NUMBER).await,
+    );
+    println!("\nthe lock that all contend for");
+    report(&log.held.lock().unwrap(), contended);
+    println!("\nthe lock that was granted when no replica listened");
+    report(&log.orphans.lock().unwrap(), forgotten);
+    assert_eq!(
+        forgotten.refused, forgotten.accepted,
+        "an orphan for each successor"
+    );
+}
+
+fn report(held: &[Held], writes: Writes) {
+    println!("grants                                       {}", held.len());
+    println!("holders that overlapped with an earlier one  {}", overlaps(held));
+    println!("writes accepted                              {}", writes.accepted);
+    println!("stale writes refused                         {}", writes.refused);
+    println!(
+        "stale writes accepted                        {}",
+        writes.accepted - writes.number
+    );
+    let mut fences: Vec<u64> = held.iter().map(|held| held.fence).collect();
+    fences.sort_unstable();
+    assert!(
+        fences.windows(2).all(|pair| pair[0] < pair[1]),
+        "a fence was given twice"
+    );
+    assert_eq!(writes.number, writes.accepted, "a stale write was accepted");
+}
+
+/// Holds again and again, mostly for less than a third of a second and now and then for seconds, and writes one more
+/// than it read.
+async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    while !log.over.load(Ordering::Relaxed) {
+        let guard = locks.lock("a").acquire().await.unwrap();
+        let (from, fence) = (Instant::now(), guard.fence().get());
+        if let Some(number) = resource.read(0, fence).await {
+            let longest = if random.random_bool(0.2) { 5000 } else { 330 };
+            let work = Duration::from_millis(random.random_range(0..longest));
+            let _ = tokio::time::timeout(work, guard.lost()).await;
+            if !guard.is_lost() {
+                resource.write(0, fence, number + 1).await;
+            }
+        }
+        let to = Instant::now();
+        // Under a failover the release may find nothing.
+        let _ = guard.release().await;
+        log.held.lock().unwrap().push(Held { from, to, fence });
+    }
+}
+
+/// Kills the primary, and returns how long it took until a lock was granted again. Then the killed server is back as a
+/// replica. With orphans, its last writes do not get to its replicas, a grant to one of them among them.
+async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanage>) -> Duration {
+    let former = group.primary().await;
+    let mut forgotten = None;
+    let mut deaf: Vec<&Server> = Vec::new();
+    if let Some(orphanage) = orphanage {
+        deaf = group.deafen(former).await;
+        let orphan = orphanage.orphan().await;
+        forgotten = Some((orphanage, orphan));
+        tokio::time::sleep(UNREPLICATED).await;
+    }
+    let killed = Instant::now();
+    group.servers[former].kill();
+    deaf.iter().for_each(|replica| replica.resume());
+    let now = group.switched(former).await;
+    let mut granted = None;
+    eventually("a lock is granted again", Duration::from_secs(60), async || {
+        // What was granted before the kill and is reported late does not count.
+        let held = log.held.lock().unwrap();
+        let later = held.iter().map(|held| held.from).filter(|from| *from > killed);
+        granted = later.min();
+        granted.is_some()
+    })
+    .await;
+    if let Some((orphanage, orphan)) = forgotten {
+        orphanage.succeed(orphan, log).await;
+    }
+    group.servers[former].restart().await;
+    group.follow(former, now).await;
+    group.settled().await;
+    granted.unwrap() - killed
+}
+
+/// How many began to hold before an earlier one had ended.
+fn overlaps(held: &[Held]) -> usize {
+    let mut order: Vec<&Held> = held.iter().collect();
+    order.sort_unstable_by_key(|held| held.from);
+    let mut end = None;
+    let mut count = 0;
+    for held in order {
+        count += usize::from(end.is_some_and(|end| held.from < end));
+        end = end.max(Some(held.to));
+    }
+    count
+}

@@ -1,0 +1,87 @@
+//! A new primary whose clock is not that of the former one. What was granted there is over by its own clock: earlier, or
+//! later, than its holder was told. What it grants itself, it alone times.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fairlock::{LockGuard, LockManager};
+use fairlock_testkit::{LockLine, Sentinels, Server, Setup, eventually};
+
+use super::{LIMIT, subscribed};
+
+const LEASE: Duration = Duration::from_secs(8);
+const WAITERS: usize = 4;
+
+#[tokio::test]
+async fn a_new_primary_whose_clock_is_ahead_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+    fail_over(3).await;
+}
+
+#[tokio::test]
+async fn a_new_primary_whose_clock_is_behind_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+    // By more than the failover takes: what it minted by its clock alone would be smaller.
+    fail_over(-30).await;
+}
+
+async fn fail_over(replicas_ahead: i64) {
+    let setup = Setup {
+        replicas_ahead,
+        ..Setup::default()
+    };
+    let group = Arc::new(Sentinels::with(setup).await);
+    let connect = async || {
+        // What a message tells of a grant is good for as long as what a reply tells.
+        let builder = LockManager::builder().lease(LEASE).claim_window(LEASE);
+        builder.server_timeout(LIMIT).connect(&group.url()).await.unwrap()
+    };
+    let locks = connect().await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let (switched, now) = tokio::sync::watch::channel(None);
+    let fences = Arc::new(Mutex::new(vec![guard.fence()]));
+    let mut waiters = tokio::task::JoinSet::new();
+    for place in 1..=WAITERS {
+        let (lock, group) = (connect().await.lock("a"), Arc::clone(&group));
+        let (mut now, fences) = (now.clone(), Arc::clone(&fences));
+        waiters.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            let now: usize = now.wait_for(Option::is_some).await.unwrap().unwrap();
+            is_held(&guard, &group.servers[now]).await;
+            fences.lock().unwrap().push(guard.fence());
+            guard.release().await.unwrap();
+        });
+        let lock = locks.lock("a");
+        eventually("it waits", LIMIT, async || {
+            lock.status().await.unwrap().waiting == place as u64
+        })
+        .await;
+    }
+    group.replicated().await;
+
+    let former = group.primary().await;
+    group.servers[former].kill();
+    let successor = group.switched(former).await;
+    switched.send_replace(Some(successor));
+    subscribed(&group.servers[successor], WAITERS).await;
+    // By the new primary's clock the lease may be over.
+    let _ = guard.release().await;
+    while let Some(waiter) = waiters.join_next().await {
+        waiter.unwrap();
+    }
+    let fences = fences.lock().unwrap();
+    assert!(
+        fences.is_sorted_by(|earlier, later| earlier < later),
+        "{fences:?}"
+    );
+}
+
+/// The guard doesn't believe to hold for longer than the server says.
+async fn is_held(guard: &LockGuard, server: &Server) {
+    let believed = Instant::now() + guard.lease().remaining();
+    let mut client = server.client().await;
+    let line = client.command(&LockLine::command("fairlock:{a}")).await.unwrap();
+    let time = client.command(&["TIME"]).await.unwrap().texts();
+    let until = Duration::from_millis(LockLine::of(&line).until);
+    let time = Duration::new(time[0].parse().unwrap(), 0) + Duration::from_micros(time[1].parse().unwrap());
+    let end = Instant::now() + until.saturating_sub(time);
+    assert!(believed <= end, "{:?} too long", believed - end);
+}

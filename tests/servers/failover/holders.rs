@@ -1,0 +1,73 @@
+//! What becomes of a holder when the primary dies: by what its successor knows of the grant.
+
+use std::future::pending;
+use std::time::Instant;
+
+use fairlock::{Error, LostReason, TryAcquire};
+use fairlock_testkit::{Sentinels, Server, eventually};
+
+use super::{LEASE, client};
+
+#[tokio::test]
+async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_lease_ends() {
+    let group = Sentinels::start().await;
+    let (locks, others) = (client(&group.url()).await, client(&group.url()).await);
+    let former = group.primary().await;
+    let deaf = group.deafen(former).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let granted = Instant::now();
+    group.servers[former].kill();
+    deaf.iter().for_each(|replica| replica.resume());
+
+    let told = async {
+        let end = tokio::time::Instant::from_std(granted + LEASE);
+        let stopped = tokio::time::timeout_at(end, guard.run(pending::<()>())).await;
+        let Ok(Err(Error::Lost(lost))) = stopped else {
+            panic!("not stopped by the end of its lease: {stopped:?}")
+        };
+        assert_eq!(guard.check().unwrap_err().reason(), lost.reason());
+        println!("{:?} {:?} after the grant", lost.reason(), granted.elapsed());
+        lost.reason()
+    };
+    let others = others.lock("a");
+    let (successor, reason, lost) = tokio::join!(others.acquire(), told, guard.lost());
+    assert!(matches!(reason, LostReason::Taken | LostReason::Expired));
+    assert_eq!(lost.reason(), reason);
+
+    // What the former holder still does reaches nobody.
+    let successor = successor.unwrap();
+    assert!(successor.fence() > guard.fence());
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    let holder = others.status().await.unwrap().holder.unwrap();
+    assert_eq!(holder.fence, successor.fence());
+    successor.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock() {
+    let group = Sentinels::start().await;
+    let (locks, others) = (client(&group.url()).await, client(&group.url()).await);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    group.replicated().await;
+    let former = group.primary().await;
+    let granted = deadline(&group.servers[former]).await;
+    group.servers[former].kill();
+    let now = group.switched(former).await;
+
+    let others = others.lock("a");
+    assert!(matches!(others.try_acquire().await, Ok(TryAcquire::Busy(_))));
+    eventually("its renewal is the new primary's", LEASE, async || {
+        deadline(&group.servers[now]).await > granted
+    })
+    .await;
+    guard.check().unwrap();
+    assert!(matches!(others.try_acquire().await, Ok(TryAcquire::Busy(_))));
+    let holder = others.status().await.unwrap().holder.unwrap();
+    assert_eq!(holder.fence, guard.fence());
+    guard.release().await.unwrap();
+}
+
+/// Until when the server has the lock held, by its own clock.
+async fn deadline(server: &Server) -> u64 {
+    server.lock_line("fairlock:{a}").await.until
+}

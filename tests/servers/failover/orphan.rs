@@ -1,0 +1,69 @@
+//! A holder whose grant no replica has: after the failover nobody knows of it, and the lock is granted again while it
+//! still believes to hold. Only the fence keeps its write out.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{LockGuard, LockManager};
+use fairlock_testkit::resource::Resource;
+
+use super::campaign::{Held, Log};
+
+/// The lock, and what it protects.
+const NAME: &str = "b";
+pub(crate) const NUMBER: usize = 1;
+/// So long that the holder does not renew it, and hear of the loss, before the next one has the lock.
+const LEASE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Orphanage {
+    locks: LockManager,
+    others: LockManager,
+    resource: Resource,
+}
+
+pub(crate) struct Orphan {
+    guard: LockGuard,
+    from: Instant,
+    number: u64,
+}
+
+impl Orphanage {
+    pub(crate) fn new(locks: LockManager, others: LockManager, resource: Resource) -> Orphanage {
+        Orphanage {
+            locks,
+            others,
+            resource,
+        }
+    }
+
+    /// Takes the lock, which is free. To be called when what the primary writes does not get to its replicas.
+    pub(crate) async fn orphan(&mut self) -> Orphan {
+        let guard = self.locks.lock(NAME).lease(LEASE).acquire().await.unwrap();
+        let from = Instant::now();
+        let number = self.resource.read(NUMBER, guard.fence().get()).await;
+        Orphan {
+            guard,
+            from,
+            number: number.expect("the largest fence so far"),
+        }
+    }
+
+    /// Has another client take the lock under the new primary. Then both write, the orphan first.
+    pub(crate) async fn succeed(&mut self, orphan: Orphan, log: &Log) {
+        let guard = self.others.lock(NAME).acquire().await.unwrap();
+        let (from, fence) = (Instant::now(), guard.fence().get());
+        let number = self.resource.read(NUMBER, fence).await;
+        let believes = !orphan.guard.is_lost();
+        let stale = orphan.guard.fence().get();
+        self.resource.write(NUMBER, stale, orphan.number + 1).await;
+        let number = number.expect("the largest fence so far");
+        self.resource.write(NUMBER, fence, number + 1).await;
+        let to = Instant::now();
+        guard.release().await.unwrap();
+        log.orphans(Held {
+            from: orphan.from,
+            to: if believes { to } else { orphan.from },
+            fence: stale,
+        });
+        log.orphans(Held { from, to, fence });
+    }
+}

@@ -1,0 +1,153 @@
+//! Servers whose clock was set back. What they wrote before that is ahead of their time now: here it is written by hand,
+//! since a test cannot set the clock of the machine.
+
+use fairlock_testkit::{LockLine, Server};
+
+use super::parts;
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, kept, lock_key, nothing_left,
+    queue_key, settings, subscribed,
+};
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Puts another line in the place of the lock's.
+async fn write(server: &Server, line: &LockLine) {
+    let line = line.to_string();
+    server.command(&["HSET", &lock_key(NAME), "hold", &line]).await;
+}
+
+#[tokio::test]
+async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_more() {
+    let server = Server::start().await;
+    let locks = settings()
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let mut holder = parts::client(&server, "2000", "1000");
+    holder.tell("acquire 1");
+    parts::fence(&mut holder).await;
+    holder.kill();
+    let mut line = kept(&server, NAME).await;
+    line.until = epoch_ms() + HOUR_MS;
+    write(&server, &line).await;
+    let next = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
+    let mut last = (epoch_ms() + HOUR_MS) * 1_000;
+    let mut line = kept(&server, NAME).await;
+    line.fence = last;
+    write(&server, &line).await;
+    for _ in 0..3 {
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        assert_eq!(guard.fence().get(), last + 1);
+        assert_eq!(kept(&server, NAME).await.fence, last + 1);
+        guard.release().await.unwrap();
+        last += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let early = in_line(&server, &locks, NAME, 1).await;
+    subscribed(&server, 1).await;
+    let request = head(&server, NAME).await;
+    let ahead = ((epoch_ms() + HOUR_MS) * 1_000).to_string();
+    server
+        .command(&["ZADD", &queue_key(NAME), &ahead, &request])
+        .await;
+    // Newcomers get ahead by as much as the clock was set back, and no more than that.
+    let newcomer = in_line(&server, &locks, NAME, 2).await;
+    guard.release().await.unwrap();
+    let guard = granted(newcomer, SOON).await;
+    assert!(!early.is_finished());
+    guard.release().await.unwrap();
+    granted(early, SOON).await.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+/// Some day of January 2001, by a server's clock.
+fn before_september_2001() -> i64 {
+    978_307_200 - i64::try_from(epoch_ms() / 1000).unwrap()
+}
+
+#[tokio::test]
+async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
+    let server = Server::builder().clock(before_september_2001()).start().await;
+    let locks = connect(&server.url()).await;
+    let lock = locks.lock(NAME);
+    let refused = [
+        lock.acquire().await.map(drop),
+        lock.try_acquire().await.map(drop),
+        lock.acquire_timeout(SECOND).await.map(drop),
+        lock.status().await.map(drop),
+        fairlock::spin::SpinLock::new(&locks, NAME)
+            .try_lock(SECOND, SECOND)
+            .await
+            .map(drop),
+    ];
+    for result in refused {
+        let Err(fairlock::Error::Refused(error)) = result else {
+            panic!("{result:?}");
+        };
+        assert!(error.to_string().contains("clock"), "{error}");
+        assert!(error.to_string().contains("2001"), "{error}");
+    }
+    assert_eq!(server.keys("").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_another() {
+    let server = Server::builder().clock(0).start().await;
+    let locks = settings()
+        .lease(2 * SECOND)
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let fence = guard.fence();
+    server.set_clock(before_september_2001()).await;
+    let second = locks.lock(NAME).try_acquire().await;
+    assert!(matches!(second, Err(fairlock::Error::Refused(_))), "{second:?}");
+    // Its renewals are refused too; so it is told in time, and for the right reason.
+    let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await.unwrap();
+    assert_eq!(lost.reason(), fairlock::LostReason::Expired);
+    drop(guard);
+    server.set_clock(0).await;
+    let guard = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
+    assert!(guard.fence() > fence);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
+    let server = Server::builder().clock(0).start().await;
+    let locks = settings()
+        .lease(SECOND)
+        .claim_window(SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let max_hold = 3 * SECOND;
+    let guard = locks.lock(NAME).max_hold(max_hold).acquire().await.unwrap();
+    let began = std::time::Instant::now();
+    tokio::time::sleep(SECOND).await;
+    server.set_clock(-3600).await;
+    let lost = tokio::time::timeout(2 * max_hold, guard.lost()).await.unwrap();
+    assert_eq!(lost.reason(), fairlock::LostReason::MaxHold);
+    assert!(began.elapsed() <= max_hold, "{:?}", began.elapsed());
+    // And the server is told.
+    let next = locks.lock(NAME).acquire_timeout(SECOND / 2).await.unwrap();
+    next.release().await.unwrap();
+}

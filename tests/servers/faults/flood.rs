@@ -1,0 +1,78 @@
+//! More calls than the network or the server takes at once, and callers that give up meanwhile.
+
+use std::time::Duration;
+
+use fairlock::TryAcquire;
+use fairlock_testkit::{Proxy, Server, eventually};
+use tokio::task::JoinSet;
+
+use super::scene::{NAME, SECOND, connect, nothing_left, settings, waiting};
+
+/// How many calls of a client are in flight at most.
+const IN_FLIGHT: u64 = 1024;
+
+/// Five thousand calls a second go through, and a call that was written does nothing two seconds later.
+#[tokio::test]
+async fn backlog_behind_a_far_network_is_sent_in_time() {
+    const WAITERS: u16 = 20_000;
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (near, far) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let guard = near.lock(NAME).acquire().await.unwrap();
+    proxy.delay(SECOND / 10);
+    let mut waiters = JoinSet::new();
+    for _ in 0..WAITERS {
+        waiters.spawn(far.lock(NAME).acquire());
+    }
+    let free = tokio::spawn(far.lock("free").try_acquire());
+    let all_queued = async || waiting(&server, NAME).await == i64::from(WAITERS);
+    eventually("all are queued", 30 * SECOND, all_queued).await;
+    let tried = free.await.unwrap().unwrap();
+    assert!(matches!(tried, TryAcquire::Acquired(_)), "{tried:?}");
+    waiters.abort_all();
+    let none_queued = async || waiting(&server, NAME).await == 0;
+    eventually("all have left", 15 * SECOND, none_queued).await;
+    drop(guard);
+}
+
+#[tokio::test]
+async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do() {
+    let server = Server::start().await;
+    let locks = settings()
+        .server_timeout(2 * SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    // Each lock has its room, as after some use.
+    for name in ["0", "1", "2", "3"] {
+        locks.lock(name).acquire().await.unwrap().release().await.unwrap();
+    }
+    let before = server.calls().await["evalsha"];
+    server.pause();
+    let mut given_up = 0;
+    let mut waits = JoinSet::new();
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < 5 * SECOND {
+        for name in ["0", "1", "2", "3"] {
+            waits.spawn(locks.lock(name).acquire_timeout(Duration::from_millis(20)));
+            given_up += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(4)).await;
+    }
+    while let Some(wait) = waits.join_next().await {
+        wait.unwrap().unwrap_err();
+    }
+    server.resume();
+    let free = async || locks.lock("free").acquire_timeout(SECOND).await.is_ok();
+    eventually("it acquires again", 4 * SECOND, free).await;
+    for name in ["0", "1", "2", "3"] {
+        nothing_left(&server, name, 4 * SECOND).await;
+    }
+    locks.close().await.unwrap();
+    let calls = server.calls().await["evalsha"] - before;
+    assert!(
+        given_up > 3 * IN_FLIGHT,
+        "a machine as slow as that shows nothing"
+    );
+    assert!(calls < 2 * IN_FLIGHT, "{calls} calls for {given_up} waits");
+}

@@ -1,0 +1,67 @@
+//! A client in a process of its own, that does what it is told.
+
+use fairlock::{LockGuard, LockManager};
+use fairlock_testkit::{Process, Server, role};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::scene::{NAME, settings};
+
+/// Starts a client. It hears:
+/// - `acquire <n>`: waits for the lock `n` times at once, and says `granted <fence>` at each grant;
+/// - `look`: says whether the lease of the last grant is `held` or `lost`;
+/// - `release`: says `released`, or that the lease was `lost`.
+pub(crate) fn client(server: &Server, lease_ms: &str, claim_ms: &str) -> Process {
+    let url = server.url();
+    let args = [("url", url.as_str()), ("lease", lease_ms), ("claim", claim_ms)];
+    Process::spawn("faults::parts::client_part", &args)
+}
+
+#[tokio::test]
+#[ignore = "a part for other tests, in a process of its own"]
+async fn client_part() {
+    let Some(mut role) = role() else { return };
+    let ms = |key| std::time::Duration::from_millis(role.number(key));
+    let locks = settings().lease(ms("lease")).claim_window(ms("claim"));
+    let locks = locks.connect(&role.arg("url")).await.unwrap();
+    let (sender, mut grants) = unbounded_channel();
+    let mut guard = None;
+    loop {
+        tokio::select! {
+            granted = grants.recv() => {
+                let granted: LockGuard = granted.expect("its sender is here");
+                role.say(&format!("granted {}", granted.fence()));
+                guard = Some(granted);
+            }
+            heard = role.heard() => match heard.split_once(' ') {
+                Some(("acquire", count)) => {
+                    for _ in 0..count.parse().unwrap() {
+                        wait(&locks, sender.clone());
+                    }
+                }
+                _ if heard == "look" => {
+                    let guard: &LockGuard = guard.as_ref().expect("a grant");
+                    role.say(if guard.is_lost() { "lost" } else { "held" });
+                }
+                _ if heard == "release" => {
+                    let released = guard.take().expect("a grant").release().await;
+                    role.say(if released.is_ok() { "released" } else { "lost" });
+                }
+                _ => panic!("what is {heard:?}?"),
+            }
+        }
+    }
+}
+
+fn wait(locks: &LockManager, grants: UnboundedSender<LockGuard>) {
+    let waiting = locks.lock(NAME).acquire();
+    tokio::spawn(async move {
+        let _ = grants.send(waiting.await.expect("a guard"));
+    });
+}
+
+/// The fence of the grant that the part says next.
+pub(crate) async fn fence(part: &mut Process) -> u64 {
+    let line = part.line().await;
+    let fence = line.strip_prefix("granted ").expect("a grant");
+    fence.parse().expect("a fence")
+}

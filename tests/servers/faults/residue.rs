@@ -1,0 +1,149 @@
+//! What locks leave on a server: nothing that stays, at any time, whatever breaks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fairlock::Owner;
+use fairlock_testkit::{History, Server, eventually};
+use futures_util::future::join_all;
+
+use super::parts;
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, connect, granted, lock_key, nothing_left, queued, settings, turn,
+};
+
+/// The longest time that any key has left, in ms; -1 as soon as one has none.
+const LONGEST: &str = "local longest = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', key)
+  if left == -1 then return {-1, key} end
+  longest = math.max(longest, left)
+end
+return {longest, ''}";
+
+const LEASE: Duration = Duration::from_secs(10);
+const HEARTBEAT: Duration = Duration::from_secs(12);
+/// How long keys outlive what they tell of, and how much longer than that they may.
+const KEPT: Duration = Duration::from_secs(70);
+
+/// No key is without a TTL now, nor has a longer one than it needs.
+async fn check(server: &Server) {
+    let reply = server.command(&["EVAL", LONGEST, "0"]).await;
+    let (left, key) = (reply.array()[0].int(), reply.array()[1].text());
+    assert!(left >= 0, "{key} would stay for ever");
+    let longest = KEPT + LEASE.max(HEARTBEAT);
+    assert!(u128::try_from(left).unwrap() <= longest.as_millis(), "{left} ms");
+}
+
+#[tokio::test]
+async fn every_key_has_a_ttl_at_all_times() {
+    let server = Server::start().await;
+    let settings = settings().lease(LEASE).heartbeat(HEARTBEAT);
+    let histories = [(); 3].map(|()| History::default());
+    let owner = Owner::new();
+    let names = ["a", "b", "c"];
+    let mut running = Vec::new();
+    for client in 0..3 {
+        let locks = settings.clone().connect(&server.url()).await.unwrap();
+        for (name, history) in names.into_iter().zip(&histories) {
+            for _ in 0..5 {
+                let (locks, history) = (locks.clone(), history.clone());
+                running.push(tokio::spawn(async move {
+                    for _ in 0..20 {
+                        turn(&locks, name, &history, name, Duration::ZERO).await;
+                    }
+                }));
+            }
+        }
+        // Re-entrant holds, waits that time out, and guards that are dropped.
+        let (locks, owner) = (locks.clone(), owner.clone());
+        running.push(tokio::spawn(async move {
+            for _ in 0..20 {
+                let lock = locks.lock("owned").owner(&owner);
+                let holds = [lock.acquire().await.unwrap(), lock.acquire().await.unwrap()];
+                let _ = locks
+                    .lock("owned")
+                    .acquire_timeout(Duration::from_millis(2 + client))
+                    .await;
+                drop(holds);
+            }
+        }));
+    }
+    let over = AtomicBool::new(false);
+    let all = async {
+        join_all(running)
+            .await
+            .into_iter()
+            .for_each(|done| done.expect("all turns"));
+        over.store(true, Ordering::SeqCst);
+    };
+    let watch = async {
+        let mut looks = 0;
+        while !over.load(Ordering::SeqCst) {
+            check(&server).await;
+            looks += 1;
+            match looks {
+                20 | 60 | 100 => server.kill_clients("pubsub").await,
+                40 | 80 | 120 => server.kill_clients("normal").await,
+                _ => 0,
+            };
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(looks > 20, "{looks} looks");
+    };
+    tokio::join!(all, watch);
+    histories.iter().for_each(History::assert_no_overlap);
+    for name in names.into_iter().chain(["owned"]) {
+        nothing_left(&server, name, SETTLED + SECOND).await;
+    }
+    check(&server).await;
+    // Queues that are empty are no keys at all, and a free lock is kept for its fence, but not for ever.
+    let keys = server.keys("t:queue:").await;
+    assert!(keys.is_empty(), "{keys:?}");
+    let left = server.command(&["PTTL", &lock_key("a")]).await.int();
+    assert!((0..=120_000).contains(&left), "{left} ms");
+}
+
+#[tokio::test]
+async fn leftovers_of_killed_processes_expire() {
+    let server = Server::start().await;
+    let mut dead = parts::client(&server, "2000", "1000");
+    dead.tell("acquire 50");
+    parts::fence(&mut dead).await;
+    queued(&server, NAME, 49).await;
+    dead.kill();
+    let reply = server.command(&["EVAL", LONGEST, "0"]).await;
+    // The part has a heartbeat of 15 s, which is longer than its lease.
+    let left = reply.array()[0].int();
+    assert!((1..=85_000).contains(&left), "{left} ms");
+    assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);
+}
+
+#[tokio::test]
+async fn locks_that_are_named_like_keys_of_another_are_locks_of_their_own() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let names = [
+        NAME,
+        "queue:a",
+        "a:queue",
+        "clients:a",
+        "spin:a",
+        "unlock:a",
+        "{a}:queue",
+        "{queue:a}:x",
+    ];
+    let mut waits = Vec::new();
+    for name in names {
+        let guard = locks.lock(name).acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.lock(name).acquire());
+        let is_queued = async || locks.lock(name).status().await.unwrap().waiting == 1;
+        eventually("queued", SECOND, is_queued).await;
+        waits.push((guard, waiter));
+    }
+    for (guard, waiter) in waits {
+        assert!(!waiter.is_finished());
+        guard.release().await.unwrap();
+        granted(waiter, SOON).await.release().await.unwrap();
+    }
+}

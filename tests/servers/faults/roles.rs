@@ -1,0 +1,145 @@
+//! What becomes of clients whose address leads to another server while their connections stay open: a change of
+//! roles that closes nothing, or a proxy that spreads connections over a primary and its replica.
+//!
+//! A message that is published at a primary is heard by those who subscribe at its replicas too, and they are not
+//! counted.
+
+use std::time::{Duration, Instant};
+
+use fairlock::LockManager;
+use fairlock_testkit::{Proxy, Server, eventually};
+use tokio::task::JoinHandle;
+
+use super::scene::{NAME, SECOND, SOON, connect, granted, in_line, settings, subscribed};
+
+/// A connection that is younger is not left for a word of READONLY.
+const OF_AGE: Duration = Duration::from_millis(1_100);
+/// In which a client that is told nothing asks by itself, and has found another server.
+const BY_ITSELF: Duration = Duration::from_secs(12);
+
+async fn replica_of(primary: &Server) -> Server {
+    let replica = Server::builder()
+        .config("replicaof", &format!("127.0.0.1 {}", primary.port()))
+        .config("repl-diskless-sync-delay", "0")
+        .start()
+        .await;
+    follows(&replica).await;
+    replica
+}
+
+/// Waits until a replica is up to date.
+async fn follows(replica: &Server) {
+    let is_up = async || {
+        let info = replica.info("replication").await;
+        info.get("master_link_status")
+            .is_some_and(|status| status == "up")
+    };
+    eventually("the replica follows", 20 * SECOND, is_up).await;
+}
+
+/// Has the two change roles. No connection is closed.
+async fn change_roles(primary: &Server, replica: &Server) {
+    replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+    let port = replica.port().to_string();
+    primary.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+    follows(primary).await;
+}
+
+#[tokio::test]
+async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() {
+    let primary = Server::start().await;
+    let replica = replica_of(&primary).await;
+    let proxy = Proxy::start(primary.port());
+    let (holder, first, second) = (
+        connect(&proxy.url()).await,
+        connect(&proxy.url()).await,
+        connect(&proxy.url()).await,
+    );
+    let guard = holder.lock(NAME).acquire().await.unwrap();
+    let first = in_line(&primary, &first, NAME, 1).await;
+    let second = in_line(&primary, &second, NAME, 2).await;
+    subscribed(&primary, 2).await;
+    tokio::time::sleep(OF_AGE).await;
+
+    change_roles(&primary, &replica).await;
+    proxy.lead_to(&[replica.port()]);
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let guard = granted(first, BY_ITSELF).await;
+    assert!(guard.fence() > fence);
+    tokio::time::sleep(SOON).await;
+    assert!(!second.is_finished(), "two at once");
+    guard.check().unwrap();
+    // The other one has found its way too, with the connection that it listens on.
+    subscribed(&replica, 2).await;
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let guard = granted(second, SOON).await;
+    assert!(guard.fence() > fence);
+    guard.release().await.unwrap();
+}
+
+/// Keeps the lock busy, so that it is never free for as long as this runs.
+fn keep_busy(locks: &LockManager) -> Vec<JoinHandle<()>> {
+    let busy = (0..3).map(|_| {
+        let lock = locks.lock(NAME);
+        tokio::spawn(async move {
+            loop {
+                let guard = lock.acquire().await.expect("a guard");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                guard.release().await.expect("a release");
+            }
+        })
+    });
+    busy.collect()
+}
+
+#[tokio::test]
+async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_lock() {
+    let primary = Server::start().await;
+    let replica = replica_of(&primary).await;
+    let busy = keep_busy(&connect(&primary.url()).await);
+    let proxy = Proxy::start(primary.port());
+    // Calls go to the primary, and what it subscribes to is at the replica: twice, until it has found the primary.
+    proxy.lead_to(&[primary.port(), replica.port(), replica.port(), primary.port()]);
+    let locks = connect(&proxy.url()).await;
+    let guard = locks.lock(NAME).acquire_timeout(BY_ITSELF).await.unwrap();
+    guard.release().await.unwrap();
+    busy.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
+    const LOCKS: usize = 200;
+    let primary = Server::start().await;
+    let replica = replica_of(&primary).await;
+    let other = connect(&primary.url()).await;
+    let name = |n: usize| format!("{NAME}{n}");
+    let mut guards = Vec::new();
+    for n in 0..LOCKS {
+        guards.push(other.lock(name(n)).acquire().await.unwrap());
+    }
+    let proxy = Proxy::start(primary.port());
+    let mut servers = vec![replica.port(); 1_000];
+    servers[0] = primary.port();
+    proxy.lead_to(&servers);
+    let locks = settings().connect(&proxy.url()).await.unwrap();
+    let waiters: Vec<_> = (0..LOCKS)
+        .map(|n| tokio::spawn(locks.lock(name(n)).acquire()))
+        .collect();
+    // Until it has tried whatever is tried at once.
+    tokio::time::sleep(4 * SECOND).await;
+    let (scripts, connections, began) = (proxy.count("EVALSHA"), proxy.accepted(), Instant::now());
+    tokio::time::sleep(6 * SECOND).await;
+    let seconds = began.elapsed().as_secs_f64();
+    let scripts = f64::from(u32::try_from(proxy.count("EVALSHA") - scripts).unwrap()) / seconds;
+    let connections = proxy.accepted() - connections;
+    // Every lock is asked about once in 4.5 s, and after each new connection.
+    assert!(scripts < 150.0, "{scripts:.0} scripts per second");
+    assert!(connections <= 4, "{connections} connections");
+    // And each gets its lock all the same, when it is free.
+    drop(guards);
+    for waiter in waiters {
+        granted(waiter, BY_ITSELF).await.release().await.unwrap();
+    }
+}

@@ -1,0 +1,142 @@
+//! What the tests of faults share: managers with short settings, and looks at what a lock left on its server.
+
+use std::time::{Duration, SystemTime};
+
+use fairlock::{LockGuard, LockManager, LockManagerBuilder, Result};
+use fairlock_testkit::{History, LockLine, Server, eventually};
+use tokio::task::JoinHandle;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// The name of the lock in tests that need one only.
+pub(crate) const NAME: &str = "a";
+/// In which whatever needs no timer has happened, on a busy machine too.
+pub(crate) const SOON: Duration = Duration::from_millis(700);
+/// In which an acquire that was sent has run or never will, and the last word on it was said.
+pub(crate) const SETTLED: Duration = Duration::from_millis(2500);
+
+const PREFIX: &str = "t";
+
+/// Leases and claim windows that outlast every test, so that a grant in time needs neither to end; and a client
+/// that asks by itself only when `SOON` is over.
+pub(crate) fn settings() -> LockManagerBuilder {
+    LockManager::builder()
+        .prefix(PREFIX)
+        .lease(30 * SECOND)
+        .claim_window(5 * SECOND)
+        .server_timeout(5 * SECOND)
+}
+
+pub(crate) async fn connect(url: &str) -> LockManager {
+    settings().connect(url).await.expect("a server that answers")
+}
+
+pub(crate) fn lock_key(name: &str) -> String {
+    format!("{PREFIX}:{{{name}}}")
+}
+
+pub(crate) fn queue_key(name: &str) -> String {
+    format!("{PREFIX}:queue:{{{name}}}")
+}
+
+pub(crate) fn clients_key(name: &str) -> String {
+    format!("{PREFIX}:clients:{{{name}}}")
+}
+
+/// What the server has of the lock.
+pub(crate) async fn kept(server: &Server, name: &str) -> LockLine {
+    server.lock_line(&lock_key(name)).await
+}
+
+/// The time in ms that the lock's deadline is told in: the server runs on this machine, so its clock is ours.
+pub(crate) fn epoch_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.expect("a time after 1970").as_millis()).expect("a time")
+}
+
+pub(crate) async fn waiting(server: &Server, name: &str) -> i64 {
+    server.command(&["ZCARD", &queue_key(name)]).await.int()
+}
+
+/// The request that is first in the queue.
+pub(crate) async fn head(server: &Server, name: &str) -> String {
+    let first = server.command(&["ZRANGE", &queue_key(name), "0", "0"]).await;
+    first.array()[0].text().to_owned()
+}
+
+/// Waits until so many are queued.
+pub(crate) async fn queued(server: &Server, name: &str, count: i64) {
+    let is_so = async || waiting(server, name).await == count;
+    eventually(&format!("{count} queued for {name}"), 5 * SECOND, is_so).await;
+}
+
+/// Whether somebody holds the lock.
+pub(crate) async fn is_held(server: &Server, name: &str) -> bool {
+    kept(server, name).await.until > epoch_ms()
+}
+
+/// Waits until nobody holds and nobody is queued: no lease had to end for it.
+pub(crate) async fn nothing_left(server: &Server, name: &str, within: Duration) {
+    let is_so = async || !is_held(server, name).await && waiting(server, name).await == 0;
+    eventually(&format!("nothing left of {name}"), within, is_so).await;
+}
+
+/// Starts to wait for a lock, and returns when the server has queued it as the `place`-th.
+pub(crate) async fn in_line(
+    server: &Server,
+    locks: &LockManager,
+    name: &str,
+    place: i64,
+) -> JoinHandle<Result<LockGuard>> {
+    let waiter = tokio::spawn(locks.lock(name).acquire());
+    queued(server, name, place).await;
+    waiter
+}
+
+/// The guard of a waiter whose turn comes within `limit`.
+#[track_caller]
+pub(crate) fn granted(
+    waiter: JoinHandle<Result<LockGuard>>,
+    limit: Duration,
+) -> impl Future<Output = LockGuard> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(limit, waiter).await {
+            Ok(guard) => guard.expect("a task that lives").expect("a guard"),
+            Err(_) => panic!("not granted within {limit:?}: {caller}"),
+        }
+    }
+}
+
+/// Acquires the lock, holds it for `hold`, and releases it: one entry in the history.
+pub(crate) fn turn(
+    locks: &LockManager,
+    name: &str,
+    history: &History,
+    waiter: &str,
+    hold: Duration,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (lock, history, waiter) = (locks.lock(name), history.clone(), waiter.to_owned());
+    async move {
+        let entry = history.asks(waiter);
+        let guard = lock.acquire().await.expect("a guard");
+        entry.granted(guard.fence().get());
+        tokio::time::sleep(hold).await;
+        entry.released();
+        guard.release().await.expect("a release");
+    }
+}
+
+/// The ids of the connections that subscribe, in the order in which they were made.
+pub(crate) async fn subscribers(server: &Server) -> Vec<String> {
+    let list = server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    list.text()
+        .lines()
+        .filter_map(|line| line.strip_prefix("id=")?.split(' ').next().map(str::to_owned))
+        .collect()
+}
+
+/// Waits until so many connections subscribe.
+pub(crate) async fn subscribed(server: &Server, count: usize) {
+    let is_so = async || subscribers(server).await.len() == count;
+    eventually(&format!("{count} subscribers"), 5 * SECOND, is_so).await;
+}

@@ -1,0 +1,272 @@
+//! Servers that answer, and refuse: full, busy, paused, loading, read-only, or unable to keep what they are told.
+//! Nothing is executed then, so calls are repeated until the wait, or the patience with the server, is over.
+
+use std::time::{Duration, Instant};
+
+use fairlock::spin::SpinLock;
+use fairlock::{Error, LockManager};
+use fairlock_testkit::{Client, Server, eventually, free_port};
+
+use super::scene::{
+    NAME, SECOND, SETTLED, SOON, clients_key, connect, granted, in_line, is_held, lock_key, nothing_left,
+    queue_key, queued, settings, subscribed, waiting,
+};
+
+const PATIENCE: Duration = Duration::from_millis(900);
+
+async fn impatient(server: &Server) -> LockManager {
+    settings()
+        .server_timeout(PATIENCE)
+        .connect(&server.url())
+        .await
+        .unwrap()
+}
+
+async fn config(server: &Server, key: &str, value: &str) {
+    assert_eq!(
+        server.command(&["CONFIG", "SET", key, value]).await.text(),
+        "OK",
+        "{key}"
+    );
+}
+
+/// An acquire ends in time with `Unavailable`, and with the server's word for it.
+async fn refused_for_now(locks: &LockManager, name: &str, word: &str) {
+    let started = Instant::now();
+    let result = tokio::time::timeout(4 * SECOND, locks.lock(name).acquire())
+        .await
+        .expect("no hang");
+    let Err(Error::Unavailable(error)) = result else {
+        panic!("{result:?}")
+    };
+    assert!(error.to_string().contains(word), "{error}");
+    assert!(started.elapsed() >= PATIENCE, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_full_server_grants_nothing_new_and_lets_holders_renew_release_and_hand_over() {
+    let server = Server::builder()
+        .config("maxmemory-policy", "noeviction")
+        .start()
+        .await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    let (guard, single) = (
+        locks.lock(NAME).acquire().await.unwrap(),
+        locks.lock("single").acquire().await.unwrap(),
+    );
+    let spin = SpinLock::new(&locks, NAME);
+    for _ in 0..2 {
+        assert!(spin.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
+    }
+    let first = in_line(&server, &others, NAME, 1).await;
+    let second = in_line(&server, &others, NAME, 2).await;
+    subscribed(&server, 1).await;
+    config(&server, "maxmemory", "1").await;
+
+    refused_for_now(&locks, "free", "OOM").await;
+    refused_for_now(&locks, NAME, "OOM").await;
+    let waits = tokio::spawn(others.lock("free").acquire());
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    let guard = granted(first, SOON).await;
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    granted(second, SOON).await.release().await.unwrap();
+    single.release().await.unwrap();
+    for _ in 0..2 {
+        spin.unlock().await.unwrap();
+    }
+    assert!(!waits.is_finished());
+
+    config(&server, "maxmemory", "0").await;
+    granted(waits, 2 * SECOND).await.release().await.unwrap();
+    for name in ["free", "single", NAME] {
+        nothing_left(&server, name, SETTLED).await;
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    let guard = others.lock("held").acquire().await.unwrap();
+    let dead_port = free_port().to_string();
+    for (stale, word) in [("yes", "READONLY"), ("no", "MASTERDOWN")] {
+        config(&server, "replica-serve-stale-data", stale).await;
+        server.command(&["REPLICAOF", "127.0.0.1", &dead_port]).await;
+        let waits = tokio::spawn(others.lock(NAME).acquire());
+        refused_for_now(&locks, NAME, word).await;
+        assert!(!waits.is_finished());
+        server.command(&["REPLICAOF", "NO", "ONE"]).await;
+        granted(waits, 3 * SECOND).await.release().await.unwrap();
+    }
+    guard.release().await.unwrap();
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+#[tokio::test]
+async fn a_busy_script_is_waited_for() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    config(&server, "lua-time-limit", "20").await;
+    let mut client = server.client().await;
+    client.send(&["EVAL", "while true do end", "0"]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let waits = tokio::spawn(others.lock(NAME).acquire());
+    refused_for_now(&locks, NAME, "BUSY").await;
+    assert!(!waits.is_finished());
+    assert_eq!(server.command(&["SCRIPT", "KILL"]).await.text(), "OK");
+    granted(waits, 3 * SECOND).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pause_of_all_clients_is_waited_for_and_leaves_nothing() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    for mode in ["WRITE", "ALL"] {
+        let mut client = server.client().await;
+        client.command(&["CLIENT", "PAUSE", "1500", mode]).await.unwrap();
+        let waits = tokio::spawn(others.lock("other").acquire());
+        let result = tokio::time::timeout(4 * SECOND, locks.lock(NAME).acquire())
+            .await
+            .expect("no hang");
+        assert!(matches!(result, Err(Error::Unavailable(_))), "{result:?}");
+        granted(waits, 4 * SECOND).await.release().await.unwrap();
+        // What was held back runs when the pause is over, for a caller who has left.
+        nothing_left(&server, NAME, SETTLED).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_writes_hands_nothing_over_and_tells_nobody_that_it_did() {
+    let server = Server::builder()
+        .config("dbfilename", "occupied.rdb")
+        .start()
+        .await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    // What makes a server refuse writes: too few replicas, and a snapshot that can't be written.
+    std::fs::create_dir(server.dir().join("occupied.rdb")).unwrap();
+    let no_replicas = [
+        ("min-replicas-to-write", "1"),
+        ("min-replicas-to-write", "0"),
+        ("", "NOREPLICAS"),
+    ];
+    let no_snapshot = [("save", "1 1"), ("save", ""), ("", "MISCONF")];
+    for [(key, refuse), (_, accept), (_, word)] in [no_replicas, no_snapshot] {
+        let guard = others.lock(NAME).acquire().await.unwrap();
+        let waiter = in_line(&server, &others, NAME, 1).await;
+        subscribed(&server, 1).await;
+        let mut monitor = server.client().await;
+        monitor.command(&["PSUBSCRIBE", "t:unlock:*"]).await.unwrap();
+        config(&server, key, refuse).await;
+        if word == "MISCONF" {
+            server.command(&["BGSAVE"]).await;
+            let has_failed = async || server.info("persistence").await["rdb_last_bgsave_status"] == "err";
+            eventually("the snapshot fails", 3 * SECOND, has_failed).await;
+        }
+
+        refused_for_now(&locks, "free", word).await;
+        let release = tokio::spawn(guard.release());
+        assert_eq!(monitor.message(Duration::from_millis(300)).await, None);
+        assert!(!waiter.is_finished());
+        assert_eq!(waiting(&server, NAME).await, 1);
+        config(&server, key, accept).await;
+        release.await.unwrap().unwrap();
+        granted(waiter, SOON).await.release().await.unwrap();
+        nothing_left(&server, NAME, SETTLED).await;
+        drop(monitor);
+        subscribed(&server, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_was_given_up_goes_on_until_the_server_takes_it() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &others, NAME, 1).await;
+    config(&server, "min-replicas-to-write", "1").await;
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Unavailable(_))), "{released:?}");
+    assert!(is_held(&server, NAME).await);
+    config(&server, "min-replicas-to-write", "0").await;
+    granted(waiter, 2 * SECOND).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_under_a_closed_client_goes_on_too() {
+    let server = Server::start().await;
+    let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &others, NAME, 1).await;
+    config(&server, "min-replicas-to-write", "1").await;
+    locks.close().await.unwrap_err();
+    let released = tokio::time::timeout(Duration::from_millis(200), guard.release()).await;
+    assert!(released.is_err(), "{released:?}");
+    config(&server, "min-replicas-to-write", "0").await;
+    granted(waiter, 2 * SECOND).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    // For more than a second, in which it answers after every 2 MiB that it read.
+    let server = Server::builder()
+        .config("key-load-delay", "300")
+        .config("rdbcompression", "no")
+        .start()
+        .await;
+    let fill = "for i = 1, 4000 do redis.call('SET', 'other:' .. i, string.rep('x', 4096)) end";
+    server.command(&["EVAL", fill, "0"]).await;
+    // How long it takes beyond that is the machine's affair.
+    let patient = settings().server_timeout(60 * SECOND);
+    let (locks, others) = (
+        impatient(&server).await,
+        patient.connect(&server.url()).await.unwrap(),
+    );
+    assert_eq!(server.command(&["SAVE"]).await.text(), "OK");
+    server.kill();
+    let loading = async {
+        // Once it accepts connections.
+        let is_up = async || Client::connect(server.port()).await.is_ok();
+        eventually("the server is up", 10 * SECOND, is_up).await;
+        refused_for_now(&locks, NAME, "LOADING").await;
+    };
+    let (guard, (), ()) = tokio::join!(others.lock(NAME).acquire(), server.restart(), loading);
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn keys_of_another_type_are_refused_and_left_alone() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    server.command(&["SET", &lock_key(NAME), "mine"]).await;
+    for result in [
+        locks.lock(NAME).acquire().await.err(),
+        locks.lock(NAME).try_acquire().await.err(),
+    ] {
+        assert!(
+            matches!(&result, Some(Error::Refused(error)) if error.to_string().contains("WRONGTYPE")),
+            "{result:?}"
+        );
+    }
+    assert_eq!(server.command(&["GET", &lock_key(NAME)]).await.text(), "mine");
+
+    server.command(&["SET", &queue_key("b"), "mine"]).await;
+    let result = locks.lock("b").acquire().await.err();
+    assert!(matches!(result, Some(Error::Refused(_))), "{result:?}");
+    assert!(!is_held(&server, "b").await);
+    assert_eq!(server.command(&["GET", &queue_key("b")]).await.text(), "mine");
+    queued(&server, NAME, 0).await;
+}
+
+#[tokio::test]
+async fn clients_of_another_type_keep_no_holder_from_releasing() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let waiter = in_line(&server, &locks, NAME, 1).await;
+    server.command(&["SET", &clients_key(NAME), "mine"]).await;
+    guard.release().await.unwrap();
+    assert!(!is_held(&server, NAME).await);
+    waiter.abort();
+}

@@ -1,0 +1,352 @@
+//! What the README says of security, held against the scripts and against servers: which rights a user needs, what it
+//! can do with them, and what comes of it when one is missing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use fairlock::spin::SpinLock;
+use fairlock::{Error, LockManager, LostReason, Owner, Result};
+use fairlock_testkit::{Client, Resp, Server, eventually};
+
+const README: &str = include_str!("../../README.md");
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Rights that the client needs for itself rather than for its scripts.
+const OF_THE_CLIENT: [&str; 7] = [
+    "evalsha",
+    "script|load",
+    "subscribe",
+    "unsubscribe",
+    "ping",
+    "info",
+    "client|id",
+];
+
+/// What the scripts call in a cluster alone. Servers before 7.0 do not know these rights, so they have a line of their own.
+const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
+
+/// The user that the README advises, as the words of `ACL SETUSER …`.
+fn advised_user() -> Vec<&'static str> {
+    let line = README.lines().find(|line| line.starts_with("ACL SETUSER"));
+    line.expect("the README advises a user").split(' ').collect()
+}
+
+fn advised_commands() -> BTreeSet<&'static str> {
+    let words = advised_user();
+    words.iter().filter_map(|word| word.strip_prefix('+')).collect()
+}
+
+/// The commands in `redis.call('NAME', …)` and `redis.pcall`, with the subcommand of those that have one.
+fn called_by(script: &str) -> BTreeSet<String> {
+    let calls = script
+        .match_indices("call('")
+        .map(|(at, call)| &script[at + call.len()..]);
+    let name = |rest: &str| {
+        let mut words = rest.split('\'');
+        let command = words.next().unwrap_or_default().to_lowercase();
+        let subcommand = words.nth(1).unwrap_or_default().to_lowercase();
+        if command == "pubsub" {
+            format!("{command}|{subcommand}")
+        } else {
+            command
+        }
+    };
+    calls.map(name).collect()
+}
+
+#[test]
+fn the_advised_rights_are_those_that_the_scripts_need() {
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let entries = [lua.clone(), lua.join("lib")].map(|dir| fs::read_dir(dir).expect("the scripts"));
+    let files = entries
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.expect("a file").path());
+    let mut needed: BTreeSet<String> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
+        .flat_map(|path| called_by(&fs::read_to_string(path).expect("a script")))
+        .collect();
+    assert!(
+        needed.contains("zpopmin") && needed.contains("pubsub|numsub"),
+        "{needed:?}"
+    );
+    for command in OF_A_CLUSTER {
+        assert!(needed.remove(command), "{command}");
+    }
+    needed.extend(OF_THE_CLIENT.map(str::to_owned));
+    let advised: BTreeSet<String> = advised_commands().into_iter().map(str::to_owned).collect();
+    assert_eq!(advised, needed);
+}
+
+/// Makes the advised user anew, without one of its rights if `but` names one.
+async fn advise(server: &Server, but: Option<&str>) {
+    let words = advised_user();
+    let name = words[2];
+    let rights = words[3..].iter().filter(|word| Some(**word) != but).copied();
+    let words: Vec<&str> = ["ACL", "SETUSER", name, "reset"]
+        .into_iter()
+        .chain(rights)
+        .collect();
+    assert_eq!(server.command(&words).await.text(), "OK");
+}
+
+async fn server_with_the_advised_user() -> (Server, String) {
+    let server = Server::start().await;
+    advise(&server, None).await;
+    let url = server.url_as("locks", "secret");
+    (server, url)
+}
+
+/// What the server refused since it was last asked to forget it.
+async fn denials(server: &Server) -> Vec<Resp> {
+    server.command(&["ACL", "LOG"]).await.array().to_vec()
+}
+
+/// Whether a waiter has asked whether the server sees its subscription. Before 7.0 subcommands are not counted apart.
+async fn has_been_looked_for(server: &Server) -> bool {
+    let calls = server.calls().await;
+    calls.keys().any(|command| command.starts_with("pubsub"))
+}
+
+/// All that a user does with locks: every call, a hand-over that is pushed, several holds of one owner, and the end of
+/// a subscription. Returns how many hand-overs were pushed.
+async fn everything(server: &Server, url: &str) -> Result<u64> {
+    let client = || LockManager::builder().heartbeat(SECOND).connect(url);
+    let (one, other) = (client().await?, client().await?);
+    let (lock, same) = (one.lock("a"), other.lock("a"));
+    let refused = async || !denials(server).await.is_empty();
+
+    let first = lock.acquire().await?;
+    assert!(same.try_acquire().await?.acquired().is_none());
+    assert!(matches!(
+        same.acquire_timeout(Duration::ZERO).await,
+        Err(Error::Timeout { .. } | Error::Refused(_))
+    ));
+    server.command(&["CONFIG", "RESETSTAT"]).await;
+    let waiting = tokio::spawn(same.acquire_timeout(10 * SECOND));
+    eventually(
+        "one waits, and the server sees its subscription",
+        10 * SECOND,
+        async || waiting.is_finished() || has_been_looked_for(server).await || refused().await,
+    )
+    .await;
+    lock.status().await?;
+    first.renew().await?;
+    first.release().await?;
+    let second = waiting.await.expect("no panic")?;
+    assert!(lock.force_release(second.fence()).await?);
+    drop(second);
+
+    let nested = one.lock("b").owner(&Owner::named("me"));
+    let outer = nested.acquire().await?;
+    let (inner, innermost) = (nested.acquire().await?, nested.acquire().await?);
+    innermost.release().await?;
+    assert!(nested.force_release(inner.fence()).await?);
+    drop((outer, inner));
+
+    let spin = SpinLock::new(&one, "a");
+    for _ in 0..2 {
+        assert!(spin.try_lock(SECOND, SECOND).await?);
+    }
+    spin.unlock().await?;
+    spin.unlock().await?;
+
+    // A client that is closed ends its subscriptions, and stays for its last guard.
+    let last = same.acquire().await?;
+    assert!(other.close().await.is_err());
+    eventually("unsubscribed", 10 * SECOND, async || {
+        let channels = server.command(&["PUBSUB", "CHANNELS"]).await;
+        channels.array().is_empty() || refused().await
+    })
+    .await;
+    last.release().await?;
+    Ok(other.stats().handed_over)
+}
+
+#[tokio::test]
+async fn the_advised_user_can_do_everything() {
+    let (server, url) = server_with_the_advised_user().await;
+    assert_eq!(everything(&server, &url).await.unwrap(), 1);
+    assert_eq!(denials(&server).await, []);
+}
+
+#[tokio::test]
+async fn the_advised_user_has_no_right_that_it_does_not_need() {
+    let (server, url) = server_with_the_advised_user().await;
+    let rights = advised_user()
+        .into_iter()
+        .filter(|word| word.starts_with(['+', '~', '&']));
+    for right in rights {
+        advise(&server, Some(right)).await;
+        server.command(&["ACL", "LOG", "RESET"]).await;
+        server.command(&["FLUSHALL"]).await;
+        let outcome = everything(&server, &url).await;
+        let denied = denials(&server).await;
+        assert!(!denied.is_empty(), "{right} is not needed: {outcome:?}");
+        if let Err(error) = outcome {
+            assert!(matches!(error, Error::Refused(_)), "without {right}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_advised_user_reaches_nothing_but_locks() {
+    let (server, url) = server_with_the_advised_user().await;
+    server.command(&["SET", "order:1", "paid"]).await;
+    let mut attacker = as_advised_user(&server).await;
+    for words in [
+        &["GET", "order:1"][..],
+        &["DEL", "order:1"],
+        &["PUBLISH", "orders", "paid"],
+        &["SUBSCRIBE", "orders"],
+        &["KEYS", "*"],
+        &["FLUSHALL"],
+        &["CONFIG", "GET", "*"],
+        &["EVAL", "return 1", "0"],
+        &["ACL", "LIST"],
+    ] {
+        let said = attacker.command(words).await.unwrap();
+        assert!(
+            matches!(&said, Resp::Error(text) if text.starts_with("NOPERM")),
+            "{words:?}: {said:?}"
+        );
+    }
+    // Nor does a script of its own, or a prefix of its own.
+    let script = "return redis.call('DEL', KEYS[1])";
+    let sha = attacker.command(&["SCRIPT", "LOAD", script]).await.unwrap();
+    let said = attacker
+        .command(&["EVALSHA", sha.text(), "1", "order:1"])
+        .await
+        .unwrap();
+    assert!(said.is_error(), "{said:?}");
+    let elsewhere = LockManager::builder()
+        .prefix("order")
+        .connect(&url)
+        .await
+        .unwrap();
+    let refused = elsewhere.lock("1").acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
+    assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
+}
+
+async fn as_advised_user(server: &Server) -> Client {
+    let mut client = server.client().await;
+    let reply = client.command(&["AUTH", "locks", "secret"]).await.unwrap();
+    assert_eq!(reply.text(), "OK");
+    client
+}
+
+#[tokio::test]
+async fn names_are_data_and_never_commands() {
+    let server = Server::start().await;
+    server.command(&["SET", "order:1", "paid"]).await;
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    for name in [
+        "a\r\nFLUSHALL\r\n",
+        "*1\r\n$8\r\nFLUSHALL\r\n",
+        "') redis.call('FLUSHALL') --",
+        "a]] redis.call('FLUSHALL') --",
+        "*",
+        "a:queue",
+        "queue:a",
+        "a 1 2 3",
+        "\u{0}",
+    ] {
+        let (lock, owner) = (locks.lock(name), Owner::named(name));
+        let guard = lock.owner(&owner).acquire().await.unwrap();
+        let key = format!("fairlock:{{{name}}}");
+        let line = server.lock_line(&key).await;
+        assert!(line.request.ends_with(owner.as_str()), "{line}");
+        assert_eq!(
+            locks.lock(name).status().await.unwrap().holder.unwrap().owner,
+            owner
+        );
+        guard.release().await.unwrap();
+    }
+    assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
+}
+
+/// Whoever has the rights to lock can also break locks, which is what the README says; this is how soon a client notices.
+#[tokio::test]
+async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
+    let (server, url) = server_with_the_advised_user().await;
+    let (one, other) = (
+        LockManager::connect(&url).await.unwrap(),
+        LockManager::connect(&url).await.unwrap(),
+    );
+    let guard = one.lock("a").acquire().await.unwrap();
+    let lock = other.lock("a");
+    let waiting = tokio::spawn(lock.acquire());
+    eventually("one waits and listens", 10 * SECOND, async || {
+        let channels = server.command(&["PUBSUB", "CHANNELS"]).await;
+        lock.status().await.unwrap().waiting == 1 && channels.array().len() == 1
+    })
+    .await;
+
+    let mut attacker = as_advised_user(&server).await;
+    let first = attacker
+        .command(&["ZPOPMIN", "fairlock:queue:{a}"])
+        .await
+        .unwrap()
+        .texts();
+    let (request, client) = (&first[0], &first[0][..32]);
+    let channel = format!("fairlock:unlock:{{a}}:{client}");
+    let time = server.command(&["TIME"]).await.texts();
+    let now_ms = time[0].parse::<u64>().unwrap() * 1000;
+    let mut forge = async |deadline: u64| {
+        let push = format!("1 {} {deadline} {request}", guard.fence().get() + 1);
+        let reached = attacker.command(&["PUBLISH", &channel, &push]).await.unwrap();
+        assert_eq!(reached.int(), 1);
+    };
+    // One that no script would send is only a reason to ask, by which the waiter is back in the queue.
+    forge(now_ms + 60_000).await;
+    eventually("it waits again", 10 * SECOND, async || {
+        lock.status().await.unwrap().waiting == 1
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    forge(now_ms + 4_000).await;
+
+    let forged = waiting.await.unwrap().unwrap();
+    let lost = tokio::time::timeout(5 * SECOND, forged.lost()).await;
+    assert_eq!(
+        lost.expect("no later than a claim window").reason(),
+        LostReason::Taken
+    );
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// What a newer client may send. This one cannot read it, so it asks: at once, and not when its timer is due.
+#[tokio::test]
+async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
+    let server = Server::start().await;
+    let url = server.url();
+    let (one, other) = (
+        LockManager::connect(&url).await.unwrap(),
+        LockManager::connect(&url).await.unwrap(),
+    );
+    let guard = one.lock("a").acquire().await.unwrap();
+    let lock = other.lock("a");
+    let waiting = tokio::spawn(lock.acquire());
+    let channels = async || server.command(&["PUBSUB", "CHANNELS"]).await.texts();
+    eventually("one listens, and has asked", 10 * SECOND, async || {
+        // In this order: the last is such a look itself.
+        lock.status().await.unwrap().waiting == 1
+            && has_been_looked_for(&server).await
+            && channels().await.len() == 1
+    })
+    .await;
+    // As a server that has lost the lock: nobody tells the waiter.
+    server.command(&["DEL", "fairlock:{a}"]).await;
+    for unreadable in ["2 1 1 a", "", "1", "1 0 0 a"] {
+        server
+            .command(&["PUBLISH", &channels().await[0], unreadable])
+            .await;
+    }
+    let granted = tokio::time::timeout(2 * SECOND, waiting).await;
+    let granted = granted.expect("sooner than by its timer").unwrap().unwrap();
+    assert!(granted.fence() > guard.fence());
+}

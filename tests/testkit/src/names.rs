@@ -1,0 +1,81 @@
+//! Names, ports and directories that no other test has.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A key prefix of this test's own, also among all test processes that share a server.
+pub fn prefix() -> String {
+    unique("t")
+}
+
+/// A lock name of this test's own.
+pub fn name() -> String {
+    unique("lock")
+}
+
+fn unique(kind: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "{kind}-{}-{count}-{:08x}",
+        std::process::id(),
+        random() & 0xffff_ffff
+    )
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// A loopback port that nobody listens on, and that nobody else is given as long as this process lives: neither while its server is
+/// killed, nor while its proxy refuses connections. Clients that try it then must not find another test's server there.
+///
+/// It is taken from below the range that the kernel gives to outgoing connections. A client that keeps
+/// reconnecting to a dead port within that range is sooner or later given that very port as its own, is then
+/// connected to itself, and keeps a restarted server from listening. The port 10,000 above, where a server of a cluster
+/// hears the others, is below that range too: there a connection that is over keeps its port for another minute.
+pub fn free_port() -> u16 {
+    for _ in 0..1_000 {
+        let port = u16::try_from(10_000 + random() % 10_000).expect("below 20,000");
+        if claim(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between 10000 and 20000");
+}
+
+/// Takes the port as this process's own, unless it is one's already. The UDP port of that number stands for it: that is free,
+/// whoever uses the other one, and the system gives it back when the process ends.
+fn claim(port: u16) -> bool {
+    static CLAIMS: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    let claim = UdpSocket::bind(("127.0.0.1", port));
+    claim
+        .map(|claim| CLAIMS.lock().expect("no panic").push(claim))
+        .is_ok()
+}
+
+/// A directory that is removed with this value.
+#[derive(Debug)]
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn create() -> TempDir {
+        let path = std::env::temp_dir().join(unique("fairlock-test"));
+        std::fs::create_dir_all(&path).expect("a directory for temporary files");
+        TempDir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,212 @@
+//! A primary, two replicas, and three sentinels that watch over them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::authority::Authority;
+use crate::eventually;
+use crate::proxy::Proxy;
+use crate::resp::Resp;
+use crate::server::{Server, ServerBuilder, info_lines};
+
+/// The name that the sentinels know the primary by.
+pub const SERVICE: &str = "main";
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Servers of which one is the primary, and their sentinels.
+#[derive(Debug)]
+pub struct Sentinels {
+    pub servers: Vec<Server>,
+    pub sentinels: Vec<Server>,
+    /// By which all others, the clients too, come to the first server.
+    pub network: Option<Proxy>,
+}
+
+/// How a set differs from the plain one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// The servers ask for the first one, the sentinels for the second one.
+    pub passwords: Option<(&'a str, &'a str)>,
+    /// A proxy stands before the first server, which is the primary.
+    pub network: bool,
+    /// All speak TLS to each other, and whoever comes has to show a certificate of this authority's.
+    pub authority: Option<&'a Authority>,
+    pub config: &'a [(&'a str, &'a str)],
+    /// How many seconds the clocks of the replicas are ahead.
+    pub replicas_ahead: i64,
+}
+
+impl Sentinels {
+    pub async fn start() -> Sentinels {
+        Sentinels::with(Setup::default()).await
+    }
+
+    pub async fn with(setup: Setup<'_>) -> Sentinels {
+        let by_tls = |builder: ServerBuilder| match setup.authority {
+            Some(authority) => builder.tls(authority).config("tls-replication", "yes"),
+            None => builder,
+        };
+        let data = || {
+            // Or a replica would wait five seconds for company.
+            let builder = by_tls(Server::builder()).config("repl-diskless-sync-delay", "0");
+            let config = setup.config.iter();
+            let builder = config.fold(builder, |builder, (key, value)| builder.config(key, value));
+            match setup.passwords {
+                None => builder,
+                Some((servers, _)) => builder
+                    .config("requirepass", servers)
+                    .config("masterauth", servers),
+            }
+        };
+        let primary = data().start().await;
+        let network = setup.network.then(|| Proxy::start(port(&primary)));
+        let primary_port = network.as_ref().map_or(port(&primary), Proxy::port);
+        let replica = async || {
+            let builder = data().config("replicaof", &format!("127.0.0.1 {primary_port}"));
+            let builder = match setup.replicas_ahead {
+                0 => builder,
+                seconds => builder.clock(seconds),
+            };
+            builder.start().await
+        };
+        let servers = vec![replica().await, replica().await];
+        let mut lines = format!(
+            "sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n\
+             sentinel down-after-milliseconds {SERVICE} 500\n\
+             sentinel failover-timeout {SERVICE} 4000\n\
+             sentinel parallel-syncs {SERVICE} 2\n"
+        );
+        if let Some((servers, sentinels)) = setup.passwords {
+            lines += &format!("requirepass {sentinels}\nsentinel auth-pass {SERVICE} {servers}\n");
+        }
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            sentinels.push(by_tls(Server::sentinel(&lines)).start().await);
+        }
+        let mut group = Sentinels {
+            servers,
+            sentinels,
+            network,
+        };
+        group.servers.insert(0, primary);
+        if setup.passwords.is_none() {
+            group.settled().await;
+        }
+        group
+    }
+
+    /// Keeps what the primary writes from now on from its replicas, which stand still until they are resumed.
+    pub async fn deafen(&self, primary: usize) -> Vec<&Server> {
+        let servers = self.servers.iter().enumerate();
+        let replicas = servers.filter(|(index, _)| *index != primary);
+        let deaf: Vec<&Server> = replicas.map(|(_, server)| server).collect();
+        deaf.iter().for_each(|replica| replica.pause());
+        self.servers[primary].kill_clients("replica").await;
+        deaf
+    }
+
+    pub fn url(&self) -> String {
+        self.url_by(self.sentinels.iter().map(port))
+    }
+
+    /// For a client that comes to the sentinels by these ports.
+    pub fn url_by(&self, ports: impl Iterator<Item = u16>) -> String {
+        let nodes: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+        let (first, others) = nodes.split_first().expect("a sentinel");
+        let others: String = others.iter().map(|node| format!("&node={node}")).collect();
+        let scheme = match self.sentinels[0].tls_port() {
+            Some(_) => "rediss-sentinel",
+            None => "redis-sentinel",
+        };
+        format!("{scheme}://{first}?sentinelServiceName={SERVICE}{others}")
+    }
+
+    /// Where the others find this server.
+    fn port(&self, server: usize) -> u16 {
+        match &self.network {
+            Some(proxy) if server == 0 => proxy.port(),
+            _ => port(&self.servers[server]),
+        }
+    }
+
+    /// Which of the servers the first sentinel names.
+    pub async fn primary(&self) -> usize {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let port = self.sentinels[0].command(&words).await.array()[1]
+            .text()
+            .to_owned();
+        (0..self.servers.len())
+            .find(|server| self.port(*server).to_string() == port)
+            .expect("one of ours")
+    }
+
+    /// Waits until both replicas follow the primary, and every sentinel knows all of them, and the other sentinels.
+    pub async fn settled(&self) {
+        eventually("the replicas follow and the sentinels agree", LIMIT, async || {
+            let primary = self.primary().await;
+            for (index, server) in self.servers.iter().enumerate() {
+                let info = info(server, "replication").await;
+                let follows = info.get("master_link_status").map(String::as_str) == Some("up")
+                    && info.get("master_port") == Some(&self.port(primary).to_string());
+                if follows == (index == primary) {
+                    return false;
+                }
+            }
+            for sentinel in &self.sentinels {
+                let info = sentinel.info("sentinel").await;
+                let line = info.get("master0").cloned().unwrap_or_default();
+                let address = format!("address=127.0.0.1:{}", self.port(primary));
+                let all = ["status=ok", "slaves=2", "sentinels=3", &address];
+                if !all.iter().all(|part| line.contains(part)) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    /// Waits until the replicas have every write of the primary's.
+    pub async fn replicated(&self) {
+        let primary = &self.servers[self.primary().await];
+        eventually("the replicas have everything", LIMIT, async || {
+            let info = info(primary, "replication").await;
+            let offset = format!("offset={},", info["master_repl_offset"]);
+            ["slave0", "slave1"]
+                .iter()
+                .all(|replica| info.get(*replica).is_some_and(|line| line.contains(&offset)))
+        })
+        .await;
+    }
+
+    /// Has this server follow the primary, as the sentinels would after a while.
+    pub async fn follow(&self, server: usize, primary: usize) {
+        let port = self.port(primary).to_string();
+        ask(&self.servers[server], &["REPLICAOF", "127.0.0.1", &port]).await;
+    }
+
+    /// Waits until the first sentinel names another server than this one, and returns which.
+    pub async fn switched(&self, former: usize) -> usize {
+        eventually("a failover", LIMIT, async || self.primary().await != former).await;
+        self.primary().await
+    }
+}
+
+/// Where the others find this server, if nothing stands before it.
+fn port(server: &Server) -> u16 {
+    server.tls_port().unwrap_or(server.port())
+}
+
+async fn info(server: &Server, section: &str) -> HashMap<String, String> {
+    info_lines(ask(server, &["INFO", section]).await.text())
+}
+
+/// One command, again if need be: when a sentinel makes a server a replica, it closes all its connections.
+async fn ask(server: &Server, words: &[&str]) -> Resp {
+    loop {
+        if let Ok(reply) = server.client().await.command(words).await {
+            return reply;
+        }
+    }
+}
