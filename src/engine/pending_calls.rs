@@ -278,6 +278,7 @@ mod tests {
         }
     }
 
+    /// Race: A call is written as its request ends.
     #[tokio::test(start_paused = true)]
     async fn once_the_use_of_the_request_is_over_nothing_is_written() {
         let (calls, clocks) = pending();

@@ -1,66 +1,189 @@
-//! The tables of promises and of races in `tests/README.md` name tests that exist.
+//! The tests that documents name exist. The table of races in `tests/README.md` is made of the paragraphs `/// Race: …`
+//! over the tests, which say what goes wrong without the code that the test is for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tests of the tables, such as `servers::faults::…`: a test binary, or `lib` for the crate itself, and the path in it.
-fn named() -> Vec<&'static str> {
-    let tables = include_str!("../README.md").split("## Promises").nth(1);
-    let rows = tables
-        .expect("a table of promises")
-        .lines()
-        .filter(|line| line.starts_with("| "));
-    rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect()
+const BEGIN: &str = "<!-- races: made of the tests' documentation -->\n";
+const END: &str = "<!-- end of races -->\n";
+
+/// The crate itself, and the test binaries.
+const TARGETS: [&str; 5] = ["lib", "promises", "servers", "campaigns", "face"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The file of the innermost module on the path that has one.
-fn source(test: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let modules: Vec<&str> = test.split("::").collect();
-    let (base, modules) = match modules.split_first() {
-        Some((&"lib", modules)) => (root.join("src"), modules),
-        Some((binary, modules)) => (root.join("tests").join(binary), modules),
-        None => panic!("no test: {test}"),
+/// A test, and the races that its documentation names.
+#[derive(Debug)]
+struct Test {
+    /// Its target and the path in that, such as `servers::faults::…`.
+    path: String,
+    races: Vec<String>,
+}
+
+/// All tests of the crate and of its test binaries.
+fn tests() -> Vec<Test> {
+    let folder = |target| match target {
+        "lib" => root().join("src"),
+        binary => root().join("tests").join(binary),
     };
-    (0..modules.len())
-        .rev()
-        .map(|depth| {
-            modules[..depth]
-                .iter()
-                .fold(base.clone(), |path, module| path.join(module))
-        })
-        .map(|path| path.with_extension("rs"))
-        .chain([base.join("main.rs")])
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| panic!("{test}: no such file"))
+    let of_target = |target| in_folder(&folder(target), target);
+    TARGETS.into_iter().flat_map(of_target).collect()
+}
+
+fn in_folder(folder: &Path, module: &str) -> Vec<Test> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths: BTreeSet<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let mut tests = Vec::new();
+    for path in paths {
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        let inner = match name {
+            "lib" | "main" => module.to_owned(),
+            name => format!("{module}::{name}"),
+        };
+        if path.is_dir() {
+            tests.extend(in_folder(&path, &inner));
+        } else {
+            let source = fs::read_to_string(&path).expect("a source");
+            tests.extend(in_source(&source, &inner));
+        }
+    }
+    tests
+}
+
+/// The tests of one file. It is formatted, so that a module ends at the brace that stands as far right as its `mod`.
+fn in_source(source: &str, module: &str) -> Vec<Test> {
+    let (twice, in_parallel) = (
+        listed(source, "on_each_backend!"),
+        listed(source, "on_each_backend_in_parallel!"),
+    );
+    let (mut tests, mut modules) = (Vec::new(), vec![module.to_owned()]);
+    let (mut docs, mut is_test) = (Vec::new(), false);
+    for line in source.lines() {
+        let code = line.trim_start();
+        let depth = (line.len() - code.len()) / 4;
+        if let Some(doc) = code.strip_prefix("///") {
+            docs.push(doc.trim());
+        } else if code.starts_with("#[") {
+            is_test |= code == "#[test]" || code.starts_with("#[tokio::test");
+        } else if let Some(name) = function(code) {
+            let path = modules.join("::");
+            let path = if is_test {
+                Some(format!("{path}::{name}"))
+            } else if twice.contains(name) {
+                Some(format!("{path}::on_a_server::{name}"))
+            } else if in_parallel.contains(name) {
+                Some(format!("{path}::in_parallel::{name}::on_a_server"))
+            } else {
+                None
+            };
+            let races = races(&docs);
+            match path {
+                Some(path) => tests.push(Test { path, races }),
+                None => assert!(races.is_empty(), "{name} of {module} is no test: {races:?}"),
+            }
+            (docs, is_test) = (Vec::new(), false);
+        } else {
+            if let Some(name) = code.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(" {")) {
+                modules.truncate(depth + 1);
+                modules.push(name.to_owned());
+            } else if code == "}" {
+                modules.truncate(depth + 1);
+            }
+            (docs, is_test) = (Vec::new(), false);
+        }
+    }
+    tests
+}
+
+/// The name of the function that a line begins.
+fn function(code: &str) -> Option<&str> {
+    let code = code.strip_prefix("async ").unwrap_or(code);
+    code.strip_prefix("fn ")?.split('(').next()
 }
 
 /// The names in a macro call such as `on_each_backend! { … }`, which makes a test of each.
-fn listed(source: &str, call: &str) -> Vec<String> {
+fn listed<'a>(source: &'a str, call: &str) -> BTreeSet<&'a str> {
     let block = source.split(&format!("\n{call} {{")).nth(1).unwrap_or_default();
     let names = block.split('}').next().unwrap_or_default();
-    names.split(',').map(|name| name.trim().to_owned()).collect()
+    names.split(',').map(str::trim).collect()
+}
+
+/// The paragraphs that begin with `Race:`, without their full stops.
+fn races(docs: &[&str]) -> Vec<String> {
+    let paragraphs = docs.split(|line| line.is_empty()).map(|lines| lines.join(" "));
+    let race = |text: String| Some(text.strip_prefix("Race: ")?.trim_end_matches('.').to_owned());
+    paragraphs.filter_map(race).collect()
+}
+
+/// A row for each race, with its tests.
+fn table(tests: &[Test]) -> String {
+    let mut rows: Vec<&str> = Vec::new();
+    let mut shown_by: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for test in tests {
+        for race in &test.races {
+            let shown_by = shown_by.entry(race).or_default();
+            if shown_by.is_empty() {
+                rows.push(race);
+            }
+            shown_by.push(&test.path);
+        }
+    }
+    let mut table = "| race | tests |\n|---|---|\n".to_owned();
+    for race in rows {
+        let tests: Vec<_> = shown_by[race].iter().map(|path| format!("`{path}`")).collect();
+        table += &format!("| {race} | {} |\n", tests.join(" "));
+    }
+    table
 }
 
 #[test]
-fn every_promise_and_every_race_has_tests_that_exist() {
-    let named = named();
-    assert!(named.len() > 40, "{}", named.len());
-    for test in named {
-        let path = source(test);
-        let source = fs::read_to_string(&path).expect("a source");
-        let (rest, last) = test.rsplit_once("::").expect("a path");
-        let in_parallel = rest.split_once("::in_parallel::").map(|(_, function)| function);
-        let function = in_parallel.unwrap_or(last);
-        let is_there = source.contains(&format!("fn {function}("));
-        assert!(is_there, "{test}: no such function in {}", path.display());
-        // Of a function that is no test itself, the module is made by a macro.
-        let made_by = match (in_parallel, rest.ends_with("::on_a_server")) {
-            (Some(_), _) => "on_each_backend_in_parallel!",
-            (None, true) => "on_each_backend!",
-            (None, false) => continue,
+fn every_test_that_a_document_names_exists() {
+    let tests = tests();
+    // A module of tests may be named, too.
+    let is_there = |named: &str| {
+        let rests = tests.iter().filter_map(|test| test.path.strip_prefix(named));
+        rests
+            .into_iter()
+            .any(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    for document in [
+        include_str!("../README.md"),
+        include_str!("../../ARCHITECTURE.md"),
+    ] {
+        let quoted = document.split('`').skip(1).step_by(2);
+        let is_path = |quote: &&str| quote.contains("::") && !quote.ends_with("::") && !quote.contains(' ');
+        let of_test = |quote: &&str| {
+            TARGETS
+                .iter()
+                .any(|target| quote.starts_with(&format!("{target}::")))
         };
-        let is_listed = listed(&source, made_by).iter().any(|name| name == function);
-        assert!(is_listed, "{test}: {function} is not in {made_by}");
+        let named: Vec<&str> = quoted.filter(is_path).filter(of_test).collect();
+        assert!(named.len() > 30, "{named:?}");
+        for test in named {
+            assert!(is_there(test), "there is no test {test}");
+        }
+    }
+}
+
+/// With `UPDATE=1` in the environment it writes the table instead.
+#[test]
+fn table_of_races_says_what_the_tests_say() {
+    let path = root().join("tests/README.md");
+    let readme = fs::read_to_string(&path).expect("a README");
+    let (before, rest) = readme.split_once(BEGIN).expect("where the table begins");
+    let (present, after) = rest.split_once(END).expect("where the table ends");
+    let table = table(&tests());
+    assert!(table.lines().count() > 80, "{table}");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, [before, BEGIN, &table, END, after].concat()).expect("a README that can be written");
+    } else {
+        let is_equal = present == table;
+        assert!(
+            is_equal,
+            "UPDATE=1 cargo test --test face races writes the table again"
+        );
     }
 }

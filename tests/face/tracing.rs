@@ -143,6 +143,7 @@ fn a_lost_lease_and_a_slow_acquire_warn() {
     assert_eq!(slow["lock.outcome"], "\"acquired\"");
 }
 
+/// Race: The server may evict locks.
 #[cfg(all(unix, feature = "redis"))]
 #[test]
 fn a_server_that_may_evict_locks_is_warned_of() {

@@ -143,6 +143,8 @@ async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backe
 }
 
 /// Polls a wait until it is queued, and so many times from the release on.
+///
+/// Race: A waiter is cancelled as it is granted the lock.
 async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     for poll in 1.. {
@@ -173,6 +175,7 @@ async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Bac
     }
 }
 
+/// Race: A waiter is cancelled as it is granted the lock.
 async fn a_grant_that_nobody_reads_goes_to_the_next(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a");
@@ -278,6 +281,7 @@ async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backe
     assert_free(&clients[0], "a").await;
 }
 
+/// Race: A guard is dropped outside of a runtime, or at shutdown.
 async fn a_guard_dropped_outside_a_runtime_is_released(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
@@ -310,6 +314,7 @@ fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
     matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
 }
 
+/// Race: A call is polled outside of a runtime.
 async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(backend: Backend) {
     let locks = backend.client().await;
     let guard = locks.lock("a").acquire().await.unwrap();

@@ -68,6 +68,8 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(backend: B
 }
 
 /// Each lets its lease run out, in one of the ways to do so. Nobody's client is taken for dead for it.
+///
+/// Race: A lease that is meant to run out is taken for the death of its client.
 async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     const WAITERS: usize = 30;
     let lease = Duration::from_millis(150);
@@ -106,6 +108,7 @@ async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     history.assert_fences_increase();
 }
 
+/// Race: Tasks of one client overtake each other.
 async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
@@ -198,6 +201,7 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
     history.assert_order(0..WAITERS);
 }
 
+/// Race: A wait is longer than every timer.
 async fn wait_outlives_all_timers(backend: Backend) {
     let here = backend.client().await;
     // The shortest timers that are allowed; in memory, an hour passes.
@@ -332,6 +336,8 @@ mod on_a_real_server {
 
     /// A newcomer whose subscription is not up yet misses its turn. It is asked for again as soon as it is up, and
     /// so are all others that missed theirs with it.
+    ///
+    /// Race: A newcomer's turn comes before its subscription is up.
     #[tokio::test]
     async fn turns_missed_together_are_recovered_without_a_timer() {
         let backend = Backend::on_a_server().await;

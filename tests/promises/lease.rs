@@ -125,6 +125,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
     assert!(start.elapsed() < lease + backend.slack());
 }
 
+/// Race: A hand-over must know the grantee's owner and lease.
 async fn a_pushed_grant_is_claimed_at_the_full_lease(backend: Backend) {
     let here = backend.client().await;
     let there = backend
@@ -143,6 +144,7 @@ async fn a_pushed_grant_is_claimed_at_the_full_lease(backend: Backend) {
     guard.release().await.unwrap();
 }
 
+/// Race: A stuck job is renewed for ever.
 async fn max_hold_ends_a_hold(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(600), Duration::from_millis(1500));
@@ -179,6 +181,7 @@ async fn a_max_hold_shorter_than_the_lease_counts(backend: Backend) {
     assert_eq!(lost.reason(), LostReason::MaxHold);
 }
 
+/// Race: A stuck job is renewed for ever.
 async fn a_leaked_guard_is_freed_by_its_max_hold(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(500), Duration::from_millis(1200));
@@ -256,6 +259,7 @@ async fn a_loss_is_told_at_the_next_renewal(backend: Backend) {
     eventually("counted", backend.slack(), counted).await;
 }
 
+/// Race: A guard is dropped outside of a runtime, or at shutdown.
 async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backend: Backend) {
     let there = backend.client().await;
     let lease = backend.short_lease();
@@ -305,6 +309,7 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backen
 mod on_a_real_server {
     use super::*;
 
+    /// Race: A renewal goes on after the release.
     #[tokio::test]
     async fn nothing_touches_a_lock_after_its_release() {
         let backend = Backend::on_a_server().await;
@@ -328,6 +333,7 @@ mod on_a_real_server {
         assert_eq!(server.command(&["HGETALL", &key]).await, content);
     }
 
+    /// Race: All renewals are due at once, after the process stood still.
     #[tokio::test]
     async fn renewals_that_are_due_at_once_let_an_acquire_through() {
         const LOCKS: i64 = 5_000;
@@ -362,6 +368,7 @@ mod on_a_real_server {
         another.release().await.unwrap();
     }
 
+    /// Race: Keys are flushed, deleted or renamed by hand.
     #[tokio::test]
     async fn a_holder_is_told_when_its_key_was_deleted_and_the_waiter_holds() {
         let server = Server::start().await;

@@ -26,6 +26,7 @@ on_each_backend! {
 const SOON: Duration = Duration::from_millis(1500);
 const LONG: Duration = Duration::from_secs(30);
 
+/// Race: A nested hold fences its own outer section out.
 async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let owner = Owner::new();
@@ -55,6 +56,7 @@ async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
     assert!(next.fence() > fence);
 }
 
+/// Race: An owner takes a lock without end.
 async fn an_owner_that_holds_as_often_as_it_may_is_told_so(backend: Backend) {
     const MOST: u64 = 256;
     let (here, there) = (backend.client().await, backend.client().await);
@@ -143,6 +145,7 @@ async fn the_holder_does_not_wait_behind_others(backend: Backend) {
     drop(timeout(SOON, waiter).await.expect("served").unwrap().unwrap());
 }
 
+/// Race: Two holds of one owner have different leases.
 async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
@@ -239,6 +242,7 @@ async fn a_dropped_guard_gives_back_one_hold(backend: Backend) {
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
+/// Race: A hand-over must know the grantee's owner and lease.
 async fn a_grant_to_a_named_owner_is_its_own(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();

@@ -110,6 +110,7 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
     }
 }
 
+/// Race: A name breaks the placement of its keys.
 async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
     let client = backend.client().await;
     let long = "a".repeat(513);

@@ -182,6 +182,7 @@ async fn a_try_never_waits(backend: Backend) {
     drop(woken(waiter).await);
 }
 
+/// Race: A forced release is repeated, when the next one holds.
 async fn a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody(backend: Backend) {
     let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
@@ -313,6 +314,7 @@ async fn closing_leaves_live_guards_renewed_and_releasable(backend: Backend) {
     here.close().await.unwrap();
 }
 
+/// Race: A guard is dropped outside of a runtime, or at shutdown.
 async fn closing_sends_what_dropped_guards_left(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     for name in ["a", "b", "c"] {

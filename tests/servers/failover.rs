@@ -98,6 +98,7 @@ async fn served_in_order(
     }
 }
 
+/// Race: A failover loses the queue, or a part of it.
 #[tokio::test]
 async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
     let scene = scene().await;
@@ -118,6 +119,7 @@ async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
     served_in_order(scene, now).await;
 }
 
+/// Race: A former primary goes on taking writes.
 #[tokio::test]
 async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     let scene = scene().await;
@@ -151,6 +153,7 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     served_in_order(scene, now).await;
 }
 
+/// Race: A former primary goes on taking writes.
 #[tokio::test]
 async fn a_primary_that_freezes_and_comes_back_finds_nobody() {
     let scene = scene().await;

@@ -65,6 +65,8 @@ impl Wake for Told {
 }
 
 /// Two threads race, many times.
+///
+/// Race: A lease ends as somebody begins to watch it.
 #[tokio::test(start_paused = true)]
 async fn watcher_that_begins_as_the_hold_ends_is_told() {
     for _ in 0..5_000 {

@@ -10,6 +10,7 @@ use super::scene::{all_served, longest_gap, overlaps, overtakings, serve_some};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Race: A failover loses what the replica had not heard of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
     const WAITERS: usize = 40;
@@ -54,6 +55,7 @@ async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
     assert!(overlaps(&grants) <= 1, "{} overlaps", overlaps(&grants));
 }
 
+/// Race: A dead master holds up the locks of the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_goes_on_with_the_other_masters_while_one_is_gone() {
     let cluster = Cluster::start().await;

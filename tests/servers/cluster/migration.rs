@@ -37,6 +37,7 @@ impl Scene {
     }
 }
 
+/// Race: A slot moves while its locks are held and waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     const WAITERS: usize = 50;
@@ -78,6 +79,7 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     assert!(keys.is_empty(), "left behind: {keys:?}");
 }
 
+/// Race: A slot moves while its locks are held and waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
     const WAITERS: usize = 10;
@@ -107,6 +109,7 @@ async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
     assert_eq!(overtakings(&grants), 0, "{grants:?}");
 }
 
+/// Race: A server ends a subscription without a word, since its slot has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
     let cluster = Cluster::start().await;
@@ -155,6 +158,7 @@ async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
     guard.release().await.unwrap();
 }
 
+/// Race: A renewal comes when a slot is half-way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_while_its_slot_moves() {
     let cluster = Cluster::start().await;
@@ -171,6 +175,7 @@ async fn a_lease_is_renewed_while_its_slot_moves() {
     guard.release().await.unwrap();
 }
 
+/// Race: A slot that moves keeps locks from everybody, since some of their keys are not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_slot_moves_locks_that_nobody_waits_for_are_taken_and_given_back() {
     let Scene {

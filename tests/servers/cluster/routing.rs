@@ -13,6 +13,7 @@ use super::scene::{all_served, clients, queue};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Race: Keys of one lock are on two servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_spread_over_the_masters_and_all_keys_of_one_share_a_slot() {
     let cluster = Cluster::start().await;
@@ -57,6 +58,7 @@ async fn locks_spread_over_the_masters_and_all_keys_of_one_share_a_slot() {
     }
 }
 
+/// Race: A message goes through a cluster, whose other nodes are not counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
     const TASKS: usize = 16;
@@ -113,6 +115,7 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
     assert!(handed_over >= acquisitions * 9 / 10, "{handed_over} by push");
 }
 
+/// Race: A message goes through a cluster, whose other nodes are not counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_many_clients_are_served_in_the_order_of_their_asking() {
     let cluster = Cluster::start().await;

@@ -42,6 +42,7 @@ impl Log {
     }
 }
 
+/// Race: A failover loses the queue, or a part of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_stale_write_is_accepted_over_failovers() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -8,6 +8,7 @@ use fairlock_testkit::{Sentinels, Server, eventually};
 
 use super::{LEASE, client};
 
+/// Race: A failover forgets a holder.
 #[tokio::test]
 async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_lease_ends() {
     let group = Sentinels::start().await;
@@ -43,6 +44,7 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
     successor.release().await.unwrap();
 }
 
+/// Race: A failover forgets a holder.
 #[tokio::test]
 async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock() {
     let group = Sentinels::start().await;

@@ -48,6 +48,7 @@ async fn partition(config: &[(&str, &str)]) -> Partition {
     }
 }
 
+/// Race: A client is cut off together with a former primary.
 #[tokio::test]
 async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_former_primary_is_demoted() {
     let Partition {
@@ -83,6 +84,7 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     guard.release().await.unwrap();
 }
 
+/// Race: A client is cut off together with a former primary.
 #[tokio::test]
 async fn a_primary_that_must_have_a_replica_renews_nothing_once_it_is_cut_off() {
     let config = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "1")];

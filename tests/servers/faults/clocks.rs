@@ -17,6 +17,7 @@ async fn write(server: &Server, line: &LockLine) {
     server.command(&["HSET", &lock_key(NAME), "hold", &line]).await;
 }
 
+/// Race: The server's clock is set back.
 #[tokio::test]
 async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_more() {
     let server = Server::start().await;
@@ -36,6 +37,7 @@ async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_mo
     next.release().await.unwrap();
 }
 
+/// Race: The server's clock is set back.
 #[tokio::test]
 async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
     let server = Server::start().await;
@@ -54,6 +56,7 @@ async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
     }
 }
 
+/// Race: The server's clock is set back.
 #[tokio::test]
 async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() {
     let server = Server::start().await;
@@ -81,6 +84,7 @@ fn before_september_2001() -> i64 {
     978_307_200 - i64::try_from(epoch_ms() / 1000).unwrap()
 }
 
+/// Race: The server's clock was never set, or falls back to before its epoch.
 #[tokio::test]
 async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
     let server = Server::builder().clock(before_september_2001()).start().await;
@@ -106,6 +110,7 @@ async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
     assert_eq!(server.keys("").await, Vec::<String>::new());
 }
 
+/// Race: The server's clock was never set, or falls back to before its epoch.
 #[tokio::test]
 async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_another() {
     let server = Server::builder().clock(0).start().await;
@@ -130,6 +135,7 @@ async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_an
     guard.release().await.unwrap();
 }
 
+/// Race: The server's clock is set back under a hold with a maximum.
 #[tokio::test]
 async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
     let server = Server::builder().clock(0).start().await;

@@ -51,6 +51,7 @@ async fn storm(
     history
 }
 
+/// Race: A message is lost while the subscriber reconnects.
 #[tokio::test]
 async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
     let server = Server::start().await;
@@ -80,6 +81,7 @@ async fn no_unknown_holder_remains_after_connections_are_killed() {
     nothing_left(&server, NAME, SETTLED + SECOND).await;
 }
 
+/// Race: A message is lost while the subscriber reconnects.
 #[tokio::test]
 async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() {
     let server = Server::start().await;

@@ -12,6 +12,8 @@ use super::scene::{NAME, SECOND, connect, nothing_left, settings, waiting};
 const IN_FLIGHT: u64 = 1024;
 
 /// Five thousand calls a second go through, and a call that was written does nothing two seconds later.
+///
+/// Race: Calls wait so long for their turn behind a far network that they are late as they are sent.
 #[tokio::test]
 async fn backlog_behind_a_far_network_is_sent_in_time() {
     const WAITERS: u16 = 20_000;
@@ -35,6 +37,7 @@ async fn backlog_behind_a_far_network_is_sent_in_time() {
     drop(guard);
 }
 
+/// Race: Waits are given up while the server is away, and what must be taken back piles up.
 #[tokio::test]
 async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do() {
     let server = Server::start().await;

@@ -22,6 +22,7 @@ async fn with_short_lease(server: &Server) -> LockManager {
     settings.connect(&server.url()).await.unwrap()
 }
 
+/// Race: The scripts are flushed.
 #[tokio::test]
 async fn scripts_that_are_flushed_before_and_under_calls_change_no_order() {
     let server = Server::start().await;
@@ -53,6 +54,7 @@ async fn scripts_that_are_flushed_before_and_under_calls_change_no_order() {
     nothing_left(&server, NAME, SOON).await;
 }
 
+/// Race: Keys are flushed, deleted or renamed by hand.
 #[tokio::test]
 async fn a_holder_is_told_of_a_flush_at_its_next_renewal_and_waiters_acquire() {
     let server = Server::start().await;
@@ -79,6 +81,7 @@ async fn a_holder_is_told_of_a_flush_at_its_next_renewal_and_waiters_acquire() {
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
 }
 
+/// Race: Keys are flushed, deleted or renamed by hand.
 #[tokio::test]
 async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
     let server = Server::start().await;
@@ -96,6 +99,7 @@ async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
     next.release().await.unwrap();
 }
 
+/// Race: The queue is lost.
 #[tokio::test]
 async fn waiters_outlive_a_server_that_forgets_everything() {
     let server = Server::start().await;
@@ -126,6 +130,7 @@ async fn waiters_outlive_a_server_that_forgets_everything() {
     assert!(history.grants()[0].fence > Some(before.get()));
 }
 
+/// Race: The queue is lost.
 #[tokio::test]
 async fn a_server_that_writes_everything_down_forgets_neither_holder_nor_queue() {
     let settings = Server::builder().config("appendonly", "yes");

@@ -44,16 +44,19 @@ async fn killed_beside(other_keys: u32) {
     assert!(guard.fence().get() > fence);
 }
 
+/// Race: A lease runs out, and nobody tells.
 #[tokio::test]
 async fn a_killed_holder_costs_its_lease_and_no_more() {
     killed_beside(0).await;
 }
 
+/// Race: A lease runs out, and nobody tells.
 #[tokio::test]
 async fn a_killed_holder_costs_no_more_beside_many_other_volatile_keys() {
     killed_beside(20_000).await;
 }
 
+/// Race: A holder is stopped past its lease.
 #[tokio::test]
 async fn a_holder_stopped_past_its_lease_sees_at_its_first_look_that_it_is_lost() {
     let server = Server::start().await;
@@ -94,6 +97,9 @@ async fn a_holder_stopped_for_less_than_its_lease_keeps_the_lock() {
     granted(waiter, SOON).await.release().await.unwrap();
 }
 
+/// Race: A waiter dies after its grant.
+///
+/// Race: A waiter was told a long TTL, and then the lock went to one who died.
 #[tokio::test]
 async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
     let server = Server::start().await;
@@ -140,6 +146,7 @@ async fn a_guard_that_outlives_its_manager_is_renewed_and_released() {
     }
 }
 
+/// Race: One lock's failing renewal stops those of the others.
 #[tokio::test]
 async fn a_lock_whose_renewals_fail_keeps_those_of_another_from_nothing() {
     let server = Server::start().await;

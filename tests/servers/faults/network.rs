@@ -65,16 +65,19 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     eventually("it acquires again", 3 * SECOND, again).await;
 }
 
+/// Race: The network fails for longer than the lease.
 #[tokio::test]
 async fn a_lease_is_lost_in_time_in_a_black_hole() {
     lost_in_time(Proxy::black_hole).await;
 }
 
+/// Race: The network fails for longer than the lease.
 #[tokio::test]
 async fn a_lease_is_lost_in_time_behind_a_frozen_network() {
     lost_in_time(Proxy::freeze).await;
 }
 
+/// Race: The network fails for longer than the lease.
 #[tokio::test]
 async fn a_lease_is_lost_in_time_when_connections_are_refused() {
     lost_in_time(Proxy::refuse).await;
@@ -131,6 +134,7 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
     granted(waiter, 4 * SECOND).await.release().await.unwrap();
 }
 
+/// Race: A grant is read when it is over, or nearly.
 #[tokio::test]
 async fn a_waiter_to_whom_every_push_comes_too_late_gets_the_lock_by_asking() {
     let server = Server::start().await;
@@ -148,6 +152,7 @@ async fn a_waiter_to_whom_every_push_comes_too_late_gets_the_lock_by_asking() {
     guard.release().await.unwrap();
 }
 
+/// Race: No subscription can be had.
 #[tokio::test]
 async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     let server = Server::start().await;
@@ -171,6 +176,7 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     other_waiter.abort();
 }
 
+/// Race: A waiter's connection is half-open, and looks alive.
 #[tokio::test]
 async fn a_waiter_whose_connections_are_half_open_finds_out_and_keeps_waiting() {
     let server = Server::start().await;

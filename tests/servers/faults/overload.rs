@@ -107,6 +107,7 @@ async fn take(lock: &Lock, way: Way, patience: Duration) -> bool {
     }
 }
 
+/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
 #[tokio::test]
 async fn after_a_server_stood_still_as_many_are_served_as_before() {
     let server = Server::start().await;
@@ -120,6 +121,7 @@ async fn after_a_server_stood_still_as_many_are_served_as_before() {
     load.end(&server).await;
 }
 
+/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
 #[tokio::test]
 async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     let server = Server::start().await;
@@ -138,6 +140,7 @@ async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     load.end(&server).await;
 }
 
+/// Race: A network delivers late, and all at once, what callers have given up.
 #[tokio::test]
 async fn after_a_network_delivered_late_and_all_at_once_as_many_are_served_as_before() {
     let server = Server::start().await;
@@ -152,6 +155,7 @@ async fn after_a_network_delivered_late_and_all_at_once_as_many_are_served_as_be
     load.end(&server).await;
 }
 
+/// Race: Those who wait in the client are overtaken, or hold up others.
 #[tokio::test]
 async fn patient_callers_are_served_in_their_order_among_impatient_ones() {
     let server = Server::start().await;
@@ -179,6 +183,7 @@ async fn patient_callers_are_served_in_their_order_among_impatient_ones() {
     load.end(&server).await;
 }
 
+/// Race: Those who wait in the client are overtaken, or hold up others.
 #[tokio::test]
 async fn a_bystander_is_served_at_once_while_others_give_up() {
     let server = Server::start().await;

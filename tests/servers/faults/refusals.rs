@@ -57,6 +57,7 @@ async fn the_least_rights_are_enough_for_every_call() {
     assert_eq!(server.command(&["ACL", "LOG"]).await.array(), []);
 }
 
+/// Race: The user may not publish, or not subscribe.
 #[tokio::test]
 async fn a_waiter_without_its_channel_is_told_which_pattern_it_needs() {
     let server = Server::start().await;
@@ -81,6 +82,7 @@ async fn nothing_left_but_the_holder(server: &Server) {
     assert!(is_held(server, NAME).await);
 }
 
+/// Race: The user may not publish, or not subscribe.
 #[tokio::test]
 async fn a_holder_that_may_not_publish_releases_and_the_next_has_it_by_its_timer() {
     let server = Server::start().await;

@@ -39,6 +39,7 @@ async fn turn_without_reply(server: &Server, n: usize) -> bool {
     proxy.lost_replies() > 0
 }
 
+/// Race: A script runs, and its reply is lost.
 #[tokio::test]
 async fn a_lost_reply_costs_neither_the_lock_nor_exclusion_whichever_it_is() {
     let server = Server::start().await;
@@ -47,6 +48,7 @@ async fn a_lost_reply_costs_neither_the_lock_nor_exclusion_whichever_it_is() {
     assert!(lost[..4].iter().all(|&lost| lost), "{lost:?}");
 }
 
+/// Race: A script runs, and its reply is lost.
 #[tokio::test]
 async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
     let server = Server::start().await;
@@ -110,6 +112,7 @@ async fn leaves_nothing_when_it_runs(server: &Server, proxy: &Proxy, fence: Fenc
     nothing_left(server, NAME, SETTLED).await;
 }
 
+/// Race: A first attempt runs after the second was granted and released.
 #[tokio::test]
 async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing() {
     let server = Server::start().await;
@@ -120,6 +123,7 @@ async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing(
     leaves_nothing_when_it_runs(&server, &proxy, fence).await;
 }
 
+/// Race: A first attempt runs after the second was granted and released.
 #[tokio::test]
 async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leaves_nothing() {
     // At once, or when whatever is done at once about it is done.
@@ -140,6 +144,7 @@ async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leave
     }
 }
 
+/// Race: A first attempt runs after the second was granted and released.
 #[tokio::test]
 async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
     let server = Server::start().await;
@@ -159,6 +164,7 @@ async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
     assert_eq!(kept(&server, NAME).await.fence, fence.get());
 }
 
+/// Race: A cancellation overtakes the request.
 #[tokio::test]
 async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     let server = Server::start().await;
@@ -177,6 +183,7 @@ async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
+/// Race: Commands of a closed connection still run.
 #[tokio::test]
 async fn a_waiter_whose_stuck_attempt_runs_late_is_queued_once() {
     let server = Server::start().await;
@@ -199,6 +206,7 @@ async fn a_waiter_whose_stuck_attempt_runs_late_is_queued_once() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
+/// Race: A stale grant is given back late, when its request has a newer one.
 #[tokio::test]
 async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let server = Server::start().await;
@@ -228,6 +236,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     guard.release().await.unwrap();
 }
 
+/// Race: A stale grant is given back late, when its request has a newer one.
 #[tokio::test]
 async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_owner() {
     let server = Server::start().await;
@@ -269,6 +278,7 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
     nothing_left(&server, NAME, SETTLED).await;
 }
 
+/// Race: A poll makes its request the holder again as the lease is over, and is answered before that is seen.
 #[tokio::test]
 async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let server = Server::start().await;

@@ -35,6 +35,7 @@ async fn check(server: &Server) {
     assert!(u128::try_from(left).unwrap() <= longest.as_millis(), "{left} ms");
 }
 
+/// Race: Names that are used once pile up.
 #[tokio::test]
 async fn every_key_has_a_ttl_at_all_times() {
     let server = Server::start().await;
@@ -104,6 +105,7 @@ async fn every_key_has_a_ttl_at_all_times() {
     assert!((0..=120_000).contains(&left), "{left} ms");
 }
 
+/// Race: Names that are used once pile up.
 #[tokio::test]
 async fn leftovers_of_killed_processes_expire() {
     let server = Server::start().await;
@@ -119,6 +121,7 @@ async fn leftovers_of_killed_processes_expire() {
     assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);
 }
 
+/// Race: A lock's name looks like a key of another lock.
 #[tokio::test]
 async fn locks_that_are_named_like_keys_of_another_are_locks_of_their_own() {
     let server = Server::start().await;

@@ -45,6 +45,7 @@ async fn change_roles(primary: &Server, replica: &Server) {
     follows(primary).await;
 }
 
+/// Race: A push is heard at a replica, by a client that is not counted and passed over.
 #[tokio::test]
 async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() {
     let primary = Server::start().await;
@@ -94,6 +95,7 @@ fn keep_busy(locks: &LockManager) -> Vec<JoinHandle<()>> {
     busy.collect()
 }
 
+/// Race: A client calls one server and listens at another.
 #[tokio::test]
 async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_lock() {
     let primary = Server::start().await;
@@ -108,6 +110,7 @@ async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_loc
     busy.iter().for_each(JoinHandle::abort);
 }
 
+/// Race: A client calls one server and listens at another.
 #[tokio::test]
 async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
     const LOCKS: usize = 200;

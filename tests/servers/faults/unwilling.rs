@@ -43,6 +43,7 @@ async fn refused_for_now(locks: &LockManager, name: &str, word: &str) {
     assert!(started.elapsed() >= PATIENCE, "{:?}", started.elapsed());
 }
 
+/// Race: The server is out of memory.
 #[tokio::test]
 async fn a_full_server_grants_nothing_new_and_lets_holders_renew_release_and_hand_over() {
     let server = Server::builder()
@@ -85,6 +86,7 @@ async fn a_full_server_grants_nothing_new_and_lets_holders_renew_release_and_han
     }
 }
 
+/// Race: The server is paused, busy, loading, or a replica.
 #[tokio::test]
 async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
     let server = Server::start().await;
@@ -104,6 +106,7 @@ async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
+/// Race: The server is paused, busy, loading, or a replica.
 #[tokio::test]
 async fn a_busy_script_is_waited_for() {
     let server = Server::start().await;
@@ -119,6 +122,7 @@ async fn a_busy_script_is_waited_for() {
     granted(waits, 3 * SECOND).await.release().await.unwrap();
 }
 
+/// Race: The server is paused, busy, loading, or a replica.
 #[tokio::test]
 async fn a_pause_of_all_clients_is_waited_for_and_leaves_nothing() {
     let server = Server::start().await;
@@ -137,6 +141,7 @@ async fn a_pause_of_all_clients_is_waited_for_and_leaves_nothing() {
     }
 }
 
+/// Race: A grant is published, and then its writes fail.
 #[tokio::test]
 async fn a_server_that_refuses_writes_hands_nothing_over_and_tells_nobody_that_it_did() {
     let server = Server::builder()
@@ -179,6 +184,7 @@ async fn a_server_that_refuses_writes_hands_nothing_over_and_tells_nobody_that_i
     }
 }
 
+/// Race: Releases are refused.
 #[tokio::test]
 async fn a_release_that_was_given_up_goes_on_until_the_server_takes_it() {
     let server = Server::start().await;
@@ -207,6 +213,7 @@ async fn a_release_that_is_dropped_under_a_closed_client_goes_on_too() {
     granted(waiter, 2 * SECOND).await.release().await.unwrap();
 }
 
+/// Race: The server is paused, busy, loading, or a replica.
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
     // For more than a second, in which it answers after every 2 MiB that it read.
@@ -235,6 +242,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     guard.unwrap().release().await.unwrap();
 }
 
+/// Race: A key of another type has the name.
 #[tokio::test]
 async fn keys_of_another_type_are_refused_and_left_alone() {
     let server = Server::start().await;

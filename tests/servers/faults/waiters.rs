@@ -36,6 +36,7 @@ async fn manager(server: &Server) -> LockManager {
         .unwrap()
 }
 
+/// Race: A waiter dies in the queue.
 #[tokio::test]
 async fn a_killed_process_at_the_head_of_the_queue_holds_up_nobody() {
     let server = Server::start().await;
@@ -50,6 +51,7 @@ async fn a_killed_process_at_the_head_of_the_queue_holds_up_nobody() {
     assert_eq!(waiting(&server, NAME).await, 0);
 }
 
+/// Race: A waiter dies in the queue.
 #[tokio::test]
 async fn a_process_killed_in_the_middle_of_the_queue_puts_nobody_forward() {
     let server = Server::start().await;
@@ -68,6 +70,7 @@ async fn a_process_killed_in_the_middle_of_the_queue_puts_nobody_forward() {
     granted(last, SOON).await.release().await.unwrap();
 }
 
+/// Race: A monitor that hears everything makes the dead look alive.
 #[tokio::test]
 async fn a_dead_process_holds_up_nobody_though_a_monitor_hears_everything() {
     let server = Server::start().await;
@@ -84,6 +87,7 @@ async fn a_dead_process_holds_up_nobody_though_a_monitor_hears_everything() {
     assert_eq!(waiting(&server, NAME).await, 0);
 }
 
+/// Race: A waiter is frozen, and looks alive.
 #[tokio::test]
 async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_its_place() {
     let server = Server::start().await;
@@ -114,6 +118,7 @@ async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_it
     granted(newcomer, SOON).await.release().await.unwrap();
 }
 
+/// Race: A grant is read when it is over, or nearly.
 #[tokio::test]
 async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     let server = Server::start().await;
@@ -134,6 +139,7 @@ async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     frozen.expect("released").await;
 }
 
+/// Race: A lock is released between a failed try and the subscription.
 #[tokio::test]
 async fn a_lock_released_between_the_failed_try_and_the_subscription_is_not_missed() {
     let server = Server::start().await;
@@ -150,6 +156,7 @@ async fn a_lock_released_between_the_failed_try_and_the_subscription_is_not_miss
     granted(waiter, SOON).await.release().await.unwrap();
 }
 
+/// Race: The server drops a subscriber that reads too slowly.
 #[tokio::test]
 async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to_its_place() {
     let server = Server::builder()
@@ -189,6 +196,7 @@ async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to
     granted(newcomer, SOON).await.release().await.unwrap();
 }
 
+/// Race: A thawed client's newest request hides that its earlier ones were removed.
 #[tokio::test]
 async fn requests_of_a_client_whose_record_ran_out_all_come_back_to_their_places() {
     let server = Server::start().await;
@@ -255,6 +263,7 @@ async fn cost_of_a_hand_over(behind: i64) -> Vec<(String, u64)> {
     costs
 }
 
+/// Race: A hand-over costs more, the more wait.
 #[tokio::test]
 async fn a_hand_over_costs_the_server_no_more_with_a_thousand_behind_it() {
     let (few, many) = tokio::join!(cost_of_a_hand_over(3), cost_of_a_hand_over(1_000));
@@ -262,6 +271,7 @@ async fn a_hand_over_costs_the_server_no_more_with_a_thousand_behind_it() {
     assert!(few.contains(&("evalsha".to_owned(), 1)), "{few:?}");
 }
 
+/// Race: All waiters of a client ask at once, again and again.
 #[tokio::test]
 async fn all_waiters_of_a_client_share_one_poll() {
     let server = Server::start().await;

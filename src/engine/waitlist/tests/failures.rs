@@ -40,6 +40,7 @@ async fn failed_poll_is_repeated_soon() {
     released(granted(waiter).await).await;
 }
 
+/// Race: A client that is not reached has always somebody to ask for, and so never comes to subscribe.
 #[tokio::test(start_paused = true)]
 async fn waitlist_that_always_has_calls_to_make_subscribes_too() {
     let fixture = Fixture::new();
