@@ -35,7 +35,9 @@ use args::{CompareArgs, Face};
 async fn main() -> ExitCode {
     if std::env::args().len() == 1 {
         // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
-        println!("contention: run it as `cargo bench --bench contention`, see benches/README.md");
+        println!(
+            "contention: run it as `cargo bench --package fairlock-benches --bench contention`, see benches/README.md"
+        );
         return ExitCode::SUCCESS;
     }
     let outcome = match Face::from_command_line() {

@@ -108,7 +108,7 @@ pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> Str
 /// What this was called with, but for files and folders: those are of this machine.
 fn command_line() -> String {
     const PLACES: [&str; 5] = ["--record", "--csv", "--svg", "--rows", "--programs"];
-    let mut line = "cargo bench --bench contention --".to_owned();
+    let mut line = "cargo bench --package fairlock-benches --bench contention --".to_owned();
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         if PLACES.contains(&argument.as_str()) {

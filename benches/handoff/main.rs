@@ -47,7 +47,9 @@ struct Arguments {
 fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
         // `cargo test --all-targets` calls it so.
-        println!("handoff: run it as `cargo bench --bench handoff`, see benches/README.md");
+        println!(
+            "handoff: run it as `cargo bench --package fairlock-benches --bench handoff`, see benches/README.md"
+        );
         return ExitCode::SUCCESS;
     }
     match run(&Arguments::parse()) {

@@ -40,7 +40,9 @@ enum What {
 async fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
         // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
-        println!("many: run it as `cargo bench --bench many`, see benches/README.md");
+        println!(
+            "many: run it as `cargo bench --package fairlock-benches --bench many`, see benches/README.md"
+        );
         return ExitCode::SUCCESS;
     }
     if !Server::is_installed() {

@@ -37,7 +37,9 @@ enum What {
 async fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
         // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
-        println!("overload: run it as `cargo bench --bench overload`, see benches/README.md");
+        println!(
+            "overload: run it as `cargo bench --package fairlock-benches --bench overload`, see benches/README.md"
+        );
         return ExitCode::SUCCESS;
     }
     if !Server::is_installed() {

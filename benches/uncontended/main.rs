@@ -27,7 +27,9 @@ const BAR: f64 = 1.15;
 fn main() -> ExitCode {
     if !std::env::args().any(|arg| arg == "--bench") {
         // `cargo test --all-targets` calls it so.
-        println!("uncontended: run it as `cargo bench --bench uncontended`, see benches/README.md");
+        println!(
+            "uncontended: run it as `cargo bench --package fairlock-benches --bench uncontended`, see benches/README.md"
+        );
         return ExitCode::SUCCESS;
     }
     match run() {
