@@ -1,6 +1,9 @@
 -- acquire, when the lock is not simply free: it is held, or others want it, or its lease ran out, or it was
 -- never seen. The header of acquire.lua explains the arguments and the reply.
 
+-- The number of holds that one owner may have. Each makes every call for the lock slower, by 1 µs.
+local MAX_HOLDS = 256
+
 local deadline, lock, held_until = FREE, nil, nil
 if line > '1' then
   deadline = string.sub(line, 1, 13)
@@ -38,8 +41,6 @@ if mode == 'poll' then
 end
 -- A request that ends with its colon has no other owner than itself.
 if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
-  -- The number of holds that one owner may have. Each makes every call for the lock slower, by 1 µs.
-  local MAX_HOLDS = 256
   lock = lock or load_holds(lock_key, clients_key, line, now, request)
   if lock.count >= MAX_HOLDS then
     return '8 ' .. request .. ' ' .. now .. ' ' .. deadline

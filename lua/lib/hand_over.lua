@@ -19,14 +19,15 @@
 --       alone decides
 --   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
 
+-- A call removes at most so many requests, which takes some 5 ms, before it answers incomplete.
+local BOUND = 500
+
 -- `fence` is the fence of the new owner. `lock` is what `load_holds` returned (or nil). `own_request` (or
 -- nil) is the caller's own request, if that is queued too; it gets `own_ms` instead of a claim window.
 -- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence
 -- of the new owner; and, if a request was found, its name, the deadline, the lease and whether it was pushed.
 -- The caller makes that request the holder, at once.
 local function hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, own_request, own_ms)
-  -- The function removes at most so many requests before it answers incomplete: some 5 ms.
-  local BOUND = 500
   local unreachable, denied = nil, '0'
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]

@@ -14,8 +14,8 @@
 -- A script runs its definitions again on each call. Each costs as much as half a command, with the outer
 -- variables that it uses. The conversion of a number into a string costs the same. So there are few
 -- definitions, they come after the code that does not need them, and a value that comes as a string stays a
--- string.
-
+-- string. Constants, whose names are in capitals, cost nothing: they are replaced by their values before the
+-- script is sent.
 local FREE = '0'
 local NEWER = 'a'
 -- How long a key outlives its use. A server clock that is set back by less takes no fence back, and the next

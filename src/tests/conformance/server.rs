@@ -184,15 +184,15 @@ impl Scripts {
         let server = Server::start();
         let mut commands = Connection::to(&server, &["HELLO", "3"]);
         let texts = script::ALL.map(|script| {
-            let text = edited(script.with_clock(CLOCK));
-            let bounded = text.replace("local BOUND = 500\n", &format!("local BOUND = {bound}\n"));
+            let source = edited(script.with_clock(CLOCK));
+            let bounded = source.replace("local BOUND = 500\n", &format!("local BOUND = {bound}\n"));
             assert_eq!(
-                bounded != text,
-                text.contains("BOUND"),
+                bounded != source,
+                source.contains("BOUND"),
                 "{}: the bound",
                 script.name
             );
-            (script.name, bounded)
+            (script.name, script::inlined(&bounded))
         });
         let texts = texts.into_iter().chain([("dump", DUMP.to_owned())]);
         let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).text()));
@@ -247,7 +247,8 @@ impl Scripts {
 
     /// What a script of the test's own returns.
     pub(super) fn evaluate(&mut self, script: &str) -> Vec<String> {
-        let reply = self.commands.ask(&["EVAL", &edited(script.to_owned()), "0"]);
+        let script = script::inlined(&edited(script.to_owned()));
+        let reply = self.commands.ask(&["EVAL", &script, "0"]);
         let text = |element| match element {
             Resp::Int(number) => number.to_string(),
             other => other.text(),
