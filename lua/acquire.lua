@@ -41,14 +41,14 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local heartbeat_ms, channel_prefix, ticket_us = ARGV[5], ARGV[6], ARGV[7]
 
-local line = redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
+local summary = redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
 -- The fast path: the lock is free, nobody is queued before this request, and there is nothing to prolong.
 -- That is most of the locks that nobody contends.
-if string.sub(line, 1, 1) == FREE and string.sub(line, 26, 26) == '0' and string.sub(line, 30, 45) < now_us and now <= not_after
+if string.sub(summary, 1, 1) == FREE and string.sub(summary, 26, 26) == '0' and string.sub(summary, 30, 45) < now_us and now <= not_after
   and mode ~= 'poll' and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
   local deadline = string.format('%d', now + lease_ms)
   redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' 0 0 1 ' .. now_us .. ' ' .. request)

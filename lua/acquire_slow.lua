@@ -5,24 +5,24 @@
 local MAX_HOLDS = 256
 
 local deadline, lock, held_until = FREE, nil, nil
-if line > '1' then
-  deadline = string.sub(line, 1, 13)
+if summary > '1' then
+  deadline = string.sub(summary, 1, 13)
   -- One hold, which goes on, ends not too far ahead, and is another request's. That is most of them, and
   -- there is nothing to settle then.
-  if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 28, 28) ~= '1'
-    or string.sub(line, 47) == request then
-    lock, held_until = load_holds(lock_key, clients_key, line, now, request)
-    line, deadline = lock.line, lock.deadline
+  if deadline <= now or deadline - now > string.sub(summary, 15, 22) + 0 or string.sub(summary, 28, 28) ~= '1'
+    or string.sub(summary, 47) == request then
+    lock, held_until = load_holds(lock_key, clients_key, summary, now, request)
+    summary, deadline = lock.summary, lock.deadline
   end
 end
 if held_until then
-  local pushed = string.sub(line, 47) == request and string.sub(line, 24, 24) or '0'
-  return '1 ' .. request .. ' ' .. now .. ' ' .. held_until .. ' ' .. string.sub(line, 30, 45) .. ' ' .. pushed
+  local pushed = string.sub(summary, 47) == request and string.sub(summary, 24, 24) or '0'
+  return '1 ' .. request .. ' ' .. now .. ' ' .. held_until .. ' ' .. string.sub(summary, 30, 45) .. ' ' .. pushed
 end
 if now > not_after then
   return '4 ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-if not queue_key and string.sub(line, 26, 26) == '1' then
+if not queue_key and string.sub(summary, 26, 26) == '1' then
   return '7 ' .. request .. ' ' .. now .. ' ' .. deadline
 end
 local client, seen = string.sub(request, 1, 32), '0'
@@ -40,8 +40,8 @@ if mode == 'poll' then
   end
 end
 -- A request that ends with its colon has no other owner than itself.
-if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
-  lock = lock or load_holds(lock_key, clients_key, line, now, request)
+if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(summary, -33) then
+  lock = lock or load_holds(lock_key, clients_key, summary, now, request)
   if lock.count >= MAX_HOLDS then
     return '8 ' .. request .. ' ' .. now .. ' ' .. deadline
   end
@@ -55,7 +55,7 @@ if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -
   end
   lock.set_hold(request, deadline, lease_ms)
   lock.write()
-  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(line, 30, 45) .. ' 0'
+  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(summary, 30, 45) .. ' 0'
 end
 
 if not queue_key and mode ~= 'try' and deadline ~= FREE then
@@ -73,16 +73,16 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
     if queued == 1 then
       extend_ttl(queue_key, heartbeat_ms)
     end
-    if string.sub(line, 26, 26) == '0' then
-      line = string.sub(line, 1, 25) .. '1' .. string.sub(line, 27)
-      redis.call('HSET', lock_key, 'hold', line)
+    if string.sub(summary, 26, 26) == '0' then
+      summary = string.sub(summary, 1, 25) .. '1' .. string.sub(summary, 27)
+      redis.call('HSET', lock_key, 'hold', summary)
     end
   end
 end
 
 local denied = '0'
 if deadline == FREE then
-  local fence, more, grantee, grantee_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
+  local fence, more, grantee, grantee_ms, pushed = next_fence(summary, now_us), '0', nil, nil, nil
   if queued > 0 then
     more, denied, fence, grantee, deadline, grantee_ms, pushed =
       hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)
@@ -92,7 +92,7 @@ if deadline == FREE then
   elseif not grantee then
     grantee, deadline, grantee_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
   end
-  line = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and '1' or '0', fence, grantee)
+  summary = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and '1' or '0', fence, grantee)
   if grantee == request then
     return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' 0'
   end
@@ -113,10 +113,10 @@ if mode ~= 'try' then
   status, ticket, ahead = '2 ', ticket_us, queued - 1
 end
 local own_grant = ' - 0 0 0'
-if string.sub(line, 47, 78) == client then
-  local holder = string.sub(line, 47)
+if string.sub(summary, 47, 78) == client then
+  local holder = string.sub(summary, 47)
   local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline
-  own_grant = ' ' .. holder .. ' ' .. string.sub(line, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
+  own_grant = ' ' .. holder .. ' ' .. string.sub(summary, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(summary, 24, 24)
 end
 return status .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' ' .. string.format('%d', ahead) .. ' '
   .. enqueued .. ' ' .. seen .. ' ' .. denied .. own_grant

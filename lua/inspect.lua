@@ -15,18 +15,18 @@ local lock_key = KEYS[1]
 -- ARGV[2]  string: the key of the queue
 local request, queue_key = ARGV[1], ARGV[2]
 
-local line = redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
+local summary = redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
-local lock = load_holds(lock_key, nil, line, now, request)
+local lock = load_holds(lock_key, nil, summary, now, request)
 local waiting = redis.call('ZCARD', queue_key)
 if lock.count == 0 then
   return '2 ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
 end
-local owner = string.sub(lock.line, 47)
+local owner = string.sub(lock.summary, 47)
 if string.sub(owner, -1) ~= ':' then
   owner = string.sub(owner, -32)
 end
-return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. string.sub(line, 30, 45) .. ' ' .. owner .. ' '
+return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. string.sub(summary, 30, 45) .. ' ' .. owner .. ' '
   .. lock.count .. ' ' .. waiting

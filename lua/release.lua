@@ -28,16 +28,16 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
 local request, what, fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local line = redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
+local summary = redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
 
-local was_until = string.sub(line, 1, 13)
-local is_only = was_until > now and string.sub(line, 28) == '1 ' .. fence .. ' ' .. request
+local was_until = string.sub(summary, 1, 13)
+local is_only = was_until > now and string.sub(summary, 28) == '1 ' .. fence .. ' ' .. request
 -- The fast path: nobody has to be told, and the key lives no longer than it may. A server without memory
 -- refuses a script that begins with this write.
-if is_only and string.sub(line, 26, 26) == '0' and was_until - now <= RETENTION_MS
-  and type(redis.pcall('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14))) == 'number' then
+if is_only and string.sub(summary, 26, 26) == '0' and was_until - now <= RETENTION_MS
+  and type(redis.pcall('HSET', lock_key, 'hold', '0000000000000' .. string.sub(summary, 14))) == 'number' then
   return '1 ' .. request .. ' ' .. now .. ' 0 0 0'
 end

@@ -28,21 +28,21 @@ local all = {}
 for request in string.gmatch(requests, '%S+') do
   all[#all + 1] = request
 end
-local request, line = all[1], redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
+local request, summary = all[1], redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
   return '0 ' .. request .. ' ' .. now .. ' 0'
 end
-if not queue_key and string.sub(line, 26, 26) == '1' then
+if not queue_key and string.sub(summary, 26, 26) == '1' then
   return '5 ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
-local status, was_until = '1', string.sub(line, 1, 13)
-local lock = load_holds(lock_key, clients_key, line, now, request)
+local status, was_until = '1', string.sub(summary, 1, 13)
+local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
 if queue_key then
   redis.call('ZREM', queue_key, unpack(all))
 end
-local only = was_held and not lock.holds and string.sub(lock.line, 47)
+local only = was_held and not lock.holds and string.sub(lock.summary, 47)
 for _, withdrawn in ipairs(all) do
   if withdrawn == only or lock.holds and lock.holds[withdrawn] then
     lock.drop(withdrawn)

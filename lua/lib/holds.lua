@@ -8,18 +8,18 @@
 -- record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what follows.
 -- (Other holds may have been meant to run out, and say nothing about their client.)
 --
--- Returns the lock: its line, the latest deadline (FREE without any), the number of its holds, and the
+-- Returns the lock: its summary, the latest deadline (FREE without any), the number of its holds, and the
 -- functions that change them. The second value is the deadline of the caller's request, or nil if that is not
 -- a holder.
-local function load_holds(lock_key, clients_key, line, now, request)
-  local lock = {line = line, deadline = FREE, count = 0}
-  if line < '1' then
+local function load_holds(lock_key, clients_key, summary, now, request)
+  local lock = {summary = summary, deadline = FREE, count = 0}
+  if summary < '1' then
     return lock
   end
-  local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
-  local has_waiters, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
+  local lease_ms, pushed = string.sub(summary, 15, 22), string.sub(summary, 24, 24)
+  local has_waiters, fence, first = string.sub(summary, 26, 26), string.sub(summary, 30, 45), string.sub(summary, 47)
   local dropped, unclaimed = {}, nil
-  lock.deadline, lock.count = string.sub(line, 1, 13), 1
+  lock.deadline, lock.count = string.sub(summary, 1, 13), 1
 
   -- Adds a hold to those of the owner, or prolongs one of them. The first hold gets an entry of its own when
   -- the second one comes.
@@ -74,10 +74,10 @@ local function load_holds(lock_key, clients_key, line, now, request)
     if claimed == first then
       pushed = '0'
     end
-    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. (lock.count > 1 and ' + ' or ' 1 ')
+    lock.summary = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. (lock.count > 1 and ' + ' or ' 1 ')
       .. fence .. ' ' .. first
     redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + RETENTION_MS))
-    redis.call('HSET', lock_key, 'hold', lock.line)
+    redis.call('HSET', lock_key, 'hold', lock.summary)
     if lock.count == 1 and entries then
       lock.delete_fields()
     elseif entries then
@@ -94,7 +94,7 @@ local function load_holds(lock_key, clients_key, line, now, request)
   end
 
   local changed = false
-  if string.sub(line, 28, 28) == '1' then
+  if string.sub(summary, 28, 28) == '1' then
     if lock.deadline <= now then
       lock.count, unclaimed = 0, pushed == '1'
     elseif lock.deadline - now > lease_ms + 0 then
@@ -117,7 +117,7 @@ local function load_holds(lock_key, clients_key, line, now, request)
     end
   end
 
-  local client = string.sub(line, 47, 78)
+  local client = string.sub(summary, 47, 78)
   local function drop_client()
     redis.pcall('ZREM', clients_key, client)
     lock.drop_client = nil

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use fairlock::{LockGuard, LockManager, LockManagerBuilder, Result};
 use tokio::task::JoinHandle;
 
-use super::support::{History, LockLine, Server, eventually};
+use super::support::{History, LockSummary, Server, eventually};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The name of the lock in tests that need one only.
@@ -44,8 +44,8 @@ pub(crate) fn clients_key(name: &str) -> String {
 }
 
 /// What the server has of the lock.
-pub(crate) async fn kept(server: &Server, name: &str) -> LockLine {
-    server.lock_line(&lock_key(name)).await
+pub(crate) async fn kept(server: &Server, name: &str) -> LockSummary {
+    server.lock_summary(&lock_key(name)).await
 }
 
 /// The time in ms that the lock's deadline is told in: the server runs on this machine, so its clock is ours.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 use super::authority::Authority;
-use super::lock_line::LockLine;
+use super::lock_summary::LockSummary;
 use super::names::{TempDir, free_port};
 use super::resp::{Client, Resp};
 use super::signal;
@@ -300,9 +300,9 @@ impl Server {
             .expect("a server that answers")
     }
 
-    /// The line in which it keeps the lock of this key.
-    pub async fn lock_line(&self, key: &str) -> LockLine {
-        LockLine::of(&self.command(&LockLine::command(key)).await)
+    /// The summary of the lock of this key.
+    pub async fn lock_summary(&self, key: &str) -> LockSummary {
+        LockSummary::of(&self.command(&LockSummary::command(key)).await)
     }
 
     /// All keys that start with `prefix`, in order.

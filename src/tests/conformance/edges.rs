@@ -206,7 +206,7 @@ fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&other)), done);
-    // Nobody has looked since whether anybody waits, as far as the line tells.
+    // Nobody has looked since whether anybody waits, as far as the summary tells.
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&mine)), done);
 }

@@ -10,32 +10,32 @@ macro_rules! joined {
 }
 
 pub(crate) const ACQUIRE: &str = joined!(
-    "lib/line.lua",
+    "lib/summary.lua",
     "acquire.lua",
-    "lib/lock.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "acquire_slow.lua"
 );
 pub(crate) const RELEASE: &str = joined!(
-    "lib/line.lua",
+    "lib/summary.lua",
     "release.lua",
-    "lib/lock.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "release_slow.lua",
     "lib/pass_on.lua"
 );
 pub(crate) const WITHDRAW: &str = joined!(
-    "lib/line.lua",
-    "lib/lock.lua",
+    "lib/summary.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "withdraw.lua",
     "lib/pass_on.lua"
 );
-pub(crate) const RENEW: &str = joined!("lib/line.lua", "lib/holds.lua", "renew.lua");
-pub(crate) const INSPECT: &str = joined!("lib/line.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua");
+pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
 pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");
 

@@ -1,4 +1,4 @@
--- A lock's line, the field `hold` of its hash:
+-- A lock's summary, the field `hold` of its hash:
 --
 --   <until> <lease> <pushed> <has_waiters> <holds> <fence> <request>
 --   1       15      24       26       28      30      47
@@ -8,7 +8,7 @@
 -- renewal. `has_waiters` is 0 only when nobody is queued: the first request in an empty queue makes it 1, and
 -- a release of the lock that finds the queue empty makes it 0. `holds` is 1, or + for more (holds.lua). All
 -- fields but the request have one width, so each field begins where the numbers say, and times compare as
--- strings. They have digits alone, because a server compares strings by its locale. The line of a newer
+-- strings. They have digits alone, because a server compares strings by its locale. The summary of a newer
 -- format begins with a letter, which comes after the digits.
 --
 -- A script runs its definitions again on each call. Each costs as much as half a command, with the outer
