@@ -1,14 +1,16 @@
--- Makes sure that a key lives for at least `ms` and RETENTION_MS. The key gets 10 s more, so that most calls
--- need not prolong it.
+-- How much longer a key lives than it must, so that most calls need not prolong it.
+local SLACK_MS = 10000
+
+-- Makes sure that a key lives for at least `ms` and RETENTION_MS.
 local function extend_ttl(key, ms)
   if redis.call('PTTL', key) < ms + RETENTION_MS then
-    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + 10000))
+    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + SLACK_MS))
   end
 end
 
 -- The fence of the next owner. It is larger than the last one, also when the clock was set back.
 local function next_fence(summary, now_us)
-  local fence = string.sub(summary, 30, 45)
+  local fence = string.sub(summary, FENCE, FENCE_END)
   if fence >= now_us then
     return string.format('%d', fence + 1)
   end
@@ -21,7 +23,8 @@ local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fe
   if lock and lock.holds then
     lock.delete_fields()
   end
-  local summary = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' 1 ' .. fence .. ' ' .. request
+  local summary = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' ' .. ONE .. ' '
+    .. fence .. ' ' .. request
   redis.call('HSET', lock_key, 'hold', summary)
   extend_ttl(lock_key, lease_ms)
   if lock and lock.drop_client then

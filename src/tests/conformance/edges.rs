@@ -279,8 +279,8 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
         assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
         let [hash, ..] = world.seen().data;
         let stands = format!(" {}", nth(n + 1));
-        let is_line = |field: &str| field.starts_with("hold=") && field.ends_with(&stands);
-        assert!(hash.split(", ").any(is_line), "{hash}");
+        let is_summary = |field: &str| field.starts_with("hold=") && field.ends_with(&stands);
+        assert!(hash.split(", ").any(is_summary), "{hash}");
     }
 }
 

@@ -201,6 +201,29 @@ fn every_constant_is_used() {
 }
 
 #[test]
+fn positions_have_names() {
+    for Script { name, source, .. } in ALL {
+        for line in source.lines() {
+            let code = code(line);
+            let calls = code.split("string.sub(").skip(1);
+            let arguments = calls.filter_map(|rest| rest.split(')').next());
+            for position in arguments.flat_map(|arguments| arguments.split(", ").skip(1)) {
+                let first = position.trim_start_matches('-').chars().next().unwrap();
+                assert!(first.is_ascii_uppercase(), "{name}: {position} in {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lines_are_short() {
+    for Script { name, source, .. } in ALL {
+        let long = source.lines().find(|line| line.chars().count() > 110);
+        assert_eq!(long, None, "{name}");
+    }
+}
+
+#[test]
 fn every_script_has_an_operation() {
     let called: Vec<_> = invocations()
         .iter()
