@@ -6,7 +6,7 @@
 -- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
 -- status is NEWER_FORMAT or one of these:
 local GRANTED = '1'         -- fence pushed; granted by this call, or (with the same fence) by an earlier one
-local QUEUED = '2'          -- ticket ahead enqueued seen denied own_grant fence deadline pushed
+local QUEUED = '2'          -- ticket ahead enqueued seen own_grant fence deadline pushed
 local BUSY = '3'            -- the same words, for a try, which is never queued
 local EXPIRED_CALL = '4'    -- nothing done: the call came after its `not_after`
 local NOT_REGISTERED = '5'  -- seen; nothing done: the client has no presence record, so all its requests must
@@ -16,9 +16,9 @@ local ELSEWHERE = '7'       -- nothing done: the queue decides, and this is a ca
 local FULL = '8'            -- nothing done: this owner has as many holds as one may have
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
 -- queued before this one. `enqueued`: 1 if this call queued the request, or moved it forward to its ticket.
--- `seen`: 1 if the server sees the client's subscription (polls only). `denied`: 1 if the ACL refused a push.
--- `own_grant` and the words after it: the holder's grant, if the holder is a request of the same client,
--- which may not have heard of it; else - 0 0 0.
+-- `seen`: 1 if the server sees the client's subscription (polls only). `own_grant` and the words after it:
+-- the holder's grant, if the holder is a request of the same client, which may not have heard of it; else
+-- - 0 0 0.
 --
 -- Writes the lock when it changes hands, when its owner gets one more hold, and when the first request is
 -- queued; the queue when it queues; the client's presence record when it registers or polls.

@@ -84,11 +84,10 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   end
 end
 
-local denied = NO
 if deadline == FREE then
-  local fence, more, grantee, grantee_ms, pushed = next_fence(summary, now_us), NO, nil, nil, nil
+  local more, _, fence, grantee, grantee_ms, pushed = NO, nil, next_fence(summary, now_us), nil, nil, nil
   if queued > 0 then
-    more, denied, fence, grantee, deadline, grantee_ms, pushed =
+    more, _, fence, grantee, deadline, grantee_ms, pushed =
       hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)
   end
   if more == YES then
@@ -124,4 +123,4 @@ if string.sub(summary, REQUEST, REQUEST_CLIENT_END) == client then
     .. string.sub(summary, PUSHED, PUSHED)
 end
 return status .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' '
-  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' ' .. seen .. ' ' .. denied .. own_grant
+  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' ' .. seen .. own_grant

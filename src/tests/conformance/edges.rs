@@ -351,7 +351,7 @@ fn a_full_server_takes_each_hold_of_a_spin_lock_back() {
 }
 
 #[test]
-fn a_push_that_the_acl_refuses_is_told_to_who_releases_or_asks() {
+fn a_push_that_the_acl_refuses_keeps_the_lock_from_nobody_else() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     // The user may publish to the first client, but not to the second.
