@@ -3,22 +3,22 @@
 -- Called by every acquire call of a client. The same request calls it again after an unknown outcome, after a
 -- reconnect, and as the poll that each waitlist sends from time to time.
 --
--- Returns `status request now deadline` and the words given here, times in ms of the server's clock:
---   1 granted         fence pushed; granted by this call, or (with the same fence) by an earlier one
---   2 queued          ticket ahead enqueued seen denied own_grant fence deadline pushed
---   3 busy            the same words, for a try, which is never queued
---   4 expired         nothing done: the call came after its `not_after`
---   5 not registered  seen; nothing done: the client has no presence record, so all its requests must
---                     come back
---   6 incomplete      a bound was reached, with the lock free: call again
---   7 elsewhere       nothing done: the queue decides, and this is a call for the lock alone
---   8 full            nothing done: this owner has as many holds as one may have
---   0 newer format    nothing done
+-- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
+-- status is NEWER_FORMAT or one of these:
+local GRANTED = '1'         -- fence pushed; granted by this call, or (with the same fence) by an earlier one
+local QUEUED = '2'          -- ticket ahead enqueued seen own_grant fence deadline pushed
+local BUSY = '3'            -- the same words, for a try, which is never queued
+local EXPIRED_CALL = '4'    -- nothing done: the call came after its `not_after`
+local NOT_REGISTERED = '5'  -- seen; nothing done: the client has no presence record, so all its requests must
+                            -- come back
+local INCOMPLETE = '6'      -- a bound was reached, with the lock free: call again
+local ELSEWHERE = '7'       -- nothing done: the queue decides, and this is a call for the lock alone
+local FULL = '8'            -- nothing done: this owner has as many holds as one may have
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
 -- queued before this one. `enqueued`: 1 if this call queued the request, or moved it forward to its ticket.
--- `seen`: 1 if the server sees the client's subscription (polls only). `denied`: 1 if the ACL refused a push.
--- `own_grant` and the words after it: the holder's grant, if the holder is a request of the same client,
--- which may not have heard of it; else - 0 0 0.
+-- `seen`: 1 if the server sees the client's subscription (polls only). `own_grant` and the words after it:
+-- the holder's grant, if the holder is a request of the same client, which may not have heard of it; else
+-- - 0 0 0.
 --
 -- Writes the lock when it changes hands, when its owner gets one more hold, and when the first request is
 -- queued; the queue when it queues; the client's presence record when it registers or polls.
@@ -41,16 +41,18 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local heartbeat_ms, channel_prefix, ticket_us = ARGV[5], ARGV[6], ARGV[7]
 
-local line = redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
-  return '0 ' .. request .. ' ' .. now .. ' 0'
+local summary = redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
+  return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
 
 -- The fast path: the lock is free, nobody is queued before this request, and there is nothing to prolong.
 -- That is most of the locks that nobody contends.
-if string.sub(line, 1, 1) == FREE and string.sub(line, 26, 26) == '0' and string.sub(line, 30, 45) < now_us and now <= not_after
-  and mode ~= 'poll' and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
+if summary < NOT_RELEASED and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO
+  and string.sub(summary, FENCE, FENCE_END) < now_us and now <= not_after and mode ~= 'poll'
+  and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
   local deadline = string.format('%d', now + lease_ms)
-  redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' 0 0 1 ' .. now_us .. ' ' .. request)
-  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. now_us .. ' 0'
+  redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO .. ' ' .. NO .. ' ' .. ONE
+    .. ' ' .. now_us .. ' ' .. request)
+  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. now_us .. ' ' .. NO
 end

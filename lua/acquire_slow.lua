@@ -1,66 +1,71 @@
 -- acquire, when the lock is not simply free: it is held, or others want it, or its lease ran out, or it was
 -- never seen. The header of acquire.lua explains the arguments and the reply.
 
+-- The number of holds that one owner may have. Each makes every call for the lock slower, by 1 µs.
+local MAX_HOLDS = 256
+
 local deadline, lock, held_until = FREE, nil, nil
-if line > '1' then
-  deadline = string.sub(line, 1, 13)
+if summary >= NOT_RELEASED then
+  deadline = string.sub(summary, UNTIL, UNTIL_END)
   -- One hold, which goes on, ends not too far ahead, and is another request's. That is most of them, and
   -- there is nothing to settle then.
-  if deadline <= now or deadline - now > string.sub(line, 15, 22) + 0 or string.sub(line, 28, 28) ~= '1'
-    or string.sub(line, 47) == request then
-    lock, held_until = load_holds(lock_key, clients_key, line, now, request)
-    line, deadline = lock.line, lock.deadline
+  if deadline <= now or deadline - now > string.sub(summary, LEASE, LEASE_END) + 0
+    or string.sub(summary, HOLDS, HOLDS) ~= ONE or string.sub(summary, REQUEST) == request then
+    lock, held_until = load_holds(lock_key, clients_key, summary, now, request)
+    summary, deadline = lock.summary, lock.deadline
   end
 end
 if held_until then
-  local pushed = string.sub(line, 47) == request and string.sub(line, 24, 24) or '0'
-  return '1 ' .. request .. ' ' .. now .. ' ' .. held_until .. ' ' .. string.sub(line, 30, 45) .. ' ' .. pushed
+  local pushed = string.sub(summary, REQUEST) == request and string.sub(summary, PUSHED, PUSHED) or NO
+  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. held_until .. ' '
+    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. pushed
 end
 if now > not_after then
-  return '4 ' .. request .. ' ' .. now .. ' ' .. deadline
+  return EXPIRED_CALL .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-if not queue_key and string.sub(line, 26, 26) == '1' then
-  return '7 ' .. request .. ' ' .. now .. ' ' .. deadline
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+  return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-local client, seen = string.sub(request, 1, 32), '0'
+local client, seen = string.sub(request, CLIENT, CLIENT_END), NO
 if mode == 'poll' then
-  local pubsub_mode, channel, counted = string.sub(channel_prefix, 1, 1), string.sub(channel_prefix, 2) .. client, nil
-  if pubsub_mode == 's' or pubsub_mode == 'm' then
+  local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
+  local channel, counted = string.sub(channel_prefix, PREFIX) .. client, nil
+  if pubsub_mode == SHARDED or pubsub_mode == MIGRATING then
     counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
   else
     counted = redis.call('PUBSUB', 'NUMSUB', channel)
   end
-  seen = counted[2] > 0 and '1' or '0'
+  seen = counted[2] > 0 and YES or NO
   local alive_until = redis.call('ZSCORE', clients_key, client)
   if not alive_until or alive_until <= now then
-    return '5 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. seen
+    return NOT_REGISTERED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. seen
   end
 end
--- A request that ends with its colon has no other owner than itself.
-if deadline ~= FREE and string.sub(request, -1) ~= ':' and string.sub(request, -33) == string.sub(line, -33) then
-  -- The number of holds that one owner may have. Each makes every call for the lock slower, by 1 µs.
-  local MAX_HOLDS = 256
-  lock = lock or load_holds(lock_key, clients_key, line, now, request)
+-- The request has an owner of its own, and that owner holds the lock already.
+if deadline ~= FREE and string.sub(request, LAST) ~= ':'
+  and string.sub(request, OWNER) == string.sub(summary, OWNER) then
+  lock = lock or load_holds(lock_key, clients_key, summary, now, request)
   if lock.count >= MAX_HOLDS then
-    return '8 ' .. request .. ' ' .. now .. ' ' .. deadline
+    return FULL .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
   end
   -- A queue of another type is an error here, before anything is written. The first write is one that a
   -- server without memory refuses.
   local place = queue_key and redis.call('ZSCORE', queue_key, request)
   deadline = string.format('%d', now + lease_ms)
-  redis.call('HSET', lock_key, 'h:' .. request, deadline .. ' ' .. lease_ms)
+  redis.call('HSET', lock_key, HOLD_FIELD .. request, deadline .. ' ' .. lease_ms)
   if place then
     redis.call('ZREM', queue_key, request)
   end
   lock.set_hold(request, deadline, lease_ms)
   lock.write()
-  return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. string.sub(line, 30, 45) .. ' 0'
+  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' '
+    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. NO
 end
 
 if not queue_key and mode ~= 'try' and deadline ~= FREE then
-  return '7 ' .. request .. ' ' .. now .. ' ' .. deadline
+  return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-local queued, enqueued = queue_key and redis.call('ZCARD', queue_key) or 0, '0'
+local queued, enqueued = queue_key and redis.call('ZCARD', queue_key) or 0, NO
 if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   if not ticket_us or ticket_us > now_us then
     ticket_us = now_us
@@ -68,32 +73,31 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   -- A late first attempt, which brings no ticket, may have queued the request behind its place.
   if redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request) == 1 then
     -- The sum is one too many if the request was only moved.
-    queued, enqueued = queued + 1, '1'
+    queued, enqueued = queued + 1, YES
     if queued == 1 then
       extend_ttl(queue_key, heartbeat_ms)
     end
-    if string.sub(line, 26, 26) == '0' then
-      line = string.sub(line, 1, 25) .. '1' .. string.sub(line, 27)
-      redis.call('HSET', lock_key, 'hold', line)
+    if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then
+      summary = string.sub(summary, UNTIL, HAS_WAITERS - 1) .. YES .. string.sub(summary, HAS_WAITERS + 1)
+      redis.call('HSET', lock_key, 'hold', summary)
     end
   end
 end
 
-local denied = '0'
 if deadline == FREE then
-  local fence, more, grantee, grantee_ms, pushed = next_fence(line, now_us), '0', nil, nil, nil
+  local more, _, fence, grantee, grantee_ms, pushed = NO, nil, next_fence(summary, now_us), nil, nil, nil
   if queued > 0 then
-    more, denied, fence, grantee, deadline, grantee_ms, pushed =
+    more, _, fence, grantee, deadline, grantee_ms, pushed =
       hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)
   end
-  if more == '1' then
-    return '6 ' .. request .. ' ' .. now .. ' 0'
+  if more == YES then
+    return INCOMPLETE .. ' ' .. request .. ' ' .. now .. ' 0'
   elseif not grantee then
-    grantee, deadline, grantee_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, '0'
+    grantee, deadline, grantee_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, NO
   end
-  line = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and '1' or '0', fence, grantee)
+  summary = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and YES or NO, fence, grantee)
   if grantee == request then
-    return '1 ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' 0'
+    return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' ' .. NO
   end
 end
 
@@ -104,18 +108,19 @@ if mode == 'register' or mode == 'poll' then
   extend_ttl(queue_key, heartbeat_ms)
 end
 
-local status, ticket, ahead = '3 ', '0', queued
+local status, ticket, ahead = BUSY, '0', queued
 if mode ~= 'try' then
-  if enqueued == '0' then
+  if enqueued == NO then
     ticket_us = redis.call('ZSCORE', queue_key, request)
   end
-  status, ticket, ahead = '2 ', ticket_us, queued - 1
+  status, ticket, ahead = QUEUED, ticket_us, queued - 1
 end
 local own_grant = ' - 0 0 0'
-if string.sub(line, 47, 78) == client then
-  local holder = string.sub(line, 47)
+if string.sub(summary, REQUEST, REQUEST_CLIENT_END) == client then
+  local holder = string.sub(summary, REQUEST)
   local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline
-  own_grant = ' ' .. holder .. ' ' .. string.sub(line, 30, 45) .. ' ' .. holder_until .. ' ' .. string.sub(line, 24, 24)
+  own_grant = ' ' .. holder .. ' ' .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. holder_until .. ' '
+    .. string.sub(summary, PUSHED, PUSHED)
 end
-return status .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' ' .. string.format('%d', ahead) .. ' '
-  .. enqueued .. ' ' .. seen .. ' ' .. denied .. own_grant
+return status .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' '
+  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' ' .. seen .. own_grant

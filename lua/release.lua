@@ -3,13 +3,13 @@
 -- Called when a guard is released, in the background when a guard was dropped, and by a forced release. A
 -- second call changes nothing, because it finds no such hold.
 --
--- Returns `status request now deadline denied incomplete`, times in ms of the server's clock:
---   1 released       the last hold is gone
---   2 one fewer      the owner has other holds; `deadline` is the latest of theirs
---   3 expired        not held any more: the lease ran out, and nobody has had the lock since
---   4 taken          not held any more: the lock has changed hands, or was released already
---   5 elsewhere      nothing done: somebody may be queued, and this is a call for the lock alone
---   0 newer format   nothing done
+-- Returns `status request now deadline denied incomplete`. Times are in ms of the server's clock. The status
+-- is NEWER_FORMAT or one of these:
+local RELEASED = '1'   -- the last hold is gone
+local ONE_FEWER = '2'  -- the owner has other holds; `deadline` is the latest of theirs
+local EXPIRED = '3'    -- not held any more: the lease ran out, and nobody has had the lock since
+local TAKEN = '4'      -- not held any more: the lock has changed hands, or was released already
+local ELSEWHERE = '5'  -- nothing done: somebody may be queued, and this is a call for the lock alone
 -- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
 -- again.
 --
@@ -28,16 +28,18 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
 local request, what, fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local line = redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
-  return '0 ' .. request .. ' ' .. now .. ' 0'
+local summary = redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
+  return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
 
-local was_until = string.sub(line, 1, 13)
-local is_only = was_until > now and string.sub(line, 28) == '1 ' .. fence .. ' ' .. request
+local was_until = string.sub(summary, UNTIL, UNTIL_END)
+local is_only = was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request
 -- The fast path: nobody has to be told, and the key lives no longer than it may. A server without memory
 -- refuses a script that begins with this write.
-if is_only and string.sub(line, 26, 26) == '0' and was_until - now <= RETENTION_MS
-  and type(redis.pcall('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14))) == 'number' then
-  return '1 ' .. request .. ' ' .. now .. ' 0 0 0'
+if is_only and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO and was_until - now <= RETENTION_MS then
+  local released = RELEASED_UNTIL .. string.sub(summary, UNTIL_END + 1)
+  if type(redis.pcall('HSET', lock_key, 'hold', released)) == 'number' then
+    return RELEASED .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
+  end
 end

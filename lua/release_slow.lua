@@ -1,27 +1,27 @@
 -- release, when there is more to do than to free the lock: somebody may have to be told, or this is not the
 -- only hold. The header of release.lua explains the arguments and the reply.
 
-if not queue_key and string.sub(line, 26, 26) == '1' then
-  return '5 ' .. request .. ' ' .. now .. ' 0 0 0'
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+  return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
-local status, was_held, lock = '1', true, nil
+local status, was_held, lock = RELEASED, true, nil
 if not is_only then
   local held_until
-  lock, held_until = load_holds(lock_key, clients_key, line, now, request)
+  lock, held_until = load_holds(lock_key, clients_key, summary, now, request)
   was_held = lock.count > 0
-  local is_last = string.sub(line, 30, 45) == fence
+  local is_last = string.sub(summary, FENCE, FENCE_END) == fence
   if held_until and what == 'grant' and is_last then
     lock.drop(request)
     if lock.count > 0 then
       lock.write()
-      return '2 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
+      return ONE_FEWER .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
     end
   elseif what == 'force' and was_held and is_last then
     lock.count = 0
   else
     -- True if the lease ran out; false if somebody has had the lock since, or released it.
-    local ran_out = line == '' or (is_last and line > '1')
-    status = ran_out and '3' or '4'
+    local ran_out = summary == '' or (is_last and summary >= NOT_RELEASED)
+    status = ran_out and EXPIRED or TAKEN
   end
   if lock.count > 0 then
     return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'

@@ -3,10 +3,10 @@
 -- Called by the spin lock's `try_lock`, again and again while it waits, and again after an unknown outcome.
 -- All these calls have one request, and only the first that succeeds counts.
 --
--- Returns `status owner now deadline count`, times in ms of the server's clock:
---   1 held by this owner, `count` times, until `deadline`
---   2 busy: somebody else holds it; the other words are 0
---
+-- Returns `status owner now deadline count`. Times are in ms of the server's clock. The status is one of:
+local HELD = '1'  -- by this owner, `count` times, until `deadline`
+local BUSY = '2'  -- somebody else holds it; `deadline` and `count` are 0
+
 -- Writes the hash of the spin lock: owner -> count, and 'request', by which the last hold was taken.
 
 -- KEYS[1]  hash: the spin lock
@@ -18,7 +18,7 @@ local owner, lease_ms, request = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local held, last = redis.call('HGET', spin_key, owner), redis.call('HGET', spin_key, 'request')
 if last and not held then
-  return '2 ' .. owner .. ' ' .. now .. ' 0 0'
+  return BUSY .. ' ' .. owner .. ' ' .. now .. ' 0 0'
 end
 local count = held or '0'
 if last ~= request then
@@ -26,4 +26,4 @@ if last ~= request then
   redis.call('HSET', spin_key, owner, count, 'request', request)
 end
 redis.call('PEXPIRE', spin_key, math.max(lease_ms, redis.call('PTTL', spin_key)))
-return '1 ' .. owner .. ' ' .. now .. ' ' .. now + lease_ms .. ' ' .. count
+return HELD .. ' ' .. owner .. ' ' .. now .. ' ' .. now + lease_ms .. ' ' .. count

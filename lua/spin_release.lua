@@ -2,10 +2,10 @@
 --
 -- Called by the spin lock's `unlock`.
 --
--- Returns `status owner now deadline count`, times in ms of the server's clock:
---   1 given back; `count` holds are left, and with 0 the lock is free
---   2 not this owner's (any more)
---
+-- Returns `status owner now deadline count`. Times are in ms of the server's clock. The status is one of:
+local RELEASED = '1'  -- `count` holds are left, and with 0 the lock is free
+local NOT_HELD = '2'  -- by this owner (any more)
+
 -- Writes the hash of the spin lock: the owner's count. The request stays, so a call of that request that runs
 -- late does not count again either.
 
@@ -16,12 +16,12 @@ local owner = ARGV[1]
 
 local count = tonumber(redis.call('HGET', spin_key, owner) or 0) - 1
 if count < 0 then
-  return '2 ' .. owner .. ' ' .. now .. ' 0 0'
+  return NOT_HELD .. ' ' .. owner .. ' ' .. now .. ' 0 0'
 elseif count == 0 then
   redis.call('DEL', spin_key)
-  return '1 ' .. owner .. ' ' .. now .. ' ' .. now .. ' 0'
+  return RELEASED .. ' ' .. owner .. ' ' .. now .. ' ' .. now .. ' 0'
 end
 -- HDEL finds nothing; but an out-of-memory server lets it pass, and then whatever follows.
 redis.call('HDEL', spin_key, '')
 redis.call('HSET', spin_key, owner, count .. '')
-return '1 ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' ' .. count
+return RELEASED .. ' ' .. owner .. ' ' .. now .. ' ' .. now + redis.call('PTTL', spin_key) .. ' ' .. count

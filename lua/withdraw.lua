@@ -4,11 +4,10 @@
 -- Called in the background for requests that were cancelled, timed out, or granted too late. A second call
 -- changes nothing.
 --
--- Returns `status request now deadline denied incomplete`, times in ms of the server's clock, for the first
--- of the requests:
---   1 withdrawn
---   5 elsewhere      nothing done: somebody may be queued, and this is a call for the lock alone
---   0 newer format   nothing done
+-- Returns `status request now deadline denied incomplete`, for the first of the requests. Times are in ms of
+-- the server's clock. The status is NEWER_FORMAT or one of these:
+local WITHDRAWN = '1'
+local ELSEWHERE = '5'  -- nothing done: somebody may be queued, and this is a call for the lock alone
 -- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
 -- again.
 --
@@ -28,21 +27,21 @@ local all = {}
 for request in string.gmatch(requests, '%S+') do
   all[#all + 1] = request
 end
-local request, line = all[1], redis.call('HGET', lock_key, 'hold') or ''
-if line >= NEWER then
-  return '0 ' .. request .. ' ' .. now .. ' 0'
+local request, summary = all[1], redis.call('HGET', lock_key, 'hold') or ''
+if summary >= NEWER then
+  return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-if not queue_key and string.sub(line, 26, 26) == '1' then
-  return '5 ' .. request .. ' ' .. now .. ' 0 0 0'
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+  return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
-local status, was_until = '1', string.sub(line, 1, 13)
-local lock = load_holds(lock_key, clients_key, line, now, request)
+local status, was_until = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END)
+local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
 if queue_key then
   redis.call('ZREM', queue_key, unpack(all))
 end
-local only = was_held and not lock.holds and string.sub(lock.line, 47)
+local only = was_held and not lock.holds and string.sub(lock.summary, REQUEST)
 for _, withdrawn in ipairs(all) do
   if withdrawn == only or lock.holds and lock.holds[withdrawn] then
     lock.drop(withdrawn)
@@ -53,5 +52,5 @@ if lock.count > 0 then
   if dropped then
     lock.write()
   end
-  return '1 ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
+  return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
 end

@@ -66,7 +66,7 @@ pub(crate) struct Thread {
 impl Thread {
     pub(crate) fn connect(url: &str, desk: Desk) -> Outcome<Thread> {
         let mut wire = Wire::connect(url)?;
-        let script = wire.command(&["SCRIPT", "LOAD", texts::RELEASE])?;
+        let script = wire.command(&["SCRIPT", "LOAD", &texts::inlined(texts::RELEASE)])?;
         Ok(Thread {
             desk,
             wire,
@@ -106,7 +106,7 @@ pub(crate) struct ByClient<'a> {
 impl<'a> ByClient<'a> {
     pub(crate) fn connect(runtime: &'a Runtime, url: &str, desk: Desk) -> Outcome<ByClient<'a>> {
         let client = runtime.block_on(bare::connect(url))?;
-        let script = runtime.block_on(client.script_load(texts::RELEASE))?;
+        let script = runtime.block_on(client.script_load(texts::inlined(texts::RELEASE)))?;
         Ok(ByClient {
             runtime,
             desk,

@@ -90,7 +90,7 @@ impl Desk {
         let [lock, queue, clients] = &self.keys;
         let reply = self.wire.command(&[
             "EVAL",
-            texts::ACQUIRE,
+            &texts::inlined(texts::ACQUIRE),
             "3",
             lock,
             queue,
@@ -118,7 +118,7 @@ impl Desk {
 
     /// Releases a hold.
     pub(crate) fn give_back(&mut self, grant: &Grant) -> Outcome<()> {
-        let words = self.release("EVAL", texts::RELEASE, grant);
+        let words = self.release("EVAL", &texts::inlined(texts::RELEASE), grant);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         released(&self.wire.command(&words)?)
     }

@@ -4,13 +4,18 @@
 -- This file defines `now_us`, the time in µs as a string of 16 digits, and `now`, the time in ms as a string
 -- of 13 digits. Times of one width compare as strings. A clock that was never set (before September 2001)
 -- would give fewer digits, so the script refuses it.
+local S_DIGITS, US_DIGITS = 10, 6
+-- The ms are the first digits of the µs.
+local MS, MS_END = 1, 13
+
 local time = redis.call('TIME')
-if #time[1] ~= 10 then
-  return redis.error_reply("CLOCK the server's clock shows a time before September 2001: set it, since locks go by it")
+if #time[1] ~= S_DIGITS then
+  return redis.error_reply("CLOCK the server's clock shows a time before September 2001: "
+    .. 'set it, since locks go by it')
 end
 local now_us = time[2]
-if #now_us < 6 then
-  now_us = string.sub('00000' .. now_us, -6)
+if #now_us < US_DIGITS then
+  now_us = string.sub('00000' .. now_us, -US_DIGITS)
 end
 now_us = time[1] .. now_us
-local now = string.sub(now_us, 1, 13)
+local now = string.sub(now_us, MS, MS_END)

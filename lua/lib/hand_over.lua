@@ -12,59 +12,69 @@
 -- lock.
 --
 -- `channel_prefix` is the start of the clients' unlock channels. A letter stands before it, and says how to
--- publish and whether the subscribers are counted:
---   p   PUBLISH; a client without a subscriber here cannot be reached
---   s   SPUBLISH, in a cluster from 7.0 on; likewise
---   u   PUBLISH, in an older cluster: subscribers at its other nodes are not counted, so the presence record
---       alone decides
---   m   SPUBLISH, where the slot has moved to lately: its subscribers are still on their way; likewise
+-- publish and whether the subscribers are counted.
+local PUBSUB_MODE, PREFIX = 1, 2
+-- The script calls PUBLISH. A client without a subscriber here cannot be reached.
+local PLAIN = 'p'
+-- It calls SPUBLISH, in a cluster from 7.0 on. Otherwise as before.
+local SHARDED = 's'
+-- It calls SPUBLISH where the slot has moved to lately: its subscribers are still on their way, so the
+-- presence record alone decides which client can be reached.
+local MIGRATING = 'm'
+-- With any other letter (u), it calls PUBLISH in an older cluster: subscribers at its other nodes are not
+-- counted, so the presence record alone decides.
+
+-- The version of a push, its first word.
+local PUSH_VERSION = '1'
+
+-- A call removes at most so many requests, which takes some 5 ms, before it answers incomplete.
+local BOUND = 500
 
 -- `fence` is the fence of the new owner. `lock` is what `load_holds` returned (or nil). `own_request` (or
 -- nil) is the caller's own request, if that is queued too; it gets `own_ms` instead of a claim window.
--- Returns '1' if a bound was reached, else '0'; '1' if the server's ACL refused a push, else '0'; the fence
--- of the new owner; and, if a request was found, its name, the deadline, the lease and whether it was pushed.
+-- Returns whether a bound was reached and whether the server's ACL refused a push (YES or NO); the fence of
+-- the new owner; and, if a request was found, its name, the deadline, the lease and whether it was pushed.
 -- The caller makes that request the holder, at once.
 local function hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, own_request, own_ms)
-  -- The function removes at most so many requests before it answers incomplete: some 5 ms.
-  local BOUND = 500
-  local unreachable, denied = nil, '0'
+  local unreachable, denied = nil, NO
   for _ = 1, BOUND do
     local request = redis.call('ZPOPMIN', queue_key)[1]
     if lock and lock.drop_client then
       lock.drop_client()
     end
     if not request then
-      return '0', denied, fence
+      return NO, denied, fence
     end
     if request == own_request then
-      return '0', denied, fence, request, string.format('%d', now + own_ms), own_ms, '0'
+      return NO, denied, fence, request, string.format('%d', now + own_ms), own_ms, NO
     end
-    local client = string.sub(request, 1, 32)
+    local client = string.sub(request, CLIENT, CLIENT_END)
     if not (unreachable and unreachable[client]) then
       local alive_until = redis.pcall('ZSCORE', clients_key, client)
       if type(alive_until) == 'string' and alive_until > now then
-        local pubsub_mode, channel, listening = string.sub(channel_prefix, 1, 1), string.sub(channel_prefix, 2) .. client, nil
-        if pubsub_mode == 'p' then
+        local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
+        local channel, listening = string.sub(channel_prefix, PREFIX) .. client, nil
+        if pubsub_mode == PLAIN then
           listening = redis.pcall('PUBSUB', 'NUMSUB', channel)[2]
-        elseif pubsub_mode == 's' then
+        elseif pubsub_mode == SHARDED then
           listening = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)[2]
         end
         -- Where the number of subscribers cannot be asked for, the presence record alone decides.
         if listening ~= 0 then
-          local grant_ms = string.sub(request, 34, 41)
-          local deadline = string.format('%d', now + grant_ms)
-          local push = '1 ' .. fence .. ' ' .. deadline .. ' ' .. request
+          local claim_ms = string.sub(request, CLAIM_MS, CLAIM_MS_END)
+          local deadline = string.format('%d', now + claim_ms)
+          local push = PUSH_VERSION .. ' ' .. fence .. ' ' .. deadline .. ' ' .. request
           local told
-          if pubsub_mode == 's' or pubsub_mode == 'm' then
+          if pubsub_mode == SHARDED or pubsub_mode == MIGRATING then
             told = redis.pcall('SPUBLISH', channel, push)
           else
             told = redis.pcall('PUBLISH', channel, push)
           end
           if type(told) == 'number' then
-            return '0', denied, fence, request, deadline, grant_ms, '1'
+            return NO, denied, fence, request, deadline, claim_ms, YES
           end
           -- No two requests are ever told the same fence, whatever became of the message.
-          denied, fence = '1', string.format('%d', fence + 1)
+          denied, fence = YES, string.format('%d', fence + 1)
         end
       end
       unreachable = unreachable or {}
@@ -72,5 +82,5 @@ local function hand_over(queue_key, clients_key, channel_prefix, fence, now, loc
       redis.pcall('ZREM', clients_key, client)
     end
   end
-  return '1', denied, fence
+  return YES, denied, fence
 end

@@ -2,24 +2,29 @@
 -- owner. From two holds on, each has a field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in
 -- `lock.holds`: request -> {deadline, lease}.
 
+-- The names of these fields begin with HOLD_FIELD. Their words stand where a summary has `until` and `lease`.
+local HOLD_FIELD = 'h:'
+local KIND, KIND_END, HOLDER = 1, 2, 3
+
 -- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock
 -- was set back, and a dead holder never corrects its deadline. A client that did not even claim a grant that
 -- it was told of is dead or asleep. It loses its presence record with that hold, unless it is the caller. The
 -- record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what follows.
 -- (Other holds may have been meant to run out, and say nothing about their client.)
 --
--- Returns the lock: its line, the latest deadline (FREE without any), the number of its holds, and the
+-- Returns the lock: its summary, the latest deadline (FREE without any), the number of its holds, and the
 -- functions that change them. The second value is the deadline of the caller's request, or nil if that is not
 -- a holder.
-local function load_holds(lock_key, clients_key, line, now, request)
-  local lock = {line = line, deadline = FREE, count = 0}
-  if line < '1' then
+local function load_holds(lock_key, clients_key, summary, now, request)
+  local lock = {summary = summary, deadline = FREE, count = 0}
+  if summary < NOT_RELEASED then
     return lock
   end
-  local lease_ms, pushed = string.sub(line, 15, 22), string.sub(line, 24, 24)
-  local has_waiters, fence, first = string.sub(line, 26, 26), string.sub(line, 30, 45), string.sub(line, 47)
+  local lease_ms, pushed = string.sub(summary, LEASE, LEASE_END), string.sub(summary, PUSHED, PUSHED)
+  local has_waiters = string.sub(summary, HAS_WAITERS, HAS_WAITERS)
+  local fence, first = string.sub(summary, FENCE, FENCE_END), string.sub(summary, REQUEST)
   local dropped, unclaimed = {}, nil
-  lock.deadline, lock.count = string.sub(line, 1, 13), 1
+  lock.deadline, lock.count = string.sub(summary, UNTIL, UNTIL_END), 1
 
   -- Adds a hold to those of the owner, or prolongs one of them. The first hold gets an entry of its own when
   -- the second one comes.
@@ -50,7 +55,7 @@ local function load_holds(lock_key, clients_key, line, now, request)
       dropped[#dropped + 1] = request
     end
     for _, request in ipairs(dropped) do
-      redis.call('HDEL', lock_key, 'h:' .. request)
+      redis.call('HDEL', lock_key, HOLD_FIELD .. request)
     end
     lock.holds = nil
   end
@@ -67,26 +72,26 @@ local function load_holds(lock_key, clients_key, line, now, request)
         end
       end
       if not entries[first] then
-        first, pushed = latest, '0'
+        first, pushed = latest, NO
       end
       lease_ms = entries[first].lease
     end
     if claimed == first then
-      pushed = '0'
+      pushed = NO
     end
-    lock.line = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. (lock.count > 1 and ' + ' or ' 1 ')
-      .. fence .. ' ' .. first
+    lock.summary = lock.deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' '
+      .. (lock.count > 1 and SEVERAL or ONE) .. ' ' .. fence .. ' ' .. first
     redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + RETENTION_MS))
-    redis.call('HSET', lock_key, 'hold', lock.line)
+    redis.call('HSET', lock_key, 'hold', lock.summary)
     if lock.count == 1 and entries then
       lock.delete_fields()
     elseif entries then
       for _, request in ipairs(dropped) do
-        redis.call('HDEL', lock_key, 'h:' .. request)
+        redis.call('HDEL', lock_key, HOLD_FIELD .. request)
       end
       for request, hold in pairs(entries) do
         if hold.changed then
-          redis.call('HSET', lock_key, 'h:' .. request, hold.deadline .. ' ' .. hold.lease)
+          redis.call('HSET', lock_key, HOLD_FIELD .. request, hold.deadline .. ' ' .. hold.lease)
         end
       end
     end
@@ -94,9 +99,9 @@ local function load_holds(lock_key, clients_key, line, now, request)
   end
 
   local changed = false
-  if string.sub(line, 28, 28) == '1' then
+  if string.sub(summary, HOLDS, HOLDS) == ONE then
     if lock.deadline <= now then
-      lock.count, unclaimed = 0, pushed == '1'
+      lock.count, unclaimed = 0, pushed == YES
     elseif lock.deadline - now > lease_ms + 0 then
       lock.deadline, changed = string.format('%d', now + lease_ms), true
     end
@@ -104,25 +109,28 @@ local function load_holds(lock_key, clients_key, line, now, request)
     lock.holds, lock.count = {}, 0
     local all = redis.call('HGETALL', lock_key)
     for i = 1, #all, 2 do
-      if string.sub(all[i], 1, 2) == 'h:' then
-        local holder, deadline, ms = string.sub(all[i], 3), string.sub(all[i + 1], 1, 13), string.sub(all[i + 1], 15)
+      local field, value = all[i], all[i + 1]
+      if string.sub(field, KIND, KIND_END) == HOLD_FIELD then
+        local holder = string.sub(field, HOLDER)
+        local deadline, ms = string.sub(value, UNTIL, UNTIL_END), string.sub(value, LEASE, LEASE_END)
         lock.holds[holder], lock.count = {deadline = deadline, lease = ms}, lock.count + 1
         if deadline <= now then
           lock.drop(holder)
-          unclaimed, changed = unclaimed or (holder == first and pushed == '1'), true
+          unclaimed, changed = unclaimed or (holder == first and pushed == YES), true
         elseif deadline - now > ms + 0 then
-          lock.holds[holder], changed = {deadline = string.format('%d', now + ms), lease = ms, changed = true}, true
+          deadline, changed = string.format('%d', now + ms), true
+          lock.holds[holder] = {deadline = deadline, lease = ms, changed = true}
         end
       end
     end
   end
 
-  local client = string.sub(line, 47, 78)
+  local client = string.sub(summary, REQUEST, REQUEST_CLIENT_END)
   local function drop_client()
     redis.pcall('ZREM', clients_key, client)
     lock.drop_client = nil
   end
-  unclaimed = unclaimed and clients_key and client ~= string.sub(request, 1, 32)
+  unclaimed = unclaimed and clients_key and client ~= string.sub(request, CLIENT, CLIENT_END)
   if lock.count == 0 then
     lock.deadline, lock.drop_client = FREE, unclaimed and drop_client
     return lock

@@ -1,25 +1,26 @@
 -- The last part of release and withdraw, when nobody holds the lock any more: the next request in the queue
 -- gets the lock, or the lock is free.
 --
--- This part uses what both scripts have defined by then: the keys, `channel_prefix`, `request`, `line` and
+-- This part uses what both scripts have defined by then: the keys, `channel_prefix`, `request`, `summary` and
 -- `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil) and `was_held` (whether
 -- there was a hold before).
 
-local more, denied = '0', '0'
+local more, denied = NO, NO
 local fence_of_next, next_request, deadline, lease_ms, pushed
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
-    hand_over(queue_key, clients_key, channel_prefix, next_fence(line, now_us), now, lock)
+    hand_over(queue_key, clients_key, channel_prefix, next_fence(summary, now_us), now, lock)
 end
 if next_request then
-  grant(lock_key, lock, deadline, lease_ms, pushed, '1', fence_of_next, next_request)
+  grant(lock_key, lock, deadline, lease_ms, pushed, YES, fence_of_next, next_request)
 elseif was_held then
-  -- The rest of the line is kept, since it describes the last hold. The key lives for as long as that hold
+  -- The rest of the summary is kept, since it describes the last hold. The key lives for as long as that hold
   -- was to last, and RETENTION_MS. It is worth a command to shorten this only if it is long.
   if lock and lock.holds then
     lock.delete_fields()
   end
-  redis.call('HSET', lock_key, 'hold', '0000000000000' .. string.sub(line, 14, 25) .. more .. string.sub(line, 27))
+  redis.call('HSET', lock_key, 'hold', RELEASED_UNTIL .. string.sub(summary, UNTIL_END + 1, HAS_WAITERS - 1)
+    .. more .. string.sub(summary, HAS_WAITERS + 1))
   if was_until - now > RETENTION_MS then
     redis.call('PEXPIRE', lock_key, RETENTION_MS .. '')
   end

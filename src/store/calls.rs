@@ -81,8 +81,6 @@ pub(crate) struct Contended {
     pub(crate) seen: bool,
     /// This call put the request into the queue. It was not queued before.
     pub(crate) enqueued: bool,
-    /// The server's ACL does not let this client publish. Waiters of other clients depend on their timers.
-    pub(crate) denied: bool,
     /// The holder's grant, if the holder is another request of the same client. That request may not have
     /// received its push.
     pub(crate) own_grant: Option<Grant>,

@@ -187,7 +187,6 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 ahead,
                 seen,
                 enqueued,
-                denied,
                 own_grant,
             } = contended;
             let ttl = u64::try_from(ttl.as_millis()).expect("it was read from one");
@@ -196,7 +195,6 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 ahead.to_string(),
                 flag(*enqueued),
                 flag(*seen),
-                flag(*denied),
             ];
             rest.extend(own_grant.as_ref().map_or_else(|| vec!["-".to_owned()], grant));
             (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)

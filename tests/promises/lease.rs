@@ -352,11 +352,11 @@ mod on_a_real_server {
         }
         let another = locks.lock("another").acquire().await.unwrap();
         // Each hold tells when it was last renewed: a lease before its deadline.
-        let until = server.lock_line("fairlock:{another}").await.until;
+        let until = server.lock_summary("fairlock:{another}").await.until;
         let count = "local count = 0
             for n = 0, ARGV[1] - 1 do
-                local line = redis.call('HGET', 'fairlock:{' .. n .. '}', 'hold')
-                local until_ms = string.sub(line, 1, 13)
+                local summary = redis.call('HGET', 'fairlock:{' .. n .. '}', 'hold')
+                local until_ms = string.sub(summary, 1, 13)
                 if until_ms > ARGV[2] and until_ms < ARGV[3] then count = count + 1 end
             end
             return count";

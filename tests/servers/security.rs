@@ -257,8 +257,8 @@ async fn names_are_data_and_never_commands() {
         let (lock, owner) = (locks.lock(name), Owner::named(name));
         let guard = lock.owner(&owner).acquire().await.unwrap();
         let key = format!("fairlock:{{{name}}}");
-        let line = server.lock_line(&key).await;
-        assert!(line.request.ends_with(owner.as_str()), "{line}");
+        let summary = server.lock_summary(&key).await;
+        assert!(summary.request.ends_with(owner.as_str()), "{summary}");
         assert_eq!(
             locks.lock(name).status().await.unwrap().holder.unwrap().owner,
             owner

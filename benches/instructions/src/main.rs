@@ -59,7 +59,7 @@ fn print_script(name: &str) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    print!("{text}");
+    print!("{}", texts::inlined(text));
     ExitCode::SUCCESS
 }
 

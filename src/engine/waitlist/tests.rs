@@ -147,7 +147,6 @@ fn contended() -> Contended {
         ahead: 0,
         seen: true,
         enqueued: false,
-        denied: false,
         own_grant: None,
     }
 }

@@ -163,7 +163,6 @@ impl Rules {
             ahead: queued.saturating_sub(itself) as u64,
             seen,
             enqueued,
-            denied: false,
             own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
         })
     }

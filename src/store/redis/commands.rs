@@ -140,7 +140,7 @@ impl pipeline::Command for Command {
 /// The arguments of EVALSHA.
 fn args(script_call: ScriptCall) -> Vec<Value> {
     let script = script_call.script;
-    let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text));
+    let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text()));
     let text = Bytes::from(script_call.text);
     let words = script_call.words.into_iter();
     let words = words.map(|word| Value::Bytes(text.slice(word)));
@@ -151,7 +151,7 @@ fn args(script_call: ScriptCall) -> Vec<Value> {
 pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result<(), Failure> {
     let loads = scripts
         .iter()
-        .map(|script| client.script_load::<Value, _>(script.text));
+        .map(|script| client.script_load::<Value, _>(script.text()));
     match try_join_all(loads).await {
         Ok(_) => Ok(()),
         Err(error) => Err(failure::not_sent(failure::classify(&error))),

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 pub(crate) use self::operations::Operation;
 pub(crate) use self::reply::ReplyError;
 pub(crate) use self::script_call::{Declared, ScriptCall};
+pub(crate) use self::texts::inlined;
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. If the operation has
 /// a fast path, the rest of it is in a second file, after the parts that only the rest needs.
@@ -19,8 +20,10 @@ pub(crate) use self::script_call::{Declared, ScriptCall};
 pub(crate) struct Script {
     #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) name: &'static str,
-    pub(crate) text: &'static str,
-    /// The hash by which servers know the script, computed at the first use.
+    /// The text as it is written, with constants.
+    source: &'static str,
+    /// The text as it is sent, and the hash by which servers know it. Both are made at the first use.
+    text: OnceLock<String>,
     pub(crate) sha: OnceLock<String>,
 }
 
@@ -47,19 +50,25 @@ pub(crate) static ALL: [&Script; 7] = [
 ];
 
 impl Script {
-    pub(crate) const fn new(name: &'static str, text: &'static str) -> Script {
+    pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {
         Script {
             name,
-            text,
+            source,
+            text: OnceLock::new(),
             sha: OnceLock::new(),
         }
     }
 
-    /// The same script with another clock.
+    /// The text that is sent.
+    pub(crate) fn text(&self) -> &str {
+        self.text.get_or_init(|| inlined(self.source))
+    }
+
+    /// The source of the same script with another clock.
     #[cfg(test)]
     pub(crate) fn with_clock(&self, clock: &str) -> String {
         let rest = self
-            .text
+            .source
             .strip_prefix(CLOCK)
             .expect("every script begins with the clock");
         format!("{clock}\n{rest}")

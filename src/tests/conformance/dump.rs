@@ -54,8 +54,8 @@ fn hash(lock: &Lock, mark: &str) -> String {
     let several = holder.holds.len() > 1;
     let holds = if several { '+' } else { '1' };
     let until = holder.deadline();
-    let line = format!("hold={mark}{until} {lease:08} {pushed} {holds} {fence} {request}");
-    let mut fields = BTreeSet::from([line]);
+    let summary = format!("hold={mark}{until} {lease:08} {pushed} {holds} {fence} {request}");
+    let mut fields = BTreeSet::from([summary]);
     if several {
         let holds = holder.holds.iter();
         fields
@@ -67,14 +67,14 @@ fn hash(lock: &Lock, mark: &str) -> String {
 /// The deadline of a lock that was released.
 const RELEASED: &str = "0000000000000";
 
-/// Whether the line says for sure that nobody is queued, which the rules have no need to keep.
+/// Whether the summary says for sure that nobody is queued, which the rules have no need to keep.
 pub(super) fn rules_out_waiters(fields: &str) -> bool {
-    let line = fields.split(", ").find(|field| field.starts_with("hold="));
-    line.is_some_and(|line| line.trim_start_matches("hold=b ").split(' ').nth(3) == Some("0"))
+    let summary = fields.split(", ").find(|field| field.starts_with("hold="));
+    summary.is_some_and(|summary| summary.trim_start_matches("hold=b ").split(' ').nth(3) == Some("0"))
 }
 
 /// The fields of a hash as [`DUMP`] tells them, in order and without what the rules have no need to keep; of
-/// a lock that was released, its fence alone: the rest of the line is left from its last hold.
+/// a lock that was released, its fence alone: the rest of the summary is left from its last hold.
 pub(super) fn ordered(fields: &str) -> String {
     let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
     ordered.sort_unstable();
@@ -88,7 +88,7 @@ fn shortened(field: &str) -> String {
             format!("{until} {fence}")
         }
         ["hold=b", RELEASED, _, _, _, _, fence, _] => format!("hold=b {RELEASED} {fence}"),
-        [ref before @ .., pushed, _waited, holds, fence, request] => {
+        [ref before @ .., pushed, _has_waiters, holds, fence, request] => {
             format!("{} {pushed} {holds} {fence} {request}", before.join(" "))
         }
         _ => field.to_owned(),

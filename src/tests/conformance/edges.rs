@@ -207,7 +207,7 @@ fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&other)), done);
-    // Nobody has looked since whether anybody waits, as far as the line tells.
+    // Nobody has looked since whether anybody waits, as far as the summary tells.
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&mine)), done);
 }
@@ -280,8 +280,8 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
         assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
         let [hash, ..] = world.seen().data;
         let stands = format!(" {}", nth(n + 1));
-        let is_line = |field: &str| field.starts_with("hold=") && field.ends_with(&stands);
-        assert!(hash.split(", ").any(is_line), "{hash}");
+        let is_summary = |field: &str| field.starts_with("hold=") && field.ends_with(&stands);
+        assert!(hash.split(", ").any(is_summary), "{hash}");
     }
 }
 
@@ -352,7 +352,7 @@ fn a_full_server_takes_each_hold_of_a_spin_lock_back() {
 }
 
 #[test]
-fn a_push_that_the_acl_refuses_is_told_to_who_releases_or_asks() {
+fn a_push_that_the_acl_refuses_keeps_the_lock_from_nobody_else() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     // The user may publish to the first client, but not to the second.

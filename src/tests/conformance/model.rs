@@ -52,18 +52,13 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
 impl Modelled for Acquire {
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
         let not_after = self.not_after.written(ConnectionId::default()).expect("a time");
-        let mut acquired = rules.acquire(self, not_after, now, wires);
-        if let Acquired::Contended(contended) = &mut acquired {
-            contended.denied = wires.denied;
-        }
-        acquired
+        rules.acquire(self, not_after, now, wires)
     }
 
     fn kind(reply: &Acquired) -> &'static str {
         match reply {
             Acquired::Granted(grant) if grant.pushed => "granted by a push before",
             Acquired::Granted(_) => "granted",
-            Acquired::Contended(contended) if contended.denied => "contended, pubsub_mode denied",
             Acquired::Contended(contended) if contended.seen => "contended, subscription seen",
             Acquired::Contended(contended) if contended.own_grant.is_some() => "contended with a own_grant",
             Acquired::Contended(contended) if contended.ticket.is_none() => "busy",
@@ -177,8 +172,7 @@ impl Modelled for SpinRelease {
     }
 }
 
-/// What must come up in many runs, so that the comparison says something: all but a contended call whose
-/// publishing was denied, which needs two in the queue and the right to publish to the second alone.
+/// What must come up in many runs, so that the comparison says something.
 pub(super) const KINDS: [&str; 31] = [
     "granted by a push before",
     "granted",

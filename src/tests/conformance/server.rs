@@ -113,15 +113,15 @@ impl Scripts {
         let server = runtime.block_on(Server::start());
         let mut commands = Connection::to(&server, &["HELLO", "3"]);
         let texts = script::ALL.map(|script| {
-            let text = edited(script.with_clock(CLOCK));
-            let bounded = text.replace("local BOUND = 500\n", &format!("local BOUND = {bound}\n"));
+            let source = edited(script.with_clock(CLOCK));
+            let bounded = source.replace("local BOUND = 500\n", &format!("local BOUND = {bound}\n"));
             assert_eq!(
-                bounded != text,
-                text.contains("BOUND"),
+                bounded != source,
+                source.contains("BOUND"),
                 "{}: the bound",
                 script.name
             );
-            (script.name, bounded)
+            (script.name, script::inlined(&bounded))
         });
         let texts = texts.into_iter().chain([("dump", DUMP.to_owned())]);
         let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).to_string()));
@@ -177,7 +177,8 @@ impl Scripts {
 
     /// What a script of the test's own returns.
     pub(super) fn evaluate(&mut self, script: &str) -> Vec<String> {
-        let reply = self.commands.ask(&["EVAL", &edited(script.to_owned()), "0"]);
+        let script = script::inlined(&edited(script.to_owned()));
+        let reply = self.commands.ask(&["EVAL", &script, "0"]);
         reply.array().iter().map(ToString::to_string).collect()
     }
 

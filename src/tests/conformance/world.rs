@@ -21,10 +21,10 @@ use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// Has the line of a lock begin with a mark, or with none.
+/// Has the summary of a lock begin with a mark, or with none.
 const FORMAT: &str = "
-local line = redis.call('HGET', KEYS[1], 'hold')
-redis.call('HSET', KEYS[1], 'hold', ARGV[1] .. string.match(line, '%d.*'))
+local summary = redis.call('HGET', KEYS[1], 'hold')
+redis.call('HSET', KEYS[1], 'hold', ARGV[1] .. string.match(summary, '%d.*'))
 ";
 
 pub(super) const START_US: u64 = 1_700_000_000_123_456;
@@ -363,7 +363,7 @@ impl World<'_> {
         kept.is_some_and(|lock| lock.written.is_some())
     }
 
-    /// What the line of a lock begins with, by its format.
+    /// What the summary of a lock begins with, by its format.
     fn mark(&self, lock: usize) -> &'static str {
         if self.newer[lock] { "b " } else { "" }
     }

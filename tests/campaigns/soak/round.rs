@@ -317,10 +317,10 @@ async fn waiting(server: &Server, lock: usize) -> i64 {
 }
 
 async fn is_held(server: &Server, lock: usize) -> bool {
-    let line = server.lock_line(&key("", lock)).await;
+    let summary = server.lock_summary(&key("", lock)).await;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     // The server's clock is ours.
-    u128::from(line.until) > now.expect("a time").as_millis()
+    u128::from(summary.until) > now.expect("a time").as_millis()
 }
 
 /// Notices when the machine or the server is slow, which excuses whoever missed a turn.

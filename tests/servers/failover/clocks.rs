@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fairlock::{LockGuard, LockManager};
-use fairlock_testkit::{LockLine, Sentinels, Server, Setup, eventually};
+use fairlock_testkit::{LockSummary, Sentinels, Server, Setup, eventually};
 
 use super::{LIMIT, subscribed};
 
@@ -80,9 +80,12 @@ async fn fail_over(replicas_ahead: i64) {
 async fn is_held(guard: &LockGuard, server: &Server) {
     let believed = Instant::now() + guard.lease().remaining();
     let mut client = server.client().await;
-    let line = client.command(&LockLine::command("fairlock:{a}")).await.unwrap();
+    let summary = client
+        .command(&LockSummary::command("fairlock:{a}"))
+        .await
+        .unwrap();
     let time = client.command(&["TIME"]).await.unwrap().texts();
-    let until = Duration::from_millis(LockLine::of(&line).until);
+    let until = Duration::from_millis(LockSummary::of(&summary).until);
     let time = Duration::new(time[0].parse().unwrap(), 0) + Duration::from_micros(time[1].parse().unwrap());
     let end = Instant::now() + until.saturating_sub(time);
     assert!(believed <= end, "{:?} too long", believed - end);

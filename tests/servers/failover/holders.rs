@@ -71,5 +71,5 @@ async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock
 
 /// Until when the server has the lock held, by its own clock.
 async fn deadline(server: &Server) -> u64 {
-    server.lock_line("fairlock:{a}").await.until
+    server.lock_summary("fairlock:{a}").await.until
 }

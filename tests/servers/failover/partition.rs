@@ -79,8 +79,8 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     assert_eq!(role(&group.servers[0]).await, "slave");
     links.iter().for_each(Proxy::thaw);
     let guard = inside.lock("a").acquire().await.unwrap();
-    let line = group.servers[now].lock_line("fairlock:{a}").await;
-    assert_eq!(line.fence, guard.fence().get());
+    let summary = group.servers[now].lock_summary("fairlock:{a}").await;
+    assert_eq!(summary.fence, guard.fence().get());
     guard.release().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Servers whose clock was set back. What they wrote before that is ahead of their time now: here it is written by hand,
 //! since a test cannot set the clock of the machine.
 
-use fairlock_testkit::{LockLine, Server};
+use fairlock_testkit::{LockSummary, Server};
 
 use super::parts;
 use super::scene::{
@@ -11,10 +11,10 @@ use super::scene::{
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// Puts another line in the place of the lock's.
-async fn write(server: &Server, line: &LockLine) {
-    let line = line.to_string();
-    server.command(&["HSET", &lock_key(NAME), "hold", &line]).await;
+/// Replaces the summary of the lock.
+async fn write(server: &Server, summary: &LockSummary) {
+    let summary = summary.to_string();
+    server.command(&["HSET", &lock_key(NAME), "hold", &summary]).await;
 }
 
 /// Race: The server's clock is set back.
@@ -30,9 +30,9 @@ async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_mo
     holder.tell("acquire 1");
     parts::fence(&mut holder).await;
     holder.kill();
-    let mut line = kept(&server, NAME).await;
-    line.until = epoch_ms() + HOUR_MS;
-    write(&server, &line).await;
+    let mut summary = kept(&server, NAME).await;
+    summary.until = epoch_ms() + HOUR_MS;
+    write(&server, &summary).await;
     let next = locks.lock(NAME).acquire_timeout(5 * SECOND).await.unwrap();
     next.release().await.unwrap();
 }
@@ -44,9 +44,9 @@ async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
     let locks = connect(&server.url()).await;
     locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
     let mut last = (epoch_ms() + HOUR_MS) * 1_000;
-    let mut line = kept(&server, NAME).await;
-    line.fence = last;
-    write(&server, &line).await;
+    let mut summary = kept(&server, NAME).await;
+    summary.fence = last;
+    write(&server, &summary).await;
     for _ in 0..3 {
         let guard = locks.lock(NAME).acquire().await.unwrap();
         assert_eq!(guard.fence().get(), last + 1);

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use fairlock::{LockGuard, LockManager, LockManagerBuilder, Result};
-use fairlock_testkit::{History, LockLine, Server, eventually};
+use fairlock_testkit::{History, LockSummary, Server, eventually};
 use tokio::task::JoinHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -43,8 +43,8 @@ pub(crate) fn clients_key(name: &str) -> String {
 }
 
 /// What the server has of the lock.
-pub(crate) async fn kept(server: &Server, name: &str) -> LockLine {
-    server.lock_line(&lock_key(name)).await
+pub(crate) async fn kept(server: &Server, name: &str) -> LockSummary {
+    server.lock_summary(&lock_key(name)).await
 }
 
 /// The time in ms that the lock's deadline is told in: the server runs on this machine, so its clock is ours.

@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use crate::authority::Authority;
 use crate::blocking::BlockingClient;
 use crate::client::Client;
-use crate::lock_line::LockLine;
+use crate::lock_summary::LockSummary;
 use crate::names::{TempDir, free_port};
 use crate::resp::Resp;
 use crate::signal;
@@ -312,9 +312,9 @@ impl Server {
         reply.to_string()
     }
 
-    /// The line in which it keeps the lock of this key.
-    pub async fn lock_line(&self, key: &str) -> LockLine {
-        LockLine::of(&self.command(&LockLine::command(key)).await)
+    /// The summary of the lock of this key.
+    pub async fn lock_summary(&self, key: &str) -> LockSummary {
+        LockSummary::of(&self.command(&LockSummary::command(key)).await)
     }
 
     /// All keys that start with `prefix`, in order.

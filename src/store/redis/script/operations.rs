@@ -94,7 +94,6 @@ impl Operation for Acquire {
                     ahead: words.number()?,
                     enqueued: words.flag()?,
                     seen: words.flag()?,
-                    denied: words.flag()?,
                     own_grant: words.own_grant()?,
                 })
             }

@@ -1,5 +1,6 @@
-//! Compares the scripts' binding blocks with the arguments that are sent.
+//! Compares the scripts' binding blocks with the arguments that are sent, and checks the use of constants.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,9 +78,10 @@ fn indices(lines: &[&str], array: &str) -> Vec<String> {
 #[test]
 fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
     for script_call in invocations() {
-        let Script { name, text, .. } = script_call.script;
-        let (comments, code): (Vec<_>, Vec<_>) =
-            text.lines().partition(|line| line.trim_start().starts_with("--"));
+        let Script { name, source, .. } = script_call.script;
+        let (comments, code): (Vec<_>, Vec<_>) = source
+            .lines()
+            .partition(|line| line.trim_start().starts_with("--"));
         let (keys, args) = script_call.keys_and_args();
         for (array, sent) in [("KEYS", keys.len()), ("ARGV", args.len())] {
             let expected: Vec<_> = (1..=sent).map(|n| n.to_string()).collect();
@@ -95,10 +97,10 @@ fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
 
 #[test]
 fn keys_and_arguments_are_named_in_one_block_alone() {
-    for Script { name, text, .. } in ALL {
+    for Script { name, source, .. } in ALL {
         let named = |line: &str| line.contains("KEYS[") || line.contains("ARGV[");
-        let first = text.lines().position(named).unwrap();
-        let block: Vec<_> = text
+        let first = source.lines().position(named).unwrap();
+        let block: Vec<_> = source
             .lines()
             .skip(first)
             .take_while(|line| !line.is_empty())
@@ -110,8 +112,114 @@ fn keys_and_arguments_are_named_in_one_block_alone() {
                 "{name}: {line}"
             );
         }
-        let outside = text.lines().skip(first + block.len()).find(|line| named(line));
+        let outside = source.lines().skip(first + block.len()).find(|line| named(line));
         assert_eq!(outside, None, "{name}");
+    }
+}
+
+/// The code of a line without comments and strings.
+fn code(line: &str) -> String {
+    let mut quote = None;
+    let mut is_code = |c: char| match quote {
+        Some(opening) => {
+            quote = quote.filter(|_| c != opening);
+            false
+        }
+        None => {
+            quote = ['\'', '"'].into_iter().find(|opening| c == *opening);
+            quote.is_none()
+        }
+    };
+    let code: String = line.chars().filter(|c| is_code(*c)).collect();
+    code.split("--").next().unwrap().to_owned()
+}
+
+/// The names in capitals that the code of a line uses.
+fn names(line: &str) -> BTreeSet<String> {
+    code(line)
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn constants_are_replaced_by_their_values() {
+    let source = "\
+local FREE = '0'
+local FENCE, FENCE_END = 30, 45 -- digits
+
+-- µ, the FREE
+return string.sub(line, FENCE, FENCE_END + 1) == FREE or FREES
+";
+    let text = "
+-- µ, the '0'
+return string.sub(line, 30, 45 + 1) == '0' or FREES
+";
+    assert_eq!(inlined(source), text);
+}
+
+#[test]
+fn every_constant_is_defined_once_and_replaced() {
+    for script in ALL {
+        let mut defined = BTreeSet::new();
+        for (name, _) in script.source.lines().filter_map(texts::constants).flatten() {
+            assert!(defined.insert(name), "{}: {name} is defined twice", script.name);
+        }
+        for line in script.text().lines() {
+            let mut left = names(line);
+            left.remove("KEYS");
+            left.remove("ARGV");
+            assert!(left.is_empty(), "{}: {line}", script.name);
+        }
+    }
+}
+
+#[test]
+fn every_constant_is_used() {
+    let (mut defined, mut used) = (BTreeSet::new(), BTreeSet::new());
+    for script in ALL {
+        let (definitions, rest): (Vec<_>, Vec<_>) = script
+            .source
+            .lines()
+            .partition(|line| texts::constants(line).is_some());
+        let names: BTreeSet<_> = rest.into_iter().flat_map(names).collect();
+        let constants: BTreeSet<_> = definitions
+            .into_iter()
+            .filter_map(texts::constants)
+            .flatten()
+            .collect();
+        used.extend(
+            constants
+                .iter()
+                .filter(|(name, _)| names.contains(*name))
+                .copied(),
+        );
+        defined.extend(constants);
+    }
+    assert_eq!(defined, used);
+}
+
+#[test]
+fn positions_have_names() {
+    for Script { name, source, .. } in ALL {
+        for line in source.lines() {
+            let code = code(line);
+            let calls = code.split("string.sub(").skip(1);
+            let arguments = calls.filter_map(|rest| rest.split(')').next());
+            for position in arguments.flat_map(|arguments| arguments.split(", ").skip(1)) {
+                let first = position.trim_start_matches('-').chars().next().unwrap();
+                assert!(first.is_ascii_uppercase(), "{name}: {position} in {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lines_are_short() {
+    for Script { name, source, .. } in ALL {
+        let long = source.lines().find(|line| line.chars().count() > 110);
+        assert_eq!(long, None, "{name}");
     }
 }
 

@@ -1,5 +1,7 @@
-//! The parts of `lua/` that make up each script, in order. `benches/handoff/` and `benches/instructions/` use
-//! this list too, so there is only one.
+//! The texts of the scripts: the parts of `lua/` that make up each one, in order, and the constants in them.
+//! `benches/handoff/` and `benches/instructions/` use this file too, so there is only one list.
+
+use std::collections::HashMap;
 
 macro_rules! joined {
     ($($part:literal),+) => {
@@ -8,31 +10,61 @@ macro_rules! joined {
 }
 
 pub(crate) const ACQUIRE: &str = joined!(
-    "lib/line.lua",
+    "lib/summary.lua",
     "acquire.lua",
-    "lib/lock.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "acquire_slow.lua"
 );
 pub(crate) const RELEASE: &str = joined!(
-    "lib/line.lua",
+    "lib/summary.lua",
     "release.lua",
-    "lib/lock.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "release_slow.lua",
     "lib/pass_on.lua"
 );
 pub(crate) const WITHDRAW: &str = joined!(
-    "lib/line.lua",
-    "lib/lock.lua",
+    "lib/summary.lua",
+    "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
     "withdraw.lua",
     "lib/pass_on.lua"
 );
-pub(crate) const RENEW: &str = joined!("lib/line.lua", "lib/holds.lua", "renew.lua");
-pub(crate) const INSPECT: &str = joined!("lib/line.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua");
+pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
 pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");
+
+/// The text that is sent for one of these: without the definitions of constants, and with their values
+/// instead of their names. A server would run the definitions again on each call.
+pub(crate) fn inlined(text: &str) -> String {
+    let (definitions, rest): (Vec<_>, Vec<_>) = text
+        .split_inclusive('\n')
+        .partition(|line| constants(line).is_some());
+    let values: HashMap<_, _> = definitions.into_iter().filter_map(constants).flatten().collect();
+    let ends_word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let mut inlined = String::with_capacity(text.len());
+    for word_and_end in rest.into_iter().flat_map(|line| line.split_inclusive(ends_word)) {
+        let word = word_and_end.trim_end_matches(ends_word);
+        inlined += values.get(word).unwrap_or(&word);
+        inlined += &word_and_end[word.len()..];
+    }
+    inlined
+}
+
+/// The names and values on a line such as `local FIRST, LAST = 1, 13 -- digits`. Names of constants are in
+/// capitals.
+pub(super) fn constants(line: &str) -> Option<impl Iterator<Item = (&str, &str)>> {
+    let code = line.split(" --").next()?;
+    let (names, values) = code.strip_prefix("local ")?.split_once('=')?;
+    let is_constant = |c: char| c.is_ascii_uppercase() || "_, ".contains(c);
+    let words = |list| str::split(list, ',').map(str::trim);
+    names
+        .chars()
+        .all(is_constant)
+        .then(|| words(names).zip(words(values)))
+}

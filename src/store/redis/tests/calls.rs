@@ -263,7 +263,7 @@ async fn the_least_rights_suffice() {
     // apply.
     let texts = script::ALL
         .iter()
-        .flat_map(|script| script.text.split("call('").skip(1));
+        .flat_map(|script| script.text().split("call('").skip(1));
     let called: Vec<_> = texts
         .filter_map(|rest| {
             rest.split_once('\'')
@@ -425,7 +425,7 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
     let mut calls: Vec<_> = (0..2 * MAX_IN_FLIGHT).map(|n| start(&store, &n)).collect();
     // The last call that was sent is the first to read that it has met the flush.
     let first = tokio::spawn(calls.remove(MAX_IN_FLIGHT - 1));
-    let exists = format!("SCRIPT EXISTS {}", fred::util::sha1_hash(APPEND.text));
+    let exists = format!("SCRIPT EXISTS {}", fred::util::sha1_hash(APPEND.text()));
     until("loaded again", || server.tell(&exists) == "1").await;
     for call in join_all(calls.into_iter().rev()).await {
         call.unwrap();

@@ -1,14 +1,16 @@
--- Makes sure that a key lives for at least `ms` and RETENTION_MS. The key gets 10 s more, so that most calls
--- need not prolong it.
+-- How much longer a key lives than it must, so that most calls need not prolong it.
+local SLACK_MS = 10000
+
+-- Makes sure that a key lives for at least `ms` and RETENTION_MS.
 local function extend_ttl(key, ms)
   if redis.call('PTTL', key) < ms + RETENTION_MS then
-    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + 10000))
+    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + SLACK_MS))
   end
 end
 
 -- The fence of the next owner. It is larger than the last one, also when the clock was set back.
-local function next_fence(line, now_us)
-  local fence = string.sub(line, 30, 45)
+local function next_fence(summary, now_us)
+  local fence = string.sub(summary, FENCE, FENCE_END)
   if fence >= now_us then
     return string.format('%d', fence + 1)
   end
@@ -16,16 +18,17 @@ local function next_fence(line, now_us)
 end
 
 -- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, or nil where
--- it was not called. Returns the line.
+-- it was not called. Returns the summary.
 local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fence, request)
   if lock and lock.holds then
     lock.delete_fields()
   end
-  local line = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' 1 ' .. fence .. ' ' .. request
-  redis.call('HSET', lock_key, 'hold', line)
+  local summary = deadline .. ' ' .. lease_ms .. ' ' .. pushed .. ' ' .. has_waiters .. ' ' .. ONE .. ' '
+    .. fence .. ' ' .. request
+  redis.call('HSET', lock_key, 'hold', summary)
   extend_ttl(lock_key, lease_ms)
   if lock and lock.drop_client then
     lock.drop_client()
   end
-  return line
+  return summary
 end

@@ -1,4 +1,4 @@
-//! The line in which the server keeps a lock: see `lua/README.md`, "Keys".
+//! The summary of a lock, in the field `hold` of its hash: see `lua/README.md`, "Keys".
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use crate::resp::Resp;
 
 /// Times in ms of the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockLine {
+pub struct LockSummary {
     /// 0 after a release.
     pub until: u64,
     pub lease: u64,
     pub pushed: bool,
     /// Somebody may be queued.
-    pub waited: bool,
+    pub has_waiters: bool,
     /// `1`, or `+` for more.
     pub holds: String,
     pub fence: u64,
     pub request: String,
 }
 
-impl LockLine {
-    /// The command that asks for the line of the lock of this key.
+impl LockSummary {
+    /// The command that asks for the summary of the lock of this key.
     pub fn command(key: &str) -> [&str; 3] {
         ["HGET", key, "hold"]
     }
 
     /// Reads what that command answers: all zeros when there is no such lock.
     #[track_caller]
-    pub fn of(reply: &Resp) -> LockLine {
+    pub fn of(reply: &Resp) -> LockSummary {
         if *reply == Resp::Nil {
-            return LockLine::default();
+            return LockSummary::default();
         }
         let words: Vec<_> = reply.text().split(' ').collect();
-        let [until, lease, pushed, waited, holds, fence, request] = words[..] else {
-            panic!("no line of a lock: {reply:?}");
+        let [until, lease, pushed, has_waiters, holds, fence, request] = words[..] else {
+            panic!("no summary of a lock: {reply:?}");
         };
-        LockLine {
+        LockSummary {
             until: until.parse().unwrap(),
             lease: lease.parse().unwrap(),
             pushed: pushed == "1",
-            waited: waited == "1",
+            has_waiters: has_waiters == "1",
             holds: holds.to_owned(),
             fence: fence.parse().unwrap(),
             request: request.to_owned(),
@@ -47,21 +47,21 @@ impl LockLine {
     }
 }
 
-impl fmt::Display for LockLine {
+impl fmt::Display for LockSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LockLine {
+        let LockSummary {
             until,
             lease,
             pushed,
-            waited,
+            has_waiters,
             holds,
             fence,
             request,
         } = self;
-        let (pushed, waited) = (u8::from(*pushed), u8::from(*waited));
+        let (pushed, has_waiters) = (u8::from(*pushed), u8::from(*has_waiters));
         write!(
             f,
-            "{until:013} {lease:08} {pushed} {waited} {holds} {fence:016} {request}"
+            "{until:013} {lease:08} {pushed} {has_waiters} {holds} {fence:016} {request}"
         )
     }
 }

@@ -1,0 +1,48 @@
+-- A lock's summary, the field `hold` of its hash:
+--
+--   <until> <lease> <pushed> <has_waiters> <holds> <fence> <request>
+--
+-- `until` is the latest deadline. It is all zeros after a release, and then the rest describes the last hold.
+-- `lease` is the lease of `request`, by which the owner became the owner. `pushed` is YES until its first
+-- renewal. `has_waiters` is NO only when nobody is queued: the first request in an empty queue makes it YES,
+-- and a release of the lock that finds the queue empty makes it NO. `holds` is ONE or SEVERAL (holds.lua).
+-- All words but the request have one width, so each has its position, and times compare as strings. They
+-- have digits alone, because a server compares strings by its locale.
+--
+-- A script runs its definitions again on each call. Each costs as much as half a command, with the outer
+-- variables that it uses. The conversion of a number into a string costs the same. So there are few
+-- definitions, they come after the code that does not need them, and a value that comes as a string stays a
+-- string. Constants, whose names are in capitals, cost nothing: they are replaced by their values before the
+-- script is sent.
+
+-- The positions of the words. A request begins with its client.
+local UNTIL, UNTIL_END = 1, 13
+local LEASE, LEASE_END = 15, 22
+local PUSHED = 24
+local HAS_WAITERS = 26
+local HOLDS = 28
+local FENCE, FENCE_END = 30, 45
+local REQUEST, REQUEST_CLIENT_END = 47, 78
+
+local RELEASED_UNTIL = '0000000000000'
+local YES, NO = '1', '0'
+local ONE, SEVERAL = '1', '+'
+
+-- Summaries compare as strings too. The least is '', where there is no lock. Then come the locks that were
+-- released, those that were not, and those of a newer format, whose summary begins with a letter.
+local NOT_RELEASED = '1'
+local NEWER = 'a'
+-- The status of the reply for a lock of a newer format. The script has done nothing.
+local NEWER_FORMAT = '0'
+
+-- The positions of the parts of a request, `<client>:<claim_ms>:<n>:<owner>`. The owner is counted from the
+-- end, and is missing if a request is its own owner: then its last character is the colon.
+local CLIENT, CLIENT_END = 1, 32
+local CLAIM_MS, CLAIM_MS_END = 34, 41
+local OWNER, LAST = -32, -1
+
+-- The deadline of a lock that nobody holds.
+local FREE = '0'
+-- How long a key outlives its use. A server clock that is set back by less takes no fence back, and the next
+-- script can still see whose hold ran out.
+local RETENTION_MS = 60000
