@@ -104,10 +104,9 @@ impl<T> DeadlineQueue<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.bounded.is_empty() && self.expected.is_empty()
+        self.len() == 0
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.bounded.len() + self.expected.len()
     }

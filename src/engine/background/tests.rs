@@ -226,13 +226,12 @@ async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
-    let store = MemoryStore::new();
-    let locks = locks(&store);
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
     let guard = locks.lock("a").acquire().await.unwrap();
     // The process is paused until just before the end of the lease, so the server still has the hold.
     stand_still(LEASE - Duration::from_millis(1));
     assert!(guard.is_lost());
-    store.lose_calls(1);
+    seen.lose_calls(1);
     let renewed = guard.renew().now_or_never().unwrap();
     assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
 }

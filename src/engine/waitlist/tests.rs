@@ -15,14 +15,16 @@ use super::applicants::Joined;
 use super::calls::{CallContext, PreparedCall};
 use super::*;
 use crate::engine::waitlist::registry::Waitlists;
-use crate::options::{JITTER, LockOptions};
+use crate::options::{JITTER, LockOptions, ManagerOptions};
 use crate::store::ids::ClientId;
 use crate::store::{Acquire, Acquired, Contended, Grant, Listener, Mode};
 use crate::store::{ConnectionId, Stamp};
+use crate::tests::scripted_store;
+use crate::tests::scripted_store::Scripted;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
-use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
+use crate::{Lock, LockGuard, LockManager, MemoryStore};
 
 const NAME: &str = "a";
 
@@ -32,6 +34,8 @@ struct Fixture {
     /// The lock in the client that holds it while the other client waits.
     other: Lock,
     locks: LockManager,
+    /// The store as that client sees it.
+    seen: Arc<Scripted>,
     lock: Lock,
 }
 
@@ -41,16 +45,17 @@ impl Fixture {
     }
 
     fn on(store: MemoryStore) -> Fixture {
-        Fixture::of(store, &LockManager::builder())
+        Fixture::of(store, ManagerOptions::default())
     }
 
-    fn of(store: MemoryStore, builder: &LockManagerBuilder) -> Fixture {
-        let client = || builder.clone().in_memory(&store).unwrap();
-        let (other, locks) = (client(), client());
+    fn of(store: MemoryStore, options: ManagerOptions) -> Fixture {
+        let (other, _) = scripted_store::client_with(options.clone(), &store, &[]);
+        let (locks, seen) = scripted_store::client_with(options, &store, &[]);
         Fixture {
             other: other.lock(NAME),
             lock: locks.lock(NAME),
             locks,
+            seen,
             store,
         }
     }

@@ -1,6 +1,7 @@
 //! Tests of the promises, one by one, on the rules, and of the parts that the store adds.
 
 mod promises;
+mod state_access;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -91,7 +91,7 @@ impl SimConnection {
             attempt_timeout: setting.attempt_timeout,
             ping_every: setting.ping_every,
             subscribers: SimSubscribers::new(Weak::clone(ends)),
-            executor: server.store.connect(deaf),
+            executor: server.store().connect(deaf),
             pipeline,
             wire: Mutex::default(),
             supervisor: Mutex::default(),

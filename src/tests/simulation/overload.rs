@@ -84,7 +84,7 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
                 .expect("in time")
                 .expect("all confirmed");
         }
-        assert_eq!(world.server.store.queued(), 0, "something is left in a queue");
+        assert_eq!(world.server.store().queued(), 0, "something is left in a queue");
         world.end();
         seen.served = served.load(Ordering::Relaxed);
         seen

@@ -122,7 +122,8 @@ impl World {
             plan.latency,
             plan.weather.clone(),
         );
-        let server = Server::new(MemoryStore::at_time(BEGINNING_US, plan.drift_ppm), history);
+        let store = MemoryStore::at_time(Duration::from_micros(BEGINNING_US));
+        let server = Server::new(store, plan.drift_ppm, history);
         tokio::spawn(Arc::clone(&network).run());
         let mut world = World {
             network,
@@ -238,7 +239,7 @@ impl World {
     async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
         tokio::time::sleep(AFTERWARDS).await;
-        for tenure in self.server.store.held() {
+        for tenure in self.server.store().held() {
             wrong.push(format!("still held: {tenure:?}"));
         }
         let anybody = self.connect(plan.clients, plan, rng).await;
@@ -252,7 +253,7 @@ impl World {
         }
         self.peers.push(anybody);
         tokio::time::sleep(WAITLIST_KEPT + AFTERWARDS).await;
-        let store = &self.server.store;
+        let store = self.server.store();
         let left = (store.held().len(), store.queued(), store.subscribed());
         if left != (0, 0, 0) {
             wrong.push(format!("left on the server (held, queued, subscribed): {left:?}"));

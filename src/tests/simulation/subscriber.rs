@@ -75,7 +75,7 @@ impl SimSubscribers {
         });
         let listener: Weak<dyn Listener> = Arc::<SimSubscriber>::downgrade(&subscriber);
         let open = Open {
-            connection: ends.server.store.connect(listener),
+            connection: ends.server.store().connect(listener),
             subscriber,
         };
         let mut state = locked(&self.state);
@@ -216,11 +216,11 @@ impl SimSubscribers {
         self.reopen();
     }
 
-    /// What is subscribed on the present connection is at a replica from now on: all that is published is
-    /// heard, and the server that is called does not count it.
+    /// The subscriptions of the present connection are at a replica from now on. The server that is called
+    /// does not count them, so it publishes nothing to this client. The client is not told.
     pub(super) fn move_to_replica(&self) {
         if let Some(open) = &locked(&self.state).current {
-            open.connection.move_to_replica();
+            open.connection.close();
         }
     }
 

@@ -110,7 +110,7 @@ async fn applicant_is_told_that_the_server_is_away() {
     let (fixture, _guard, _waiters) = Fixture::full().await;
     let waits = tokio::spawn(fixture.lock.acquire());
     settle().await;
-    fixture.store.lose_calls(u32::MAX);
+    fixture.seen.lose_calls(u32::MAX);
     let options = &fixture.waitlists().client().options;
     sleep(options.poll_interval() + 2 * options.server_timeout).await;
     assert!(waits.is_finished());

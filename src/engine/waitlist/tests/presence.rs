@@ -162,7 +162,7 @@ async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
 async fn a_call_that_failed_tells_nothing_of_it() {
     let (fixture, waitlist) = opened().await;
     let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
-    fixture.store.lose_calls(1);
+    fixture.seen.lose_calls(1);
     waitlist.send(prepared).await.unwrap_err();
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }

@@ -9,7 +9,7 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
-use crate::store::memory::rules::Rules;
+use crate::store::memory::rules::{BOUND, Rules};
 use crate::store::{
     Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Push, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
@@ -78,7 +78,7 @@ fn owned(client: u128, n: u64) -> RequestId {
 impl World {
     fn new() -> World {
         World {
-            rules: Rules::new(),
+            rules: Rules::new(BOUND),
             wires: Wires::default(),
             keys: Arc::new(Keys::new("fairlock", "orders:42").unwrap()),
             now_us: 1_700_000_000_000_000,
