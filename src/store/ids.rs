@@ -14,7 +14,7 @@ use crate::owner::Owner;
 pub(crate) struct ClientId(Arc<str>);
 
 impl ClientId {
-    pub(crate) const LEN: usize = 32;
+    const LEN: usize = 32;
 
     pub(crate) fn random() -> ClientId {
         ClientId::from_number(Uuid::new_v4().as_u128())

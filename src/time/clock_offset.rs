@@ -24,13 +24,13 @@ impl Sample {
     }
 
     /// The lower bound of `local − server`, in ns.
-    pub(crate) fn offset_at_least(&self) -> i128 {
+    fn offset_at_least(&self) -> i128 {
         // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
         i128::from(self.sent.as_nanos()) - self.now.nanos() - 1_000_000
     }
 
     /// The upper bound of `local − server`, in ns.
-    pub(crate) fn offset_at_most(&self) -> i128 {
+    fn offset_at_most(&self) -> i128 {
         i128::from(self.received.as_nanos()) - self.now.nanos()
     }
 }

@@ -91,7 +91,12 @@ impl Fixture {
 
 impl Waitlist {
     /// Adds a request that is admitted at once.
-    pub(crate) fn take_in(&self, request: &RequestId, terms: LeaseTerms, ticket: Option<Ticket>) -> Joined {
+    pub(in crate::engine) fn take_in(
+        &self,
+        request: &RequestId,
+        terms: LeaseTerms,
+        ticket: Option<Ticket>,
+    ) -> Joined {
         let standing = Standing {
             ticket,
             is_admitted: true,

@@ -18,7 +18,7 @@ use crate::store::{
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
 /// How many requests a call removes from the queue before it answers `more`, as in the scripts.
-pub(crate) const BOUND: usize = 500;
+pub(super) const BOUND: usize = 500;
 /// Nothing is swept while there are fewer entries than this.
 const SWEEP_FROM: usize = 1024;
 
@@ -52,7 +52,7 @@ impl Rules {
 
     /// Drops expired entries. This costs each call little, because it visits all entries only when their
     /// number has doubled since the last time.
-    pub(crate) fn sweep(&mut self, now: Now) {
+    pub(super) fn sweep(&mut self, now: Now) {
         if self.locks.len() + self.spins.len() < self.sweep_at {
             return;
         }

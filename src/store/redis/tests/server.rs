@@ -61,13 +61,13 @@ impl Server {
         None
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub(in crate::store::redis) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Sends one command over a separate connection, and returns the reply. Spaces separate the elements of
     /// arrays.
-    pub(crate) fn tell(&self, command: &str) -> String {
+    pub(in crate::store::redis) fn tell(&self, command: &str) -> String {
         self.ask(command).unwrap()
     }
 
@@ -108,7 +108,7 @@ fn read_reply(stream: &mut impl BufRead) -> io::Result<String> {
     })
 }
 
-pub(crate) fn free_port() -> u16 {
+pub(in crate::store::redis) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -118,7 +118,7 @@ pub(crate) fn free_port() -> u16 {
 
 /// A wire to a server. Its connections can be cut, or frozen: then nothing passes, and nothing is closed.
 pub(super) struct Wire {
-    pub(crate) port: u16,
+    port: u16,
     frozen: Arc<AtomicBool>,
     /// Connections up to this number are frozen.
     dead: watch::Sender<usize>,
@@ -204,7 +204,7 @@ async fn copy(
 
 /// The flaw of a server that accepts any command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(in crate::store::redis) enum Flaw {
     /// It answers each PING with the nonce of the previous one.
     Desynchronised,
     /// It closes the connection after the echo of a PING with a nonce.
@@ -212,7 +212,7 @@ pub(crate) enum Flaw {
 }
 
 /// Starts such a server, and returns its port.
-pub(crate) fn flawed(flaw: Flaw) -> u16 {
+pub(in crate::store::redis) fn flawed(flaw: Flaw) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
