@@ -187,7 +187,7 @@ mod tests {
 
     /// As a failure, it is repeated with pauses, and not without end.
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_came_too_late_has_failed() {
+    async fn expired_call_fails() {
         let client = client();
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_was_never_written_leaves_nothing() {
+    async fn unwritten_call_leaves_nothing() {
         let (calls, clocks) = pending();
         for answer in [not_executed(), unknown()] {
             PendingCalls::begin(&calls, &clocks).answered(&answer);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_written_again_counts_once() {
+    async fn call_written_again_counts_once() {
         let (calls, clocks) = pending();
         let call = PendingCalls::begin(&calls, &clocks);
         write(&call);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_an_answer_or_a_word_that_it_was_not_executed_ends_a_call() {
+    async fn only_an_answer_or_proof_of_no_execution_ends_a_call() {
         for (answer, is_over) in [(Ok(()), true), (not_executed(), true), (unknown(), false)] {
             let (calls, clocks) = pending();
             let call = PendingCalls::begin(&calls, &clocks);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_expired_long_ago_are_dropped() {
+    fn long_expired_leases_are_dropped() {
         let presence = Presence::new(POLL_INTERVAL);
         let now = at(0).after(2 * POLL_INTERVAL);
         for n in 0..1_000 {

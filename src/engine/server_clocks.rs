@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_reconnect_no_deadline_is_taken_by_the_clock_of_before() {
+    async fn no_deadline_is_taken_by_the_clock_from_before_a_reconnect() {
         let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
         assert!(clocks.local(FIRST, deadline(), SPAN).is_some());
         clocks.forget(FIRST);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_each_server_is_its_own_and_at_first_that_of_the_last_one_heard() {
+    async fn each_server_has_its_own_time_and_at_first_the_newest_of_the_others() {
         let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
         assert_eq!(clocks.server_time(OTHER).ms(), 1_000_000);
         tokio::time::sleep(SPAN).await;

@@ -321,7 +321,7 @@ impl<W: Wire> Pipeline<W> {
         if !matches!(state.gate, Gate::Closed) {
             state.gate = Gate::Open(wire);
             state.generation += 1;
-            self.in_flight.begin_anew();
+            self.in_flight.start_over();
         }
         let generation = state.generation;
         self.resume(state);

@@ -27,7 +27,7 @@ const ENOUGH_CASES: u32 = 2_000;
 
 /// `PROPTEST_CASES` makes more of them, and `PROPTEST_RNG_SEED` the same ones again.
 #[test]
-fn the_scripts_do_what_the_rules_say() {
+fn scripts_follow_the_rules() {
     let mut config = ProptestConfig {
         failure_persistence: None,
         // A new generator for each choice, as proptest makes them, is cheap with this one.

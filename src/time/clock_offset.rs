@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exchange_nothing_tells() {
+    fn without_an_exchange_no_time_is_known() {
         let mut offsets = ClockOffset::default();
         assert_eq!(local(&offsets, 5000, 0), None);
         offsets.record(sample(0, 1, 1, 0));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_of_before_the_clock_was_set_back_is_never_taken_for_a_later_one() {
+    fn deadline_from_before_a_step_back_is_never_taken_for_a_later_one() {
         // In each case, the push was sent just before the clock was set back.
         for (back_ms, reconnected) in [(30, false), (3000, false), (3000, true), (3_600_000, true)] {
             let mut offsets = ClockOffset::default();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_answers_and_clocks_that_drift_are_no_reason_for_doubt() {
+    fn slow_answers_and_drifting_clocks_are_no_reason_for_doubt() {
         let mut offsets = ClockOffset::default();
         let mut sent_ms = 0;
         for n in 0..1000_u32 {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_failed_is_repeated_at_a_third_of_what_is_left_and_not_in_a_rush() {
+    fn failed_renewal_is_repeated_at_a_third_of_the_remaining_time_but_not_at_once() {
         let now = LocalTime::ZERO.after(1_000 * MS);
         assert_eq!(renewal_retry(now, now.after(3_000 * MS)), now.after(1_000 * MS));
         for left in [0, 1, 100] {

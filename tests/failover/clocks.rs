@@ -13,12 +13,12 @@ const LEASE: Duration = Duration::from_secs(8);
 const WAITERS: usize = 4;
 
 #[tokio::test]
-async fn a_new_primary_whose_clock_is_ahead_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+async fn new_primary_with_a_clock_ahead_grants_larger_fences_and_no_hold_lasts_too_long() {
     fail_over(3).await;
 }
 
 #[tokio::test]
-async fn a_new_primary_whose_clock_is_behind_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+async fn new_primary_with_a_clock_behind_grants_larger_fences_and_no_hold_lasts_too_long() {
     // By more than the failover takes: what it minted by its clock alone would be smaller.
     fail_over(-30).await;
 }

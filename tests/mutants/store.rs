@@ -78,7 +78,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a connection whose sign of life is another's is condemned", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
     edit("a server that refuses says so at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test faults refusals::", "--lib connections"]),
     edit("what waits ends as the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
-    edit("what was in flight on a connection of before takes no room", PIPELINE, "            self.in_flight.begin_anew();\n", "", PIPELINE_TESTS),
+    edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
     edit("what ends a hold goes before what asks for one", BACKLOG, "    pub(super) priority: Priority,\n    pub(super) entered: u64,", "    pub(super) entered: u64,\n    pub(super) priority: Priority,", PIPELINE_TESTS),
     edit("who waits behind a flood is not given up while it is answered", BACKLOG,

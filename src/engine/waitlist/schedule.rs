@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_everybody_includes_those_who_were_to_ask_anyway() {
+    fn asking_all_includes_waiters_already_due_to_ask() {
         let mut schedule = Schedule::default();
         schedule.ask([7, 3]);
         assert_eq!(next(&mut schedule, 0), Action::Ask([3, 7].into()));

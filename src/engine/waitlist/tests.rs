@@ -233,7 +233,7 @@ async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_turn() {
+async fn lease_meant_to_expire_costs_its_clients_waiters_no_turn() {
     let (lease, ms) = (Duration::from_secs(2), Duration::from_millis);
     for way in ["fixed lease", "maximum hold", "forgotten"] {
         for is_pushed in [false, true] {
@@ -275,7 +275,7 @@ async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_tur
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_goes_on_until_it_has_reached_somebody() {
+async fn incomplete_release_is_repeated_until_it_reaches_a_waiter() {
     let fixture = Fixture::on(MemoryStore::with_bound(2));
     let guard = fixture.other.acquire().await.unwrap();
     for _ in 0..5 {
@@ -302,7 +302,7 @@ async fn all_waiters_are_reached_after_a_reconnect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record() {
+async fn answer_from_before_a_reconnect_says_nothing_about_the_record() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -317,7 +317,7 @@ async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_of_before_the_record_went_tells_nothing_of_it() {
+async fn answer_from_before_the_loss_of_the_record_says_nothing_about_it() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -433,7 +433,7 @@ async fn poll_answered_for_the_holder_is_repeated_for_another_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn poll_that_comes_too_late_prolongs_nothing() {
+async fn late_poll_prolongs_nothing() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -647,7 +647,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_of_anothers_request_is_not_taken() {
+async fn grant_of_another_clients_request_is_not_taken() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -682,7 +682,7 @@ async fn timeout_at_lease_end_does_not_advise_an_immediate_retry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_client_lets_nobody_enter_its_waitlists() {
+async fn closed_client_admits_no_request_to_its_waitlists() {
     let fixture = Fixture::new();
     let waitlist = fixture.waitlist();
     let client = fixture.waitlists().client();

@@ -127,7 +127,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
 }
 
 #[test]
-fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
+fn overloaded_lock_is_held_almost_all_the_time() {
     // With several clients each has one waiter in the queue at least, and patience for their turns is what it
     // takes.
     let (few, many) = (&[20, 5][..], &[20][..]);
@@ -149,7 +149,7 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
 }
 
 #[test]
-fn callers_that_notice_their_timeout_late_hold_up_nobody_for_longer() {
+fn late_notice_of_a_timeout_delays_no_other_caller() {
     let plan = plan(1, 20, 2);
     let patience = Duration::from_millis(20);
     let patient = load(&plan, Way::Bound, Duration::from_secs(60));

@@ -40,7 +40,7 @@ async fn failed_poll_is_repeated_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waitlist_that_always_has_calls_to_make_subscribes_too() {
+async fn waitlist_with_endless_calls_still_subscribes() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
@@ -80,7 +80,7 @@ async fn one_failure_after_a_long_rest_ends_no_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_failed_is_tried_again_soon() {
+async fn failed_subscription_is_repeated_soon() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     fixture.seen.lose_subscriptions(1);
@@ -91,7 +91,7 @@ async fn a_subscription_that_failed_is_tried_again_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_again() {
+async fn unanswered_subscription_is_neither_ended_nor_repeated() {
     let store = MemoryStore::new();
     let (locks, seen) = scripted_store::client(&store, &[]);
     let fixture = Fixture::on(store);
@@ -109,7 +109,7 @@ async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_tells_nothing_of_the_subscription_ends_none() {
+async fn answer_silent_about_the_subscription_does_not_end_it() {
     let fixture = Fixture::new();
     fixture.held_for(LEASE).await;
     let (first, second) = (fixture.waiter().await, fixture.waiter().await);
@@ -120,7 +120,7 @@ async fn an_answer_that_tells_nothing_of_the_subscription_ends_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_that_found_the_lock_busy_leaves_no_hold_though_an_attempt_arrives_later() {
+async fn late_attempt_of_a_busy_try_leaves_no_hold() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     fixture.seen.lose_calls(1);

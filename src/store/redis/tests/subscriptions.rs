@@ -46,7 +46,7 @@ async fn subscriptions_are_confirmed_before_they_are_told() {
 }
 
 #[tokio::test]
-async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
+async fn burst_of_messages_arrives_whole_or_its_losses_are_reported() {
     let server = Server::start();
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_refused_end_of_a_subscription_harms_no_other() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less_often() {
+async fn connection_with_unseen_subscriptions_is_replaced_less_and_less_often() {
     let server = Server::start();
     let (store, recorder) = store(&server.url()).await;
     for channel in ["one", "two", "three"] {
@@ -149,7 +149,7 @@ async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less
 }
 
 #[tokio::test]
-async fn refusals_alone_wake_nobody() {
+async fn refusals_alone_wake_no_waiter() {
     let server = Server::start();
     server.tell("ACL SETUSER u on >p ~* resetchannels +@all");
     let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port)).await;
@@ -175,7 +175,7 @@ async fn interrupted_subscription_is_completed_on_the_next_connection() {
 }
 
 #[tokio::test]
-async fn a_channel_that_was_given_up_meanwhile_is_not_subscribed() {
+async fn channel_given_up_meanwhile_is_not_subscribed() {
     let server = Server::start();
     let (store, _recorder) = store(&server.url()).await;
     let mut given_up = store.subscribe("given up".into());
