@@ -36,7 +36,7 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 pub(crate) struct Scripted {
     store: Arc<dyn Store>,
-    /// Of the next ones; all others are as ever.
+    /// What becomes of the next releases and withdrawals. All later ones work as usual.
     fates: Mutex<VecDeque<Fate>>,
     /// How many requests each of the withdrawals was for.
     withdrawn: Mutex<Vec<usize>>,
@@ -46,7 +46,7 @@ pub(crate) struct Scripted {
     /// Subscriptions are not answered any more.
     swallows_subscriptions: AtomicBool,
     subscriptions: AtomicUsize,
-    /// How many subscriptions were ended, or complained of.
+    /// How many subscriptions were ended, or reported as unseen.
     ended: AtomicUsize,
     lossy: Arc<Lossy>,
 }
@@ -68,7 +68,7 @@ fn pass(lossy: &AtomicU32) -> Result<(), Failure> {
     }
 }
 
-/// A client of `store`, and what it sees of it.
+/// A client of `store`, and the scripted store through which it sees `store`.
 pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<Scripted>) {
     client_with(ManagerOptions::default(), store, fates)
 }
@@ -126,7 +126,7 @@ impl Scripted {
         })
     }
 
-    /// How many subscriptions were asked for, and how many were ended, or said not to be seen.
+    /// How many subscriptions were requested, and how many were ended, or reported as unseen.
     pub(crate) fn subscriptions(&self) -> (usize, usize) {
         let [asked, ended] = [&self.subscriptions, &self.ended];
         (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
@@ -137,7 +137,7 @@ impl Scripted {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// How many requests each of the withdrawals was for that came.
+    /// How many requests each withdrawal was for.
     pub(crate) fn withdrawn(&self) -> Vec<usize> {
         locked(&self.withdrawn).clone()
     }

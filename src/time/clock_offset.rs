@@ -72,9 +72,9 @@ impl ClockOffset {
         // This sample contradicts a larger lower bound. Then the server's clock was set, and the bound is
         // void.
         let at_most = sample.offset_at_most();
-        for anchor in [&mut self.recent, &mut self.older] {
-            if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
-                *anchor = None;
+        for kept in [&mut self.recent, &mut self.older] {
+            if kept.is_some_and(|kept| kept.offset_at_least() > at_most) {
+                *kept = None;
             }
         }
         match &mut self.recent {
@@ -119,12 +119,12 @@ impl ClockOffset {
         if self.set_back_until.is_some_and(|until| now < until.after(span)) {
             return None;
         }
-        self.offsets().map(|anchor| anchor.local(deadline)).max()
+        self.offsets().map(|sample| sample.local(deadline)).max()
     }
 
     /// The server time at the local time `now`, or a slightly later time. Returns `None` without a sample.
     pub(crate) fn server_time(&self, now: LocalTime) -> Option<ServerTime> {
-        let latest = |anchor: &Sample| anchor.now.after(now.since(anchor.sent));
+        let latest = |sample: &Sample| sample.now.after(now.since(sample.sent));
         self.offsets().map(latest).min()
     }
 
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(
             local(&offsets, 7000, 20_000),
             None,
-            "a push of before the first one"
+            "a push from before the first step back"
         );
     }
 

@@ -1,4 +1,4 @@
-//! One run of the rules and of the scripts beside each other.
+//! One run of the rules and of the scripts side by side.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

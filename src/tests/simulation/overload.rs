@@ -1,4 +1,4 @@
-//! Callers who give up, more of them than can be served in time: what is still served, and what piles up.
+//! More callers than can be served in time, which give up: how many are still served, and what piles up.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const HELD: Duration = Duration::from_millis(1);
 enum Way {
     Bound,
     Drop,
-    /// By a bound, which some notice late, since nobody polls them meanwhile.
+    /// By a bound, which some callers notice late, since they are not polled meanwhile.
     Late,
 }
 
