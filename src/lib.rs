@@ -61,8 +61,8 @@
 // The seam to a server is wider than the in-memory store alone needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
-// What lies here, a user can name. What lies in a folder is ours. What lies under `tests` never ships.
-// ARCHITECTURE.md has the layers, and what each may use.
+// The files of this folder hold what users can name. Its subfolders are internal, and `tests` never ships.
+// ARCHITECTURE.md lists the layers, and what each may use.
 
 mod engine;
 mod error;

@@ -9,7 +9,7 @@ use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_CLAIM_WINDOW: Duration = Duration::from_secs(5);
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
 const MIN_HEARTBEAT: Duration = Duration::from_secs(1);

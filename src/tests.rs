@@ -1,4 +1,4 @@
-//! What tests the whole crate from within, and never ships. The tests of one module are beside it.
+//! Tests of the whole crate from within. They never ship. The tests of a single module are next to it.
 
 #[cfg(feature = "redis")]
 #[cfg(test)]

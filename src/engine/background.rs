@@ -46,7 +46,7 @@ enum Done {
 }
 
 impl Background {
-    pub(crate) fn new(client: Arc<Client>) -> Background {
+    pub(super) fn new(client: Arc<Client>) -> Background {
         let (outbox, inbox) = mpsc::unbounded_channel();
         Background {
             client,
@@ -63,7 +63,7 @@ impl Background {
     }
 
     /// The time until which a caller waits for a server that does not answer.
-    pub(crate) fn patience_until(&self) -> LocalTime {
+    pub(super) fn patience_until(&self) -> LocalTime {
         self.client.now().after(self.client.options.server_timeout)
     }
 
@@ -77,7 +77,7 @@ impl Background {
 
     /// Keeps a closed client running until the token is dropped, for work that the background task does not
     /// know of yet.
-    pub(crate) fn keep_running(&self) -> Token {
+    pub(super) fn keep_running(&self) -> Token {
         Outstanding::begin(&self.pending)
     }
 
@@ -98,7 +98,7 @@ impl Background {
     }
 
     /// Runs the background task until the client is closed, no hold is alive and no outgoing message is left.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>) {
         let Some(mut inbox) = locked(&self.inbox).take() else {
             return;
         };

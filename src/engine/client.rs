@@ -23,18 +23,18 @@ use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Clock,
+    pub(super) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
-    pub(crate) clocks: Arc<ServerClocks>,
-    pub(crate) presence: Presence,
+    pub(super) clocks: Arc<ServerClocks>,
+    pub(super) presence: Presence,
     requests: AtomicU64,
     runtime: OnceLock<Handle>,
     closed: AtomicBool,
 }
 
 impl Client {
-    pub(crate) fn new(
+    pub(super) fn new(
         id: ClientId,
         store: Arc<dyn Store>,
         options: ManagerOptions,
@@ -65,7 +65,7 @@ impl Client {
 
     /// Makes an acquire call. `pending` must also be the stamp of the call. A call that ran too late counts
     /// as failed.
-    pub(crate) async fn acquire(
+    pub(super) async fn acquire(
         &self,
         call: Acquire,
         pending: &PendingCall,
@@ -90,11 +90,11 @@ impl Client {
         self.noted(self.store.release(call).await)
     }
 
-    pub(crate) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
+    pub(super) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
         self.noted(self.store.withdraw(call).await)
     }
 
-    pub(crate) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
+    pub(super) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
         self.noted(self.store.renew(call).await)
     }
 
@@ -107,21 +107,21 @@ impl Client {
 
     /// Sets the runtime for everything that runs in the background, unless one is set already. Returns
     /// whether this call set it.
-    pub(crate) fn settle_on(&self, runtime: Handle) -> bool {
+    pub(super) fn settle_on(&self, runtime: Handle) -> bool {
         self.runtime.set(runtime).is_ok()
     }
 
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.runtime.get().is_some()
     }
 
     /// Enters the client's runtime, so that a future polled by this thread runs there.
-    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.runtime.get().map(Handle::enter)
     }
 
     /// Starts a task on the client's runtime, whichever runtime the caller uses.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             #[cfg(test)]
             let task = crate::tests::simulation::process::inherit(task);
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// Allows no new requests from now on.
-    pub(crate) fn set_closed(&self) {
+    pub(super) fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);
     }
 
@@ -187,7 +187,7 @@ mod tests {
 
     /// As a failure, it is repeated with pauses, and not without end.
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_came_too_late_has_failed() {
+    async fn expired_call_fails() {
         let client = client();
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();

@@ -29,15 +29,15 @@ use crate::time::server_time::ServerTime;
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) request: RequestId,
+    pub(super) request: RequestId,
     pub(crate) owner: Owner,
     pub(crate) fence: Fence,
-    pub(crate) terms: LeaseTerms,
+    pub(super) terms: LeaseTerms,
     /// The server time beyond which the hold is never renewed.
-    pub(crate) cap: ServerTime,
+    cap: ServerTime,
     /// The same cap in local time. If the server's clock is set back, it passes `cap` later than intended.
     local_cap: LocalTime,
-    pub(crate) calls: Arc<PendingCalls>,
+    pub(super) calls: Arc<PendingCalls>,
     clock: Clock,
     state: Mutex<State>,
     ended: Notify,
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Hold {
-    pub(crate) fn new(
+    pub(super) fn new(
         keys: Arc<Keys>,
         grant: &Grant,
         terms: LeaseTerms,
@@ -93,7 +93,7 @@ impl Hold {
     }
 
     /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.
-    pub(crate) fn renewal(&self) -> Renew {
+    pub(super) fn renewal(&self) -> Renew {
         Renew {
             keys: Arc::clone(&self.keys),
             request: self.request.clone(),
@@ -152,7 +152,7 @@ impl Hold {
     }
 
     /// Ends the hold, unless it has ended already. Returns the earlier reason if it had.
-    pub(crate) fn end(&self, reason: LostReason) -> Option<LostReason> {
+    pub(super) fn end(&self, reason: LostReason) -> Option<LostReason> {
         let before = {
             let mut state = locked(&self.state);
             let before = state.over;
@@ -163,13 +163,13 @@ impl Hold {
         before
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         locked(&self.state).over.is_some()
     }
 
     /// Why the hold ends when the server has nothing of it any more, and nobody has held the lock since.
     /// Either its time was over, or somebody deleted the key before that.
-    pub(crate) fn reason_gone(&self) -> LostReason {
+    pub(super) fn reason_gone(&self) -> LostReason {
         let state = locked(&self.state);
         if self.clock.now() < state.deadline {
             LostReason::Taken
@@ -190,7 +190,7 @@ impl Hold {
     /// The server has prolonged the lease. Both local deadlines are safe, so the later one counts. A reply
     /// that comes after the old deadline changes nothing: a caller may already have been told that the hold
     /// is lost.
-    pub(crate) fn renewed(&self, server_deadline: ServerTime, deadline: LocalTime) {
+    pub(super) fn renewed(&self, server_deadline: ServerTime, deadline: LocalTime) {
         let mut state = locked(&self.state);
         if self.clock.now() >= state.deadline {
             return;
@@ -203,22 +203,22 @@ impl Hold {
 
     /// Whether the server knows that this client has heard of its grant. If it does not know, and the lease
     /// expires, it takes the client for dead.
-    pub(crate) fn is_claimed(&self) -> bool {
+    pub(super) fn is_claimed(&self) -> bool {
         locked(&self.state).claimed
     }
 
-    pub(crate) fn set_in_doubt(&self) {
+    pub(super) fn set_in_doubt(&self) {
         locked(&self.state).in_doubt = true;
     }
 
     /// How long a renewal may go unanswered before the next one is sent.
-    pub(crate) fn renewal_patience(&self) -> Duration {
+    pub(super) fn renewal_patience(&self) -> Duration {
         let (now, deadline) = (self.clock.now(), self.deadline());
         renewal_retry(now, deadline).since(now)
     }
 
     /// Whether a renewal may prolong the lease beyond the end that this client knows.
-    pub(crate) fn may_be_prolonged(&self) -> bool {
+    pub(super) fn may_be_prolonged(&self) -> bool {
         self.is_short_of_cap(&locked(&self.state))
     }
 
@@ -227,7 +227,7 @@ impl Hold {
     }
 
     /// When the background task must look at the hold next, to renew it or to end it.
-    pub(crate) fn next_look(&self) -> LocalTime {
+    pub(super) fn next_look(&self) -> LocalTime {
         let state = locked(&self.state);
         let now = self.clock.now();
         if state.claimed && (!self.is_short_of_cap(&state) || state.deadline >= self.local_cap) {
@@ -241,7 +241,7 @@ impl Hold {
         due(now, state.deadline).min(state.deadline)
     }
 
-    pub(crate) fn lost_by(&self, reason: LostReason) -> Lost {
+    pub(super) fn lost_by(&self, reason: LostReason) -> Lost {
         Lost::new(Arc::clone(&self.keys.name), reason)
     }
 }

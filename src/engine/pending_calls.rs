@@ -16,7 +16,7 @@ use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
 #[derive(Debug)]
-pub(crate) struct PendingCalls {
+pub(super) struct PendingCalls {
     /// The lease of a hold that one of the calls acquires.
     lease: Duration,
     /// When the caller of the request gives up.
@@ -45,7 +45,7 @@ enum WrittenOn {
 /// One call of the request. Until it is written, it has no effect and leaves no trace. If it is dropped after
 /// it was written and before it is answered, it stays unanswered.
 #[derive(Debug)]
-pub(crate) struct PendingCall {
+pub(super) struct PendingCall {
     of: Arc<PendingCalls>,
     clocks: Arc<ServerClocks>,
     /// Whether the call is counted in `State::open`.
@@ -53,7 +53,7 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCalls {
-    pub(crate) fn new(lease: Duration, gives_up: GivesUp) -> Arc<PendingCalls> {
+    pub(super) fn new(lease: Duration, gives_up: GivesUp) -> Arc<PendingCalls> {
         Arc::new(PendingCalls {
             lease,
             gives_up,
@@ -72,7 +72,7 @@ impl PendingCalls {
     }
 
     /// Begins a further call. Nothing of it is written yet.
-    pub(crate) fn begin(of: &Arc<PendingCalls>, clocks: &Arc<ServerClocks>) -> Arc<PendingCall> {
+    pub(super) fn begin(of: &Arc<PendingCalls>, clocks: &Arc<ServerClocks>) -> Arc<PendingCall> {
         Arc::new(PendingCall {
             of: Arc::clone(of),
             clocks: Arc::clone(clocks),
@@ -81,32 +81,32 @@ impl PendingCalls {
     }
 
     /// Ends the use of the request. No further call is written.
-    pub(crate) fn end(&self) {
+    pub(super) fn end(&self) {
         locked(&self.state).has_ended = true;
     }
 
     /// Ends the use of the request because it is withdrawn. Each answer that comes after this requires
     /// another withdrawal. Returns whether there is anything to withdraw: something that answered calls
     /// `may_have_left`, or the effect of an unanswered call.
-    pub(crate) fn withdraw(&self, may_have_left: bool) -> bool {
+    pub(super) fn withdraw(&self, may_have_left: bool) -> bool {
         let mut state = locked(&self.state);
         state.has_ended = true;
         state.was_withdrawn = true;
         (may_have_left && state.written_on != WrittenOn::None) || state.open > 0
     }
 
-    pub(crate) fn was_withdrawn(&self) -> bool {
+    pub(super) fn was_withdrawn(&self) -> bool {
         locked(&self.state).was_withdrawn
     }
 
     /// Whether an answer on this connection, to a call that was written after the [end](Self::end), proves
     /// that every call that will ever run has run.
-    pub(crate) fn have_run_before(&self, on: ConnectionId) -> bool {
+    pub(super) fn have_run_before(&self, on: ConnectionId) -> bool {
         locked(&self.state).written_on == WrittenOn::One(on)
     }
 
     /// The server time past which none of the unanswered calls can run, or `None` if all calls were answered.
-    pub(crate) fn unanswered(&self) -> Option<ServerTime> {
+    pub(super) fn unanswered(&self) -> Option<ServerTime> {
         let state = locked(&self.state);
         (state.open > 0).then_some(state.latest_not_after)
     }
@@ -115,7 +115,7 @@ impl PendingCalls {
 impl PendingCall {
     /// Handles an answer. A failure counts as an answer if it says that the call was not executed and will
     /// not be.
-    pub(crate) fn answered<T>(&self, answer: &Result<T, Failure>) {
+    pub(super) fn answered<T>(&self, answer: &Result<T, Failure>) {
         let is_known = !matches!(answer, Err(Failure::Unknown(_) | Failure::Closed));
         if is_known {
             self.close(&mut locked(&self.of.state));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_was_never_written_leaves_nothing() {
+    async fn unwritten_call_leaves_nothing() {
         let (calls, clocks) = pending();
         for answer in [not_executed(), unknown()] {
             PendingCalls::begin(&calls, &clocks).answered(&answer);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_written_again_counts_once() {
+    async fn call_written_again_counts_once() {
         let (calls, clocks) = pending();
         let call = PendingCalls::begin(&calls, &clocks);
         write(&call);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_an_answer_or_a_word_that_it_was_not_executed_ends_a_call() {
+    async fn only_an_answer_or_proof_of_no_execution_ends_a_call() {
         for (answer, is_over) in [(Ok(()), true), (not_executed(), true), (unknown(), false)] {
             let (calls, clocks) = pending();
             let call = PendingCalls::begin(&calls, &clocks);

@@ -17,7 +17,7 @@ use crate::time::deadline::expired_on_server_by;
 
 /// What a client knows of its presence records on its servers.
 #[derive(Debug)]
-pub(crate) struct Presence {
+pub(super) struct Presence {
     epoch: AtomicU64,
     /// The local times by which leases of this client that expire without a release are over on the server,
     /// by lock name.
@@ -29,14 +29,14 @@ pub(crate) struct Presence {
 /// polling intervals. The client relies on it for one, so that the next poll covers every waiter that joins
 /// meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Registration {
-    pub(crate) since: LocalTime,
+pub(super) struct Registration {
+    pub(super) since: LocalTime,
     /// [`Presence::epoch`] when the call was prepared.
-    pub(crate) epoch: u64,
+    pub(super) epoch: u64,
 }
 
 impl Presence {
-    pub(crate) fn new(poll_interval: Duration) -> Presence {
+    pub(super) fn new(poll_interval: Duration) -> Presence {
         Presence {
             epoch: AtomicU64::new(0),
             expired_leases: Mutex::default(),
@@ -46,7 +46,7 @@ impl Presence {
 
     /// The presence epoch: how often this client may have lost its presence records with a connection, or was
     /// told that one is gone. After it has changed, the next request of a waitlist registers again.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -58,7 +58,7 @@ impl Presence {
     /// Notes that a lease expires on the server without a release. `lease` is its length, and `deadline` its
     /// local end. The next script that notices takes this client for dead, and deletes its presence record
     /// for that lock.
-    pub(crate) fn lease_expires(&self, keys: &Keys, now: LocalTime, deadline: LocalTime, lease: Duration) {
+    pub(super) fn lease_expires(&self, keys: &Keys, now: LocalTime, deadline: LocalTime, lease: Duration) {
         let end = expired_on_server_by(deadline, lease);
         let mut expired = locked(&self.expired_leases);
         if expired.len() == expired.capacity() {
@@ -74,7 +74,7 @@ impl Presence {
     }
 
     /// The local time by which the most recently expired lease of this lock is over on the server.
-    pub(crate) fn last_expiry(&self, keys: &Keys) -> Option<LocalTime> {
+    pub(super) fn last_expiry(&self, keys: &Keys) -> Option<LocalTime> {
         locked(&self.expired_leases).get(&keys.name).copied()
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_expired_long_ago_are_dropped() {
+    fn long_expired_leases_are_dropped() {
         let presence = Presence::new(POLL_INTERVAL);
         let now = at(0).after(2 * POLL_INTERVAL);
         for n in 0..1_000 {

@@ -15,7 +15,7 @@ use crate::time::server_time::ServerTime;
 /// The clock offsets and newest samples of all servers. A deadline of one server is never converted with the
 /// clock offset of another.
 #[derive(Debug)]
-pub(crate) struct ServerClocks {
+pub(super) struct ServerClocks {
     clock: Clock,
     state: Mutex<State>,
 }
@@ -37,7 +37,7 @@ struct Known {
 }
 
 impl ServerClocks {
-    pub(crate) fn new(clock: Clock, first: &Answer<()>) -> ServerClocks {
+    pub(super) fn new(clock: Clock, first: &Answer<()>) -> ServerClocks {
         let state = State {
             known: HashMap::new(),
             newest: first.at,
@@ -50,7 +50,7 @@ impl ServerClocks {
         clocks
     }
 
-    pub(crate) fn record(&self, from: ServerId, sample: Sample) {
+    pub(super) fn record(&self, from: ServerId, sample: Sample) {
         let mut state = locked(&self.state);
         let known = state.known.entry(from).or_insert_with(|| Known {
             offsets: ClockOffset::default(),
@@ -62,7 +62,7 @@ impl ServerClocks {
     }
 
     /// The time of this server now, or a slightly later one.
-    pub(crate) fn server_time(&self, server: ServerId) -> ServerTime {
+    pub(super) fn server_time(&self, server: ServerId) -> ServerTime {
         let now = self.clock.now();
         let state = locked(&self.state);
         let known = state.known.get(&server);
@@ -86,7 +86,7 @@ impl ServerClocks {
 
     /// A local time at which this server's `deadline`, of something that lasts for `span`, has not passed
     /// yet. `None` while there is no clock offset.
-    pub(crate) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<LocalTime> {
+    pub(super) fn local(&self, server: ServerId, deadline: ServerTime, span: Duration) -> Option<LocalTime> {
         let now = self.clock.now();
         let state = locked(&self.state);
         state.known.get(&server)?.offsets.local(deadline, now, span)
@@ -94,7 +94,7 @@ impl ServerClocks {
 
     /// Forgets the clock offset, because a connection to this server was replaced. The server that now
     /// answers at its address may have another clock.
-    pub(crate) fn forget(&self, server: ServerId) {
+    pub(super) fn forget(&self, server: ServerId) {
         if let Some(known) = locked(&self.state).known.get_mut(&server) {
             known.offsets.clear();
         }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_reconnect_no_deadline_is_taken_by_the_clock_of_before() {
+    async fn no_deadline_is_taken_by_the_clock_from_before_a_reconnect() {
         let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
         assert!(clocks.local(FIRST, deadline(), SPAN).is_some());
         clocks.forget(FIRST);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_each_server_is_its_own_and_at_first_that_of_the_last_one_heard() {
+    async fn each_server_has_its_own_time_and_at_first_the_newest_of_the_others() {
         let clocks = ServerClocks::new(Clock::tokio(), &answer(1_000_000));
         assert_eq!(clocks.server_time(OTHER).ms(), 1_000_000);
         tokio::time::sleep(SPAN).await;

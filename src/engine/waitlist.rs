@@ -8,12 +8,12 @@
 //! Replies and pushes are handled without waiting. Calls that no caller sends are put on the schedule of the
 //! waitlist's driver.
 
-pub(crate) mod admission;
+mod admission;
 mod applicants;
 mod calls;
-pub(crate) mod driver;
+pub(super) mod driver;
 pub(crate) mod registry;
-pub(crate) mod schedule;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-pub(crate) use self::applicants::{Admitted, Entered, Standing};
+pub(super) use self::applicants::{Admitted, Entered, Standing};
 use self::applicants::{Applicant, refuse};
 use self::calls::Answered;
 pub(crate) use self::calls::Progress;
@@ -46,15 +46,15 @@ use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
 
 #[derive(Debug)]
-pub(crate) struct Waitlist {
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) channel: Arc<str>,
+pub(super) struct Waitlist {
+    keys: Arc<Keys>,
+    channel: Arc<str>,
     this: Weak<Waitlist>,
     client: Arc<Client>,
     background: Arc<Background>,
     state: Mutex<State>,
     /// Wakes the driver when there is work for it.
-    pub(crate) call: Notify,
+    pub(super) call: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ struct Waiter {
 
 /// How the wait of a request ended.
 #[derive(Debug)]
-pub(crate) enum WaitOutcome {
+pub(super) enum WaitOutcome {
     Done(Result<OwnedHold>),
     /// The client heard of the grant too late to use it. The request is withdrawn for good. A release of the
     /// grant alone could come so late that it frees a newer one, because an owner that already holds the lock
@@ -109,7 +109,7 @@ impl State {
 }
 
 impl Waitlist {
-    pub(crate) fn new(
+    fn new(
         keys: Arc<Keys>,
         channel: Arc<str>,
         client: Arc<Client>,
@@ -127,17 +127,17 @@ impl Waitlist {
     }
 
     /// Whether the waitlist can be removed without losing anything.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let state = locked(&self.state);
         state.is_empty() && !state.driven
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         locked(&self.state).is_empty()
     }
 
     /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.
-    pub(crate) fn needs_driver(&self) -> bool {
+    pub(super) fn needs_driver(&self) -> bool {
         let mut state = locked(&self.state);
         !state.waiters.is_empty() && !std::mem::replace(&mut state.driven, true)
     }
@@ -159,13 +159,13 @@ impl Waitlist {
 
     /// Has every waiter ask again, with its ticket. A waiter whose turn came while this client was
     /// unreachable has lost its place.
-    pub(crate) fn ask_all(&self) {
+    fn ask_all(&self) {
         locked(&self.state).schedule.ask_all();
         self.call.notify_one();
     }
 
     /// The channel is now subscribed to by another connection.
-    pub(crate) fn reconnected(&self) {
+    fn reconnected(&self) {
         let mut state = locked(&self.state);
         state.schedule.ask_all();
         state.schedule.reconnected(self.client.now());
@@ -272,7 +272,7 @@ impl Waitlist {
     }
 
     /// Ends the wait of all waiters and applicants.
-    pub(crate) fn fail_all(&self, error: &Error) {
+    fn fail_all(&self, error: &Error) {
         // A closed client keeps running until all of them are told.
         let _running = self.background.keep_running();
         let mut state = locked(&self.state);
@@ -297,7 +297,7 @@ impl Waitlist {
     }
 
     /// The subscription is confirmed.
-    pub(crate) fn subscribed(&self) {
+    fn subscribed(&self) {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
         state.schedule.subscribed(self.client.now());
@@ -309,12 +309,12 @@ impl Waitlist {
     }
 
     /// Handles the answer to a poll of the waitlist.
-    pub(crate) fn polled(&self, seen: bool) -> Sight {
+    fn polled(&self, seen: bool) -> Sight {
         locked(&self.state).schedule.polled(self.client.now(), seen)
     }
 
     /// What the driver must do now. An empty waitlist is kept for the time `kept`.
-    pub(crate) fn todo(&self, kept: Duration) -> Action {
+    fn todo(&self, kept: Duration) -> Action {
         let now = self.client.now();
         let mut state = locked(&self.state);
         let is_empty = state.is_empty();
@@ -325,13 +325,13 @@ impl Waitlist {
     }
 
     /// The numbers of all waiters.
-    pub(crate) fn numbers(&self) -> Vec<u64> {
+    fn numbers(&self) -> Vec<u64> {
         locked(&self.state).waiters.keys().copied().collect()
     }
 
     /// The request that the waitlist polls with: the waiter whose turn comes first. As long as that waiter
     /// has its place, all others have theirs.
-    pub(crate) fn first(&self) -> Option<u64> {
+    fn first(&self) -> Option<u64> {
         let state = locked(&self.state);
         let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);
         let first =
@@ -339,7 +339,7 @@ impl Waitlist {
         first.map(|(number, _)| *number)
     }
 
-    pub(crate) fn ask_again(&self, number: u64) {
+    fn ask_again(&self, number: u64) {
         locked(&self.state).schedule.ask([number]);
         self.call.notify_one();
     }

@@ -14,11 +14,11 @@ async fn forced(fate: Fate) -> (bool, usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forced_release_whose_reply_was_lost_is_told_as_done() {
+async fn forced_release_with_a_lost_reply_counts_as_done() {
     assert_eq!(forced(Fate::Unheard).await, (true, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forced_release_that_was_cut_short_is_repeated() {
+async fn incomplete_forced_release_is_repeated() {
     assert_eq!(forced(Fate::CutShort).await, (true, 2));
 }

@@ -14,13 +14,12 @@ use crate::owner::Owner;
 pub(crate) struct ClientId(Arc<str>);
 
 impl ClientId {
-    pub(crate) const LEN: usize = 32;
+    const LEN: usize = 32;
 
     pub(crate) fn random() -> ClientId {
-        ClientId(Uuid::new_v4().simple().to_string().into())
+        ClientId::from_number(Uuid::new_v4().as_u128())
     }
 
-    #[cfg(test)]
     pub(crate) fn from_number(n: u128) -> ClientId {
         ClientId(Uuid::from_u128(n).simple().to_string().into())
     }

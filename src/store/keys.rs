@@ -6,7 +6,7 @@ use super::ids::ClientId;
 use crate::error::Invalid;
 
 /// The longest lock name, in bytes.
-pub(crate) const MAX_NAME_BYTES: usize = 512;
+const MAX_NAME_BYTES: usize = 512;
 
 /// All names that one lock has on the server. All keys share one hash slot. The kind stands before the hash
 /// tag, so two lock names never produce the same key.
@@ -20,7 +20,7 @@ pub(crate) struct Keys {
     /// A sorted set: client → server time until which the client counts as alive.
     pub(crate) clients: String,
     /// The prefix of the unlock channels. The channel of a client ends with the client's id.
-    pub(crate) channel: String,
+    pub(super) channel: String,
     /// A hash: the spin lock of the same name.
     pub(crate) spin: String,
 }

@@ -1,7 +1,5 @@
 //! Locks inside this process: the same order, leases and fences, without a server.
 
-#[cfg(test)]
-mod inside;
 pub(crate) mod lock;
 pub(crate) mod rules;
 #[cfg(test)]
@@ -24,7 +22,7 @@ use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, millis};
 use lock::{Channels, Now};
-use rules::Rules;
+use rules::{BOUND, Rules};
 
 /// A store for locks in memory, in the place of a server. Clones are the same store, and all managers that
 /// are built on it share its locks.
@@ -60,8 +58,6 @@ impl MemoryStore {
             store: self.0.clone(),
             listener,
             closed: AtomicBool::new(false),
-            #[cfg(test)]
-            at_replica: AtomicBool::new(false),
         })))
     }
 }
@@ -76,18 +72,14 @@ impl fmt::Debug for MemoryStore {
 
 struct Shared {
     clock: Clock,
-    /// The time of the store's clock at the origin of `clock`. It is the real time, so that times and fences
-    /// look as they do on a server.
-    origin_us: u64,
-    #[cfg(test)]
-    skew: inside::Skew,
-    #[cfg(test)]
-    line: inside::Line,
     state: Mutex<State>,
 }
 
 struct State {
     rules: Rules,
+    /// The time of the store's clock at the origin of `clock`. It is the real time, so that times and fences
+    /// look as they do on a server.
+    origin: Duration,
     /// The time of the last call, in µs, as in a ticket or a fence.
     last_us: u64,
     subscribers: HashMap<Arc<str>, Vec<Arc<Client>>>,
@@ -98,13 +90,9 @@ impl Default for Shared {
         let real = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Shared {
             clock: Clock::tokio(),
-            origin_us: millis(real) * 1000,
-            #[cfg(test)]
-            skew: inside::Skew::default(),
-            #[cfg(test)]
-            line: inside::Line::default(),
             state: Mutex::new(State {
-                rules: Rules::new(),
+                rules: Rules::new(BOUND),
+                origin: Duration::from_millis(millis(real)),
                 last_us: 0,
                 subscribers: HashMap::new(),
             }),
@@ -116,13 +104,12 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl State {
     /// The store's time at a local time.
     fn at(&self, local: LocalTime) -> Duration {
-        let time = Duration::from_micros(self.origin_us) + local.since(LocalTime::ZERO);
-        #[cfg(test)]
-        let time = self.skew.applied(time, local);
-        time
+        self.origin + local.since(LocalTime::ZERO)
     }
 }
 
@@ -144,13 +131,7 @@ impl<'a> Deliveries<'a> {
 
 impl Channels for Deliveries<'_> {
     fn subscribers(&self, channel: &str) -> usize {
-        let is_counted = |client: &&Arc<Client>| {
-            #[cfg(test)]
-            if client.at_replica.load(Ordering::Relaxed) {
-                return false;
-            }
-            client.listener.strong_count() > 0
-        };
+        let is_counted = |client: &&Arc<Client>| client.listener.strong_count() > 0;
         self.clients(channel).filter(is_counted).count()
     }
 
@@ -171,9 +152,6 @@ struct Client {
     store: Arc<Shared>,
     listener: Weak<dyn Listener>,
     closed: AtomicBool,
-    /// The client subscribes at a replica: it hears messages, but is not counted.
-    #[cfg(test)]
-    at_replica: AtomicBool,
 }
 
 impl Client {
@@ -191,10 +169,8 @@ impl Client {
         let store = &*self.store;
         let mut state = store.state();
         self.check()?;
-        #[cfg(test)]
-        store.line.call()?;
         let sent = store.clock.now();
-        let time = store.at(sent);
+        let time = state.at(sent);
         // While tokio's clock is paused, all calls happen within one µs. Their tickets must still tell their
         // order.
         let us = u64::try_from(time.as_micros())
@@ -205,6 +181,7 @@ impl Client {
             rules,
             last_us,
             subscribers,
+            ..
         } = &mut *state;
         *last_us = us;
         rules.sweep(now);
@@ -234,8 +211,6 @@ impl Client {
     /// subscribes afterwards.
     fn subscribe(self: &Arc<Client>, channel: &Arc<str>) -> Result<(), Failure> {
         let mut state = self.store.state();
-        #[cfg(test)]
-        self.store.line.subscription()?;
         self.check()?;
         let clients = state.subscribers.entry(channel.clone()).or_default();
         if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {

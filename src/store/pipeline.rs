@@ -49,7 +49,7 @@ use crate::time::clock::{Clock, LocalTime};
 const SENDINGS: usize = 8;
 
 /// Spawns a background task.
-pub(crate) type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
+type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
 
 pub(crate) struct Pipeline<W: Wire> {
     server: ServerId,
@@ -67,11 +67,11 @@ pub(crate) struct Pipeline<W: Wire> {
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) generation: u64,
-    pub(crate) why: Why,
+    pub(super) why: Why,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(super) enum Why {
     /// A call was not answered in time, and neither was any other call since it was sent.
     Silent,
     /// A reply belongs to another call.
@@ -286,7 +286,7 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Whether the server has answered any call since this time.
-    pub(crate) fn has_heard_since(&self, since: LocalTime) -> bool {
+    fn has_heard_since(&self, since: LocalTime) -> bool {
         self.response.load(Ordering::Relaxed) > since.as_nanos()
     }
 
@@ -303,14 +303,14 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Asks for the replacement of a connection. A request for an earlier connection has no effect.
-    pub(crate) fn replace(&self, generation: u64, why: Why) {
+    pub(super) fn replace(&self, generation: u64, why: Why) {
         // Without a receiver, there is no connection left to replace.
         let _ = self.condemned.send(Replacement { generation, why });
     }
 
     /// Handles a reply that does not belong to its call. All later replies on that connection may be wrong
     /// too.
-    pub(crate) fn desynchronised(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
+    pub(super) fn desynchronised(&self, generation: u64, said: impl Into<Arc<str>>) -> Failure {
         self.replace(generation, Why::Desynchronised);
         Failure::Unknown(ServerError::new(said))
     }
@@ -321,7 +321,7 @@ impl<W: Wire> Pipeline<W> {
         if !matches!(state.gate, Gate::Closed) {
             state.gate = Gate::Open(wire);
             state.generation += 1;
-            self.in_flight.begin_anew();
+            self.in_flight.start_over();
         }
         let generation = state.generation;
         self.resume(state);
@@ -345,7 +345,7 @@ impl<W: Wire> Pipeline<W> {
         drop(backlog);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         matches!(self.state().gate, Gate::Closed)
     }
 

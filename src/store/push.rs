@@ -13,7 +13,7 @@ pub(crate) struct Push {
 }
 
 impl Push {
-    pub(crate) const VERSION: &str = "1";
+    const VERSION: &str = "1";
 
     /// Returns `None` for an unknown version or form. The client then asks the server.
     pub(crate) fn parse(message: &str) -> Option<Push> {

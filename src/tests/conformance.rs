@@ -1,5 +1,5 @@
-//! Random calls under a clock of the test's own, made of the rules and of the scripts on a real server: the
-//! replies, all data and all pushes must be the same after each.
+//! Random calls, under a clock of the test, to the rules and to the scripts on a real server. The replies,
+//! all data and all pushes must be the same after each call.
 
 mod dump;
 mod edges;
@@ -22,12 +22,12 @@ use self::world::{Setting, World};
 
 /// Runs, each of 60 steps on average.
 const CASES: u32 = 10_000;
-/// So many come to every kind of reply.
+/// With this many cases, every kind of reply comes up.
 const ENOUGH_CASES: u32 = 2_000;
 
 /// `PROPTEST_CASES` makes more of them, and `PROPTEST_RNG_SEED` the same ones again.
 #[test]
-fn the_scripts_do_what_the_rules_say() {
+fn scripts_follow_the_rules() {
     let mut config = ProptestConfig {
         failure_persistence: None,
         // A new generator for each choice, as proptest makes them, is cheap with this one.

@@ -161,7 +161,7 @@ fn bounded(now: ServerTime, deadline: ServerTime) {
     };
     let mut offsets = ClockOffset::default();
     offsets.record(at);
-    let local = offsets.local(deadline, sent, SPAN).expect("an anchor");
+    let local = offsets.local(deadline, sent, SPAN).expect("a sample");
     assert!(local >= sent && local <= sent.after(deadline.since(now)));
     assert!(offsets.server_time(local) <= Some(ServerTime::MAX.max(now)));
 }

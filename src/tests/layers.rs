@@ -82,11 +82,19 @@ fn production(source: &str) -> String {
     let mut is_tested = false;
     for line in source.lines().map(str::trim) {
         if !is_tested && !line.starts_with("//") {
-            lines.push(line);
+            lines.push(without_visibility(line));
         }
         is_tested = line == "#[cfg(test)]";
     }
     lines.join("\n")
+}
+
+/// `pub(in crate::…)` names a module that may use the item, and none that is used.
+fn without_visibility(line: &str) -> &str {
+    let inside = line.strip_prefix("pub(in ");
+    inside
+        .and_then(|inside| inside.split_once(") "))
+        .map_or(line, |(_, item)| item)
 }
 
 /// The modules that a module names, by paths from the crate's root, from itself or from those above it.

@@ -1,8 +1,8 @@
-//! A store in memory, of which a test says beforehand what becomes of the releases and the withdrawals.
+//! A store in memory, of which a test says beforehand what becomes of calls and subscriptions.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::error::ServerError;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::{
-    Acquire, Acquired, Call, Failure, Inspect, Inspected, Release, Released, Renew, Renewed, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Call, ConnectionId, Failure, Inspect, Inspected, Release, Released, Renew, Renewed,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -36,7 +36,7 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 pub(crate) struct Scripted {
     store: Arc<dyn Store>,
-    /// Of the next ones; all others are as ever.
+    /// What becomes of the next releases and withdrawals. All later ones work as usual.
     fates: Mutex<VecDeque<Fate>>,
     /// How many requests each of the withdrawals was for.
     withdrawn: Mutex<Vec<usize>>,
@@ -46,12 +46,38 @@ pub(crate) struct Scripted {
     /// Subscriptions are not answered any more.
     swallows_subscriptions: AtomicBool,
     subscriptions: AtomicUsize,
-    /// How many subscriptions were ended, or complained of.
+    /// How many subscriptions were ended, or reported as unseen.
     ended: AtomicUsize,
+    lossy: Arc<Lossy>,
 }
 
-/// A client of `store`, and what it sees of it.
+/// How many of the next calls and subscriptions are lost. The server does not get them, and the client does
+/// not learn what became of them.
+#[derive(Debug, Default)]
+struct Lossy {
+    calls: AtomicU32,
+    subscriptions: AtomicU32,
+}
+
+/// Takes one from what is still to be lost.
+fn pass(lossy: &AtomicU32) -> Result<(), Failure> {
+    let lost = lossy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    match lost {
+        Ok(_) => Err(Failure::Unknown(ServerError::new("lost"))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// A client of `store`, and the scripted store through which it sees `store`.
 pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<Scripted>) {
+    client_with(ManagerOptions::default(), store, fates)
+}
+
+pub(crate) fn client_with(
+    options: ManagerOptions,
+    store: &MemoryStore,
+    fates: &[Fate],
+) -> (LockManager, Arc<Scripted>) {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
     let scripted = Arc::new(Scripted {
@@ -63,10 +89,10 @@ pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<S
         swallows_subscriptions: AtomicBool::new(false),
         subscriptions: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
+        lossy: Arc::default(),
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
-    let options = ManagerOptions::default();
     let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first);
     shared.start().expect("a runtime");
     (LockManager::of(shared), scripted)
@@ -81,7 +107,26 @@ impl Scripted {
         self.swallows_subscriptions.store(true, Ordering::SeqCst);
     }
 
-    /// How many subscriptions were asked for, and how many were ended, or said not to be seen.
+    /// Loses the next `calls` calls.
+    pub(crate) fn lose_calls(&self, calls: u32) {
+        self.lossy.calls.store(calls, Ordering::SeqCst);
+    }
+
+    /// Loses the next `subscriptions` subscriptions.
+    pub(crate) fn lose_subscriptions(&self, subscriptions: u32) {
+        self.lossy.subscriptions.store(subscriptions, Ordering::SeqCst);
+    }
+
+    /// The call, unless it is lost when it is sent.
+    fn passed<T: Send + 'static>(&self, call: Call<T>) -> Call<T> {
+        let lossy = Arc::clone(&self.lossy);
+        Box::pin(async move {
+            pass(&lossy.calls)?;
+            call.await
+        })
+    }
+
+    /// How many subscriptions were requested, and how many were ended, or reported as unseen.
     pub(crate) fn subscriptions(&self) -> (usize, usize) {
         let [asked, ended] = [&self.subscriptions, &self.ended];
         (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
@@ -92,7 +137,7 @@ impl Scripted {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// How many requests each of the withdrawals was for that came.
+    /// How many requests each withdrawal was for.
     pub(crate) fn withdrawn(&self) -> Vec<usize> {
         locked(&self.withdrawn).clone()
     }
@@ -103,6 +148,7 @@ impl Scripted {
         call: Call<T>,
         cut_short: impl Fn(&mut T) + Send + 'static,
     ) -> Call<T> {
+        let call = self.passed(call);
         let fate = locked(&self.fates).pop_front();
         let error = || ServerError::new("as scripted");
         Box::pin(async move {
@@ -130,7 +176,15 @@ impl Scripted {
 
 impl Store for Scripted {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.store.acquire(call)
+        let (lossy, store) = (Arc::clone(&self.lossy), Arc::clone(&self.store));
+        Box::pin(async move {
+            if let Err(lost) = pass(&lossy.calls) {
+                // It was written all the same.
+                call.not_after.written(ConnectionId::default());
+                return Err(lost);
+            }
+            store.acquire(call).await
+        })
     }
 
     fn release(&self, call: Release) -> Call<Released> {
@@ -146,31 +200,37 @@ impl Store for Scripted {
     fn renew(&self, call: Renew) -> Call<Renewed> {
         match self.swallows_renewals.load(Ordering::SeqCst) {
             true => Box::pin(std::future::pending()),
-            false => self.store.renew(call),
+            false => self.passed(self.store.renew(call)),
         }
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.store.inspect(call)
+        self.passed(self.store.inspect(call))
     }
 
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.store.spin_acquire(call)
+        self.passed(self.store.spin_acquire(call))
     }
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.store.spin_release(call)
+        self.passed(self.store.spin_release(call))
     }
 
     fn time(&self) -> Call<()> {
-        self.store.time()
+        self.passed(self.store.time())
     }
 
     fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
         match self.swallows_subscriptions.load(Ordering::SeqCst) {
             true => Box::pin(std::future::pending()),
-            false => self.store.subscribe(channel),
+            false => {
+                let (lossy, subscribed) = (Arc::clone(&self.lossy), self.store.subscribe(channel));
+                Box::pin(async move {
+                    pass(&lossy.subscriptions)?;
+                    subscribed.await
+                })
+            }
         }
     }
 

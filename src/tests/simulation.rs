@@ -8,19 +8,19 @@
 //! those of the clients or is set back. Then all is calm, and nothing may be left. Time is tokio's paused
 //! clock, and everything is drawn from the seed: the same seed gives the same history.
 //!
-//! What must be true of every history is in `invariants`; how long a lock may stand idle while somebody
+//! What must be true of every history is in `invariants`; how long a lock may stand idle while a caller
 //! waits, in `liveness`; what must be true at the end, in `World::quiesce`.
 //!
-//! What a wait costs the server is in `load`: so many calls for a grant, and no more, however many wait.
+//! `load` counts what a wait costs the server: a fixed number of calls for each grant, however many wait.
 //!
 //! A suspended machine is a process that stands still: its clock goes on, and its timers fire once it wakes.
 //!
 //! # What it notices
-//! With one rule taken away at a time, of some 500 to 4,000 seeds so many broke a promise:
+//! Each row takes away one rule. The second column says how many seeds then broke a promise, of how many:
 //!
 //! | taken away | seeds | as |
 //! |---|---|---|
-//! | who is told that the record is gone has all ask | 139 of 511 | starved, free |
+//! | after the reply *not registered*, all waiters ask | 139 of 511 | starved, free |
 //! | … and forgets the record | 191 of 2,015 | free |
 //! | all ask after a reconnect | 2 of 2,734 | free |
 //! | a record is relied on for an interval | 4,375 of 22,897 | free |
@@ -37,18 +37,22 @@
 //! | the late withdrawal after unanswered calls | 1 of 7,831 | unused |
 //! | no call is written after the end of its request | 5 of 8,891 | overtaken, lost its place, unused |
 //! | an acquire's `not_after` | 49 of 15,367 | unused |
-//! | the anchor of a push: its deadline is receipt + claim window | 12 of 1,475 | two at once, no hold on the server |
+//! | the clock offset of a push: its deadline is receipt + claim window | 12 of 1,475 | two at once, no hold on the server |
 //! | deadlines counted from sending, less drift and margin: they are from receipt | 16 of 1,368 | two at once |
 //! | the local clock ends a hold | 48 of 1,494 | two at once |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
-//! *Free* and *unused* are the delays of `liveness`. What another rule makes up for is not noticed: the
-//! withdrawal after a release, that of a cancelled try, and that of what was answered after one (the late one
-//! follows), that who finds its place lost has the others ask (so does `gone`), that a grant with too little
-//! left is given up (its guard ends in time by itself), that a poll tells of another grant of the client
-//! (so does its own poll). Nor is what costs only a place in the queue, in worlds in which anything else
-//! goes wrong than leases that run out; nor an unseen subscription, since a client that is deaf counts as
-//! held up for good.
+//! *Free* and *unused* are the delays of `liveness`. The simulation does not notice the loss of a rule that
+//! another rule makes up for:
+//! - the withdrawal after a release, that of a cancelled try, and that after a late answer (a later
+//!   withdrawal follows);
+//! - that all waiters ask after one of them found its place lost (they also ask after *not registered*);
+//! - that a grant with too little time left is given up (its guard ends in time by itself);
+//! - that a poll tells of another grant of the client (the poll for that request tells it too).
+//!
+//! It does not notice a lost place in the queue either, unless expired leases are all that goes wrong in that
+//! world. And it does not notice an unseen subscription, since a client that hears nothing counts as delayed
+//! for good.
 
 mod connection;
 mod faults;

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_fail_together_do_not_come_back_together() {
+    fn clients_failing_together_do_not_come_back_together() {
         let step = || {
             let mut backoff = Backoff::new();
             (0..8).map(|_| backoff.step()).sum::<Duration>()
@@ -85,7 +85,7 @@ mod tests {
 
     #[cfg(feature = "redis")]
     #[test]
-    fn steps_begin_anew_after_a_good_connection() {
+    fn steps_start_over_after_a_good_connection() {
         let mut backoff = Backoff::at_once();
         steps(&mut backoff, &[0, 10, 20, 40, 80, 160, 320, 640, 1000]);
         backoff.ended_after(Duration::from_millis(999));

@@ -107,7 +107,7 @@ mod tests {
 
     /// Race: A machine is suspended past the lease of a holder.
     #[tokio::test(start_paused = true)]
-    async fn a_time_that_came_while_the_machine_was_suspended_is_noticed_within_a_second_of_waking_up() {
+    async fn deadline_passed_in_suspension_is_noticed_within_a_second_of_waking_up() {
         let timers = Clock::tokio();
         let suspended = Cell::new(Duration::ZERO);
         let now = || timers.now().after(suspended.get());
@@ -131,7 +131,7 @@ mod tests {
     /// Race: A machine is suspended past the lease of a holder.
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_time_for_which_the_machine_was_suspended_counts() {
+    fn time_in_suspension_counts() {
         const INSIDE: &str = "FAIRLOCK_TEST_SUSPENDED";
         let day = Duration::from_secs(24 * 60 * 60);
         let awake =

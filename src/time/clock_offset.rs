@@ -24,13 +24,13 @@ impl Sample {
     }
 
     /// The lower bound of `local − server`, in ns.
-    pub(crate) fn offset_at_least(&self) -> i128 {
+    fn offset_at_least(&self) -> i128 {
         // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
         i128::from(self.sent.as_nanos()) - self.now.nanos() - 1_000_000
     }
 
     /// The upper bound of `local − server`, in ns.
-    pub(crate) fn offset_at_most(&self) -> i128 {
+    fn offset_at_most(&self) -> i128 {
         i128::from(self.received.as_nanos()) - self.now.nanos()
     }
 }
@@ -72,9 +72,9 @@ impl ClockOffset {
         // This sample contradicts a larger lower bound. Then the server's clock was set, and the bound is
         // void.
         let at_most = sample.offset_at_most();
-        for anchor in [&mut self.recent, &mut self.older] {
-            if anchor.is_some_and(|a| a.offset_at_least() > at_most) {
-                *anchor = None;
+        for kept in [&mut self.recent, &mut self.older] {
+            if kept.is_some_and(|kept| kept.offset_at_least() > at_most) {
+                *kept = None;
             }
         }
         match &mut self.recent {
@@ -119,12 +119,12 @@ impl ClockOffset {
         if self.set_back_until.is_some_and(|until| now < until.after(span)) {
             return None;
         }
-        self.offsets().map(|anchor| anchor.local(deadline)).max()
+        self.offsets().map(|sample| sample.local(deadline)).max()
     }
 
     /// The server time at the local time `now`, or a slightly later time. Returns `None` without a sample.
     pub(crate) fn server_time(&self, now: LocalTime) -> Option<ServerTime> {
-        let latest = |anchor: &Sample| anchor.now.after(now.since(anchor.sent));
+        let latest = |sample: &Sample| sample.now.after(now.since(sample.sent));
         self.offsets().map(latest).min()
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exchange_nothing_tells() {
+    fn without_an_exchange_no_time_is_known() {
         let mut offsets = ClockOffset::default();
         assert_eq!(local(&offsets, 5000, 0), None);
         offsets.record(sample(0, 1, 1, 0));
@@ -241,7 +241,7 @@ mod tests {
 
     /// Race: A push of before the clock was set back is read after it.
     #[test]
-    fn a_deadline_of_before_the_clock_was_set_back_is_never_taken_for_a_later_one() {
+    fn deadline_from_before_a_step_back_is_never_taken_for_a_later_one() {
         // In each case, the push was sent just before the clock was set back.
         for (back_ms, reconnected) in [(30, false), (3000, false), (3000, true), (3_600_000, true)] {
             let mut offsets = ClockOffset::default();
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(
             local(&offsets, 7000, 20_000),
             None,
-            "a push of before the first one"
+            "a push from before the first step back"
         );
     }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_answers_and_clocks_that_drift_are_no_reason_for_doubt() {
+    fn slow_answers_and_drifting_clocks_are_no_reason_for_doubt() {
         let mut offsets = ClockOffset::default();
         let mut sent_ms = 0;
         for n in 0..1000_u32 {

@@ -12,7 +12,7 @@ pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
 /// Part of every local deadline's margin: 1 ‰ of the span, since clocks run at different rates.
 const DRIFT_PER_MILLE: u32 = 1;
 /// Part of every local deadline's margin: the resolution of server times (1 ms), and the time to notice.
-pub(crate) const MARGIN: Duration = Duration::from_millis(5);
+pub(super) const MARGIN: Duration = Duration::from_millis(5);
 /// The minimum time before a failed renewal is repeated.
 const MIN_RENEWAL_RETRY: Duration = Duration::from_millis(50);
 
@@ -71,7 +71,7 @@ pub(crate) fn expired_on_server_by(deadline: LocalTime, span: Duration) -> Local
 }
 
 /// The maximum difference that two clocks can develop in this time.
-pub(crate) fn drift(span: Duration) -> Duration {
+pub(super) fn drift(span: Duration) -> Duration {
     span * DRIFT_PER_MILLE / 1000
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_failed_is_repeated_at_a_third_of_what_is_left_and_not_in_a_rush() {
+    fn failed_renewal_is_repeated_at_a_third_of_the_remaining_time_but_not_at_once() {
         let now = LocalTime::ZERO.after(1_000 * MS);
         assert_eq!(renewal_retry(now, now.after(3_000 * MS)), now.after(1_000 * MS));
         for left in [0, 1, 100] {

@@ -104,10 +104,9 @@ impl<T> DeadlineQueue<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.bounded.is_empty() && self.expected.is_empty()
+        self.len() == 0
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.bounded.len() + self.expected.len()
     }
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_can_be_served_are_in_the_order_in_which_they_came() {
+    fn servable_callers_keep_their_order_of_arrival() {
         let mut queue = queue(&[At(at(100)), Unknown, between(11, 50), At(at(11))]);
         assert_eq!(queue.len(), 4);
         assert_eq!(served(&mut queue, 0), [0, 1, 2, 3]);
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_give_up_too_soon_are_last_with_most_time_first() {
+    fn callers_giving_up_too_soon_are_last_with_most_time_first() {
         let mut queue = queue(&[
             At(at(5)),
             At(at(10)),
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_that_outwaits_the_usual_patience_is_next() {
+    fn caller_outwaiting_the_usual_patience_is_next() {
         let mut queue = queue(&[between(2, 5), between(2, 8), At(at(100)), between(2, 6), Unknown]);
         assert_eq!(queue.next(at(0), SERVICE), Some(2));
         assert_eq!(queue.next(at(7), SERVICE), Some(0));
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_callers_are_not_served_wherever_they_were() {
+    fn removed_callers_are_not_served() {
         let callers = [At(at(5)), At(at(100)), Unknown, between(2, 6), At(at(7))];
         let mut queue = queue(&callers);
         assert_eq!(queue.next(at(0), SERVICE), Some(1));

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_a_time_that_varies_are_between_the_two() {
+    fn most_samples_of_a_varying_time_are_between_the_two() {
         let mut estimate = Estimate::default();
         let times = [5, 15, 10, 30, 8].map(Duration::from_millis);
         for time in times.into_iter().cycle().take(100) {

@@ -20,7 +20,7 @@ on_each_backend! {
     a_wait_dropped_at_any_poll_leaves_no_queue_entry,
     a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry,
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
-    a_grant_that_nobody_reads_goes_to_the_next,
+    unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
@@ -176,7 +176,7 @@ async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Bac
 }
 
 /// Race: A waiter is cancelled as it is granted the lock.
-async fn a_grant_that_nobody_reads_goes_to_the_next(backend: Backend) {
+async fn unread_grant_goes_to_the_next_waiter(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a");
     let guard = there.lock("a").acquire().await.unwrap();

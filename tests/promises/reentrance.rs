@@ -289,7 +289,7 @@ mod on_a_real_server {
 
     /// A grant that is read when too little is left of it is withdrawn, and the next one has the same fence.
     #[tokio::test]
-    async fn a_hold_that_came_too_late_is_had_anew() {
+    async fn late_grant_is_replaced_by_another() {
         let backend = Backend::on_a_server().await;
         let proxy = Proxy::start(backend.server().unwrap().port());
         let builder = LockManager::builder().prefix(backend.prefix());
@@ -301,7 +301,7 @@ mod on_a_real_server {
         let inner = tokio::spawn(lock.clone().fixed_lease(lease).acquire());
         sleep(lease).await;
         proxy.heal();
-        let inner = timeout(LONG, inner).await.expect("had anew").unwrap().unwrap();
+        let inner = timeout(LONG, inner).await.expect("granted").unwrap().unwrap();
         assert_eq!(inner.fence(), outer.fence());
     }
 

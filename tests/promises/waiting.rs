@@ -20,14 +20,14 @@ on_each_backend! {
     a_deadline_is_kept_by_either_instant,
     a_very_long_bound_is_none,
     a_try_never_waits,
-    a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody,
+    forced_release_wakes_the_first_waiter_and_repeated_evicts_no_holder,
     a_full_client_refuses_at_once,
     closing_ends_waits_and_calls,
     closing_leaves_live_guards_renewed_and_releasable,
-    closing_sends_what_dropped_guards_left,
+    closing_sends_the_releases_of_dropped_guards,
     the_last_clone_closes_the_manager,
     the_status_tells_holder_and_queue,
-    the_stats_count_what_happens,
+    stats_count_all_events,
     an_idle_client_answers_a_ping,
 }
 
@@ -183,7 +183,7 @@ async fn a_try_never_waits(backend: Backend) {
 }
 
 /// Race: A forced release is repeated, when the next one holds.
-async fn a_forced_release_wakes_the_first_waiter_and_repeated_evicts_nobody(backend: Backend) {
+async fn forced_release_wakes_the_first_waiter_and_repeated_evicts_no_holder(backend: Backend) {
     let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
     let guard = lock.acquire().await.unwrap();
@@ -315,7 +315,7 @@ async fn closing_leaves_live_guards_renewed_and_releasable(backend: Backend) {
 }
 
 /// Race: A guard is dropped outside of a runtime, or at shutdown.
-async fn closing_sends_what_dropped_guards_left(backend: Backend) {
+async fn closing_sends_the_releases_of_dropped_guards(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     for name in ["a", "b", "c"] {
         drop(here.lock(name).acquire().await.unwrap());
@@ -368,7 +368,7 @@ async fn the_status_tells_holder_and_queue(backend: Backend) {
     assert_eq!((status.holder, status.waiting), (None, 0));
 }
 
-async fn the_stats_count_what_happens(backend: Backend) {
+async fn stats_count_all_events(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let idle = here.stats();
     assert_eq!((idle.held, idle.waiting, idle.acquired), (0, 0, 0));

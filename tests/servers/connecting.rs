@@ -153,7 +153,7 @@ mod by_tls {
     }
 
     #[tokio::test]
-    async fn a_server_that_nobody_trusted_vouches_for_is_refused_at_once() {
+    async fn server_without_a_trusted_certificate_is_refused_at_once() {
         let authority = Authority::generate();
         let Some((_server, url)) = server(&authority, "no").await else {
             return;

@@ -155,7 +155,7 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
 
 /// Race: A former primary goes on taking writes.
 #[tokio::test]
-async fn a_primary_that_freezes_and_comes_back_finds_nobody() {
+async fn primary_returning_from_a_freeze_finds_no_client() {
     let scene = scene().await;
     let Scene {
         group, former, locks, ..
@@ -174,7 +174,7 @@ async fn a_primary_that_freezes_and_comes_back_finds_nobody() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_whole_set_is_gone_is_told_before_its_lease_is_over() {
+async fn holder_without_any_server_left_is_told_before_its_lease_ends() {
     let group = Sentinels::start().await;
     let locks = client(&group.url()).await;
     let guard = locks.lock("a").acquire().await.unwrap();

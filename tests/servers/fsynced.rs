@@ -202,7 +202,7 @@ async fn the_disks_of_replicas_count_beside_the_primarys_and_their_memory_does_n
 }
 
 #[tokio::test]
-async fn a_server_without_a_file_or_without_the_command_is_refused_with_what_to_change() {
+async fn server_without_a_file_or_without_the_command_is_refused_with_advice() {
     let server = Server::start().await;
     let advice = advice_of(&server).await;
     refused_with(settings().connect(&server.url()).await, advice);
@@ -225,7 +225,7 @@ async fn a_file_that_is_turned_off_later_refuses_the_grant_and_leaves_nothing() 
 }
 
 #[tokio::test]
-async fn a_cluster_whose_masters_can_not_confirm_refuses_the_first_grant_and_leaves_nothing() {
+async fn cluster_without_confirming_masters_refuses_the_first_grant_and_leaves_nothing() {
     let cluster = Cluster::of_masters(1).await;
     let advice = advice_of(&cluster.servers[0]).await;
     let locks = settings().connect(&cluster.url()).await.unwrap();

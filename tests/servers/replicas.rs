@@ -312,7 +312,7 @@ async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn many_who_wait_for_a_replica_in_vain_wait_side_by_side_and_hold_up_no_other_call() {
+async fn vain_waits_for_a_replica_run_side_by_side_and_delay_no_other_call() {
     let scene = Scene::start().await;
     let locks = scene.client(2).await;
     let kept = locks.lock("kept").acquire().await.unwrap();

@@ -28,21 +28,21 @@ pub(super) enum Outgoing {
 impl Background {
     /// Lets a hold that has ended locally expire on the server after its whole lease. A pushed grant that is
     /// not claimed yet is claimed for that.
-    pub(crate) fn let_run_out(&self, hold: &Arc<Hold>) {
+    pub(in crate::engine) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.is_claimed() {
             self.send(Outgoing::Claim(Arc::clone(hold), self.keep_running()));
         }
     }
 
     /// Releases a hold in the background. Never blocks, and also works outside a runtime.
-    pub(crate) fn release_later(&self, hold: Arc<Hold>) {
+    pub(in crate::engine) fn release_later(&self, hold: Arc<Hold>) {
         self.send(Outgoing::Release(hold, self.keep_running()));
     }
 
     /// Makes sure that the server keeps nothing of a request that is never used again. The request is
     /// withdrawn immediately if an answered call may have left something on the server (`at_once`). It is
     /// withdrawn again when none of its unanswered calls can run any more.
-    pub(crate) fn withdraw(
+    pub(in crate::engine) fn withdraw(
         &self,
         keys: &Arc<Keys>,
         request: &RequestId,
@@ -62,7 +62,7 @@ impl Background {
 
     /// Releases a hold that has left the schedule. Repeats the call until it is answered, or until `give_up`.
     /// After that the request is never used again.
-    pub(crate) async fn release(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
+    pub(in crate::engine) async fn release(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
         // Unsent calls must not run after the release. A poll that is already under way may run after it, and
         // may be answered before the release is. So the check for unanswered calls comes before the release.
         hold.calls.end();

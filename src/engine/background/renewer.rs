@@ -39,7 +39,7 @@ pub(super) struct RenewalSchedule {
 
 impl Background {
     /// Watches a hold until it is over. If the hold is already watched, plans the next look at it.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+    pub(in crate::engine) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
         let mut schedule = locked(&self.schedule);
         // Checked under the schedule's lock. A hold that ends meanwhile is either not inserted here, or
@@ -62,7 +62,7 @@ impl Background {
     }
 
     /// Stops watching a hold that is over.
-    pub(crate) fn leave(&self, hold: &Hold) {
+    pub(in crate::engine) fn leave(&self, hold: &Hold) {
         let mut schedule = locked(&self.schedule);
         if let Some(place) = schedule.places.remove(&hold.request) {
             schedule.looks.remove(&(place, hold.request.clone()));
@@ -145,7 +145,7 @@ impl Background {
 
     /// Renews a hold once, and returns how many servers have that renewal. It waits until the wanted number
     /// has it, but no longer than `within`.
-    pub(crate) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
+    pub(in crate::engine) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
         let answer = self.client.store.confirm(hold.renewal(), within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
         self.renewed(hold, &at, reply.renewed);
@@ -161,7 +161,7 @@ impl Background {
     }
 
     /// Ends a hold whose lease was over before its release.
-    pub(crate) fn lose(&self, hold: &Hold, reason: LostReason) {
+    pub(in crate::engine) fn lose(&self, hold: &Hold, reason: LostReason) {
         if hold.end(reason).is_none() {
             self.note_expiry(hold);
             count(&self.client.counters.lost);

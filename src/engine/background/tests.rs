@@ -36,7 +36,7 @@ fn stand_still(time: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
+async fn forgotten_lock_is_lost_at_the_next_renewal() {
     let store = MemoryStore::new();
     let locks = locks(&store);
     let guard = locks.lock("a").acquire().await.unwrap();
@@ -48,7 +48,7 @@ async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_goes_unanswered_leaves_doubt() {
+async fn unanswered_renewal_leaves_the_hold_in_doubt() {
     let (locks, seen) = client(&MemoryStore::new(), &[]);
     let guard = locks.lock("a").acquire().await.unwrap();
     seen.swallow_renewals();
@@ -59,7 +59,7 @@ async fn a_renewal_that_goes_unanswered_leaves_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
+async fn many_holds_due_at_once_are_all_renewed() {
     let locks = locks(&MemoryStore::new());
     let mut guards = Vec::new();
     for n in 0..10 * BATCH {
@@ -70,7 +70,7 @@ async fn all_of_many_holds_that_are_due_at_once_are_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
+async fn hold_released_as_its_renewal_is_due_leaves_nothing() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     let background = locks.shared().background();
@@ -82,7 +82,7 @@ async fn a_hold_that_is_released_as_its_renewal_is_due_leaves_nothing() {
 
 /// Race: A renewal runs whose answer nobody hears.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
+async fn lease_lost_here_does_not_go_on_at_the_server() {
     let store = MemoryStore::new();
     let client = || locks(&store);
     let (locks, others) = (client(), client());
@@ -109,7 +109,7 @@ async fn a_lease_that_is_lost_here_does_not_go_on_at_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_only_its_release_finds_over_is_one_lost() {
+async fn lease_found_expired_by_its_release_counts_as_lost() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     stand_still(LEASE);
@@ -148,7 +148,7 @@ fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
 ///
 /// Race: A poll makes its request the holder again as the lease is over, and is answered before that is seen.
 #[tokio::test(start_paused = true)]
-async fn poll_that_runs_as_its_hold_is_over_leaves_nothing() {
+async fn poll_at_the_end_of_its_hold_leaves_nothing() {
     let locks = locks(&MemoryStore::new());
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -177,7 +177,7 @@ async fn poll_that_runs_as_its_hold_is_over_leaves_nothing() {
 ///
 /// Race: A poll is taken down as sent, and runs after the release of its request.
 #[tokio::test(start_paused = true)]
-async fn poll_that_runs_after_the_release_leaves_nothing() {
+async fn poll_after_the_release_leaves_nothing() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -203,7 +203,7 @@ async fn poll_that_runs_after_the_release_leaves_nothing() {
 
 /// The poll is still waiting to be written when the release is written.
 #[tokio::test(start_paused = true)]
-async fn poll_that_is_unwritten_as_the_release_begins_is_not_sent() {
+async fn release_stops_an_unwritten_poll() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -219,7 +219,7 @@ async fn poll_that_is_unwritten_as_the_release_begins_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
+async fn renewal_of_a_released_hold_counts_as_no_loss() {
     let locks = LockManager::in_memory();
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
@@ -230,20 +230,19 @@ async fn a_renewal_that_finds_its_hold_released_counts_as_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_is_lost_says_so_though_no_server_answers() {
-    let store = MemoryStore::new();
-    let locks = locks(&store);
+async fn lost_guard_says_so_without_an_answer_from_the_server() {
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
     let guard = locks.lock("a").acquire().await.unwrap();
     // The process is paused until just before the end of the lease, so the server still has the hold.
     stand_still(LEASE - Duration::from_millis(1));
     assert!(guard.is_lost());
-    store.lose_calls(1);
+    seen.lose_calls(1);
     let renewed = guard.renew().now_or_never().unwrap();
     assert!(matches!(renewed, Err(Error::Lost(_))), "{renewed:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_client_renews_what_it_holds() {
+async fn closed_client_renews_its_holds() {
     let locks = LockManager::in_memory();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(locks.close().await.is_err(), "it holds a lock");
@@ -341,7 +340,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
 
 /// Race: A client is closed as a waiter comes in, is granted the lock, or gives it back.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_closed_as_a_waiter_is_granted_the_lock_keeps_the_hold() {
+async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     let owner = Owner::new();
     let (shared, keys, terms, grant) = granted_once(Some(&owner)).await;
     let (client, background) = (shared.client(), shared.background());

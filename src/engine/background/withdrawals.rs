@@ -34,18 +34,18 @@ const PRECISION: Duration = Duration::from_millis(10);
 
 /// A request that is never used again.
 #[derive(Debug)]
-pub(crate) struct Withdrawal {
-    pub(crate) request: RequestId,
-    pub(crate) calls: Arc<PendingCalls>,
+pub(super) struct Withdrawal {
+    pub(super) request: RequestId,
+    pub(super) calls: Arc<PendingCalls>,
     /// The server may already have something of the request. Otherwise only an unanswered call can bring it
     /// there.
-    pub(crate) at_once: bool,
+    pub(super) at_once: bool,
     /// Counts the withdrawal as outstanding until it is done.
-    pub(crate) _token: Token,
+    pub(super) _token: Token,
 }
 
 #[derive(Debug)]
-pub(crate) struct Withdrawals {
+pub(super) struct Withdrawals {
     client: Arc<Client>,
     /// By lock name.
     locks: HashMap<Arc<str>, Lock>,
@@ -74,13 +74,13 @@ struct Waiting {
 
 /// The withdrawals that one call makes.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     keys: Arc<Keys>,
     withdrawals: Vec<Waiting>,
 }
 
 impl Batch {
-    pub(crate) fn call(&self) -> Withdraw {
+    pub(super) fn call(&self) -> Withdraw {
         let requests = self.withdrawals.iter();
         Withdraw {
             keys: Arc::clone(&self.keys),
@@ -92,7 +92,7 @@ impl Batch {
 }
 
 impl Withdrawals {
-    pub(crate) fn new(client: Arc<Client>) -> Withdrawals {
+    pub(super) fn new(client: Arc<Client>) -> Withdrawals {
         Withdrawals {
             client,
             locks: HashMap::new(),
@@ -100,7 +100,7 @@ impl Withdrawals {
         }
     }
 
-    pub(crate) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
+    pub(super) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
         let now = self.client.now();
         // A call of the request can run for `NOT_AFTER`. The queue entry or hold that it makes is of use
         // until the client no longer counts as alive, or the lease is over. The server keeps the keys for a
@@ -126,12 +126,12 @@ impl Withdrawals {
     }
 
     /// When the next call is due.
-    pub(crate) fn due(&self) -> Option<LocalTime> {
+    pub(super) fn due(&self) -> Option<LocalTime> {
         self.schedule.first().map(|(due, _)| *due)
     }
 
     /// Returns the next call, if one is due.
-    pub(crate) fn next(&mut self) -> Option<Batch> {
+    pub(super) fn next(&mut self) -> Option<Batch> {
         let now = self.client.now();
         while self.due()? <= now {
             let (_, name) = self.schedule.pop_first()?;
@@ -152,7 +152,7 @@ impl Withdrawals {
     }
 
     /// Handles the outcome of a call.
-    pub(crate) fn answered(&mut self, batch: Batch, answer: &Result<Answer<Withdrawn>, Failure>) {
+    pub(super) fn answered(&mut self, batch: Batch, answer: &Result<Answer<Withdrawn>, Failure>) {
         let Batch { keys, withdrawals } = batch;
         let now = self.client.now();
         let again = withdrawals.into_iter().filter_map(|mut waiting| {

@@ -14,7 +14,7 @@ use crate::time::backoff::Backoff;
 
 /// Returns the hold when as many servers have it as the client's settings require. Releases it if they do not
 /// have it in time, or if that cannot be found out.
-pub(crate) async fn confirmed(client: &Client, held: OwnedHold) -> Result<OwnedHold> {
+pub(in crate::engine) async fn confirmed(client: &Client, held: OwnedHold) -> Result<OwnedHold> {
     match client.options.durability.wanted() {
         0 => Ok(held),
         // On the heap, so that sleeping waiters do not carry it along.

@@ -19,7 +19,7 @@ pub(crate) struct OwnedHold {
 }
 
 impl OwnedHold {
-    pub(crate) fn new(hold: Hold, background: &Arc<Background>) -> OwnedHold {
+    pub(in crate::engine) fn new(hold: Hold, background: &Arc<Background>) -> OwnedHold {
         let hold = Arc::new(hold);
         background.watch(&hold);
         OwnedHold {

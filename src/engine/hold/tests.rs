@@ -45,7 +45,7 @@ fn server(span: Duration) -> ServerTime {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hold_is_lost_at_its_deadline_though_nobody_looks() {
+async fn unwatched_hold_is_lost_at_its_deadline() {
     let hold = hold(None);
     sleep(LEASE / 2).await;
     assert!(hold.check().is_ok());
@@ -68,7 +68,7 @@ impl Wake for Told {
 ///
 /// Race: A lease ends as somebody begins to watch it.
 #[tokio::test(start_paused = true)]
-async fn watcher_that_begins_as_the_hold_ends_is_told() {
+async fn watcher_starting_as_the_hold_ends_is_told() {
     for _ in 0..5_000 {
         let hold = hold(None);
         let at_once = AtomicUsize::new(0);
@@ -138,7 +138,7 @@ async fn hold_is_looked_at_after_a_third_and_at_its_cap_only_at_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_it_ended_first_counts() {
+async fn first_end_of_a_hold_counts() {
     let hold = hold(None);
     assert_eq!(hold.end(LostReason::Released), None);
     assert_eq!(hold.end(LostReason::Taken), Some(LostReason::Released));
@@ -152,7 +152,7 @@ async fn max_hold_is_the_reason_only_if_the_hold_lasted_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_maximum_counts_here_whatever_the_servers_clock_says() {
+async fn maximum_hold_ends_by_the_local_clock() {
     let max_hold = LEASE * 5 / 3;
     let hold = hold(Some(max_hold));
     sleep(LEASE * 5 / 6).await;

@@ -24,32 +24,32 @@ use crate::time::server_time::Ticket;
 
 /// When a request arrived, how long its caller waits, and its place in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(in crate::engine) struct Standing {
     /// When its caller began to wait.
-    pub(crate) arrived: LocalTime,
+    pub(in crate::engine) arrived: LocalTime,
     /// When its caller gives up. `None` if that is unknown.
-    pub(crate) until: Option<LocalTime>,
+    pub(in crate::engine) until: Option<LocalTime>,
     /// The place of the request in the queue, if it is known. It is the place of an earlier request, which
     /// this one takes over, or follows from the time of arrival.
-    pub(crate) ticket: Option<Ticket>,
+    pub(in crate::engine) ticket: Option<Ticket>,
     /// The request is admitted at once, because it takes the place of an earlier one, or because its owner
     /// may already hold the lock.
-    pub(crate) is_admitted: bool,
+    pub(in crate::engine) is_admitted: bool,
 }
 
 /// What a caller becomes when it enters a waitlist.
 #[derive(Debug)]
-pub(crate) enum Entered {
+pub(in crate::engine) enum Entered {
     Waiter(Joined),
     Applicant(Box<Application>),
 }
 
 /// The caller's side of a waiter.
 #[derive(Debug)]
-pub(crate) struct Joined {
-    pub(crate) request: RequestId,
+pub(in crate::engine) struct Joined {
+    pub(in crate::engine) request: RequestId,
     pub(super) calls: Arc<PendingCalls>,
-    pub(crate) outcome: oneshot::Receiver<WaitOutcome>,
+    pub(in crate::engine) outcome: oneshot::Receiver<WaitOutcome>,
 }
 
 /// A caller that waits in the client until it is admitted.
@@ -62,23 +62,23 @@ pub(super) struct Applicant {
 
 /// The caller's side of an applicant.
 #[derive(Debug)]
-pub(crate) struct Application {
+pub(in crate::engine) struct Application {
     place: Place,
     standing: Standing,
-    pub(crate) admitted: oneshot::Receiver<Result<Admitted>>,
+    pub(in crate::engine) admitted: oneshot::Receiver<Result<Admitted>>,
 }
 
 /// An applicant that has become a waiter, and its first call, which is under way.
 #[derive(Debug)]
-pub(crate) struct Admitted {
-    pub(crate) waiter: Joined,
+pub(in crate::engine) struct Admitted {
+    pub(in crate::engine) waiter: Joined,
     /// `None` if the wait is already over.
-    pub(crate) call: Option<Call>,
+    pub(in crate::engine) call: Option<Call>,
 }
 
 /// A call that asks for a waiter. On the heap, so that a hundred thousand sleeping waiters do not carry it
 /// along.
-pub(crate) struct Call(Pin<Box<dyn Future<Output = Answered> + Send>>);
+pub(in crate::engine) struct Call(Pin<Box<dyn Future<Output = Answered> + Send>>);
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +87,7 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
-    pub(crate) async fn answered(self) -> Answered {
+    pub(in crate::engine) async fn answered(self) -> Answered {
         self.0.await
     }
 }
@@ -145,7 +145,7 @@ impl State {
 
 impl Waitlist {
     /// Adds a waiter, or an applicant if admission is closed. Fails if the client is closed.
-    pub(crate) fn enter(
+    pub(in crate::engine) fn enter(
         &self,
         terms: LeaseTerms,
         owner: Option<&Owner>,
@@ -210,7 +210,7 @@ impl Waitlist {
 
     /// Takes out a request that gives up, and withdraws it. Returns when the lock can next be free, if the
     /// request was still in the waitlist.
-    pub(crate) fn quit(&self, waiter: &Joined) -> Option<Option<LocalTime>> {
+    pub(in crate::engine) fn quit(&self, waiter: &Joined) -> Option<Option<LocalTime>> {
         // A closed client keeps running until the background task knows of the withdrawal.
         let _running = self.background.keep_running();
         let mut state = locked(&self.state);
@@ -227,7 +227,7 @@ impl Waitlist {
 
     /// Removes an applicant that gives up, even if it has just been admitted. Returns when the lock can next
     /// be free, as far as is known.
-    pub(crate) fn cancel(&self, mut application: Application) -> Option<LocalTime> {
+    pub(in crate::engine) fn cancel(&self, mut application: Application) -> Option<LocalTime> {
         let mut state = locked(&self.state);
         let free_at = state.free_at;
         let remove =
@@ -257,7 +257,7 @@ impl Waitlist {
     }
 
     /// Sends an error to all applicants.
-    pub(crate) fn refuse_applicants(&self, error: &Error) {
+    pub(in crate::engine) fn refuse_applicants(&self, error: &Error) {
         let applicants = locked(&self.state).applicants();
         refuse(applicants, error);
     }
@@ -297,7 +297,7 @@ impl Waitlist {
     }
 
     /// The next call of a request, unless it has left the waitlist. The call is sent at its first poll.
-    pub(crate) fn call(&self, number: u64) -> Option<Call> {
+    pub(in crate::engine) fn call(&self, number: u64) -> Option<Call> {
         let waitlist = self.this.upgrade()?;
         let prepared = self.prepare(number, false)?;
         Some(Call(Box::pin(async move { waitlist.send(prepared).await })))

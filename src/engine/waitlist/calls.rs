@@ -14,7 +14,7 @@ use crate::time::clock_offset::Sample;
 
 /// A call that is ready to be sent.
 #[derive(Debug)]
-pub(crate) struct PreparedCall {
+pub(super) struct PreparedCall {
     pub(super) call: Acquire,
     calls: Arc<PendingCalls>,
     pub(super) pending: Arc<PendingCall>,
@@ -50,7 +50,7 @@ pub(super) type Answered = std::result::Result<(Progress, Option<bool>), Failure
 
 impl Waitlist {
     /// Prepares the call that asks for this request. `None` when the request has left the waitlist.
-    pub(crate) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
+    pub(super) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
         let presence = &self.client.presence;
         let epoch = presence.epoch();
         let now = self.client.now();
@@ -87,7 +87,7 @@ impl Waitlist {
     }
 
     /// Sends a call, and handles its reply.
-    pub(crate) async fn send(&self, prepared: PreparedCall) -> Answered {
+    pub(super) async fn send(&self, prepared: PreparedCall) -> Answered {
         let PreparedCall {
             call,
             calls,

@@ -18,7 +18,7 @@ use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
 /// Drives a waitlist until it has been empty for long enough, or its client is closed.
-pub(crate) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
+pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
     let client = Arc::clone(waitlists.client());
     let mut patience = RetryBudget::new(&client);
     let mut backoff = Backoff::new();

@@ -21,7 +21,7 @@ pub(crate) struct Waitlists {
 }
 
 impl Waitlists {
-    pub(crate) fn new(client: Arc<Client>, background: Arc<Background>) -> Waitlists {
+    pub(in crate::engine) fn new(client: Arc<Client>, background: Arc<Background>) -> Waitlists {
         Waitlists {
             client,
             background,
@@ -34,7 +34,7 @@ impl Waitlists {
         &self.client
     }
 
-    pub(crate) fn background(&self) -> &Arc<Background> {
+    pub(in crate::engine) fn background(&self) -> &Arc<Background> {
         &self.background
     }
 
@@ -47,7 +47,7 @@ impl Waitlists {
     }
 
     /// Counts a caller against `max_waiters` for as long as the permit lives.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
+    pub(in crate::engine) fn admit(self: &Arc<Self>) -> Result<Permit> {
         let max_waiters = self.client.options.max_waiters;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= max_waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Waitlists {
 
     /// Enters the waitlist of a lock, and creates it if needed. `join` runs before the waitlist can be
     /// removed.
-    pub(crate) fn enter<T>(
+    pub(in crate::engine) fn enter<T>(
         &self,
         keys: &Arc<Keys>,
         channel: &Arc<str>,
@@ -78,7 +78,7 @@ impl Waitlists {
     }
 
     /// Removes a waitlist that has no driver, unless it has a waiter or an applicant.
-    pub(crate) fn discard(&self, waitlist: &Waitlist) {
+    pub(in crate::engine) fn discard(&self, waitlist: &Waitlist) {
         if waitlist.is_idle() {
             self.waitlists
                 .remove_if(&waitlist.channel, |_, waitlist| waitlist.is_idle());
@@ -87,7 +87,7 @@ impl Waitlists {
 
     /// Removes a waitlist whose driver leaves, unless a request has entered it. The subscription ends while
     /// no new waitlist can be created for the channel, so it ends before the next one begins.
-    pub(crate) fn remove(&self, waitlist: &Waitlist) -> bool {
+    pub(super) fn remove(&self, waitlist: &Waitlist) -> bool {
         let leaves = |_: &Arc<str>, waitlist: &Arc<Waitlist>| {
             let leaves = waitlist.is_empty();
             if leaves {
@@ -145,7 +145,7 @@ impl Listener for Waitlists {
 
 /// Counts one waiting caller while it lives.
 #[derive(Debug)]
-pub(crate) struct Permit(Arc<Waitlists>);
+pub(in crate::engine) struct Permit(Arc<Waitlists>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
@@ -158,7 +158,7 @@ impl Drop for Permit {
 pub(crate) struct LateListener(OnceLock<Weak<Waitlists>>);
 
 impl LateListener {
-    pub(crate) fn lead_to(&self, waitlists: &Arc<Waitlists>) {
+    pub(in crate::engine) fn lead_to(&self, waitlists: &Arc<Waitlists>) {
         // The cell is set only once, by the code that created it.
         let _ = self.0.set(Arc::downgrade(waitlists));
     }

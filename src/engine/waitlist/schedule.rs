@@ -9,7 +9,7 @@ use crate::time::clock::LocalTime;
 const CONFIRMATIONS: u32 = 3;
 
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(super) struct Schedule {
     ask_all: bool,
     /// In the order of the request numbers, whatever the order in which they were added.
     asks: BTreeSet<u64>,
@@ -23,7 +23,7 @@ pub(crate) struct Schedule {
 
 /// Whether the server sees the waitlist's subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(super) enum Sight {
     Seen,
     /// Not yet. The poll is repeated.
     Soon,
@@ -33,7 +33,7 @@ pub(crate) enum Sight {
 
 /// What the driver does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(super) enum Action {
     AskAll,
     Ask(BTreeSet<u64>),
     Poll,
@@ -43,30 +43,30 @@ pub(crate) enum Action {
 }
 
 impl Schedule {
-    pub(crate) fn ask(&mut self, numbers: impl IntoIterator<Item = u64>) {
+    pub(super) fn ask(&mut self, numbers: impl IntoIterator<Item = u64>) {
         self.asks.extend(numbers);
     }
 
-    pub(crate) fn ask_all(&mut self) {
+    pub(super) fn ask_all(&mut self) {
         self.ask_all = true;
     }
 
     /// Moves the next poll to `due`, unless a poll is due earlier. If a poll could move later, a busy lock
     /// would postpone it forever. Returns whether the driver would sleep past `due`.
-    pub(crate) fn poll_by(&mut self, due: LocalTime) -> bool {
+    pub(super) fn poll_by(&mut self, due: LocalTime) -> bool {
         self.poll_due = Some(self.poll_due.map_or(due, |before| due.min(before)));
         self.asleep_until.is_some_and(|until| due < until)
     }
 
     /// The subscription is confirmed. Polls for what was missed, until the server sees the subscription too.
-    pub(crate) fn subscribed(&mut self, now: LocalTime) {
+    pub(super) fn subscribed(&mut self, now: LocalTime) {
         self.confirmations = CONFIRMATIONS;
         self.poll_due = Some(now);
     }
 
     /// All subscriptions of the client were renewed. If the server did not see this one before, polls to
     /// learn whether it does now.
-    pub(crate) fn reconnected(&mut self, now: LocalTime) {
+    pub(super) fn reconnected(&mut self, now: LocalTime) {
         if self.unseen {
             self.poll_by(now);
         }
@@ -74,7 +74,7 @@ impl Schedule {
 
     /// A poll was answered, and `seen` says whether the server sees the subscription. A cluster server drops
     /// subscriptions silently when their slot moves. The connection may also lead to another server.
-    pub(crate) fn polled(&mut self, now: LocalTime, seen: bool) -> Sight {
+    pub(super) fn polled(&mut self, now: LocalTime, seen: bool) -> Sight {
         if seen {
             (self.confirmations, self.unseen) = (0, false);
             return Sight::Seen;
@@ -91,7 +91,7 @@ impl Schedule {
 
     /// What the driver must do now. A poll is due after `interval` at the latest. In an empty waitlist no
     /// poll is due, and the driver leaves at `leave_at`.
-    pub(crate) fn next(&mut self, now: LocalTime, interval: Duration, leave_at: Option<LocalTime>) -> Action {
+    pub(super) fn next(&mut self, now: LocalTime, interval: Duration, leave_at: Option<LocalTime>) -> Action {
         if std::mem::take(&mut self.ask_all) {
             self.asks.clear();
             return Action::AskAll;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_everybody_includes_those_who_were_to_ask_anyway() {
+    fn asking_all_includes_waiters_already_due_to_ask() {
         let mut schedule = Schedule::default();
         schedule.ask([7, 3]);
         assert_eq!(next(&mut schedule, 0), Action::Ask([3, 7].into()));

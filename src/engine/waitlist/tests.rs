@@ -15,14 +15,16 @@ use super::applicants::Joined;
 use super::calls::{CallContext, PreparedCall};
 use super::*;
 use crate::engine::waitlist::registry::Waitlists;
-use crate::options::{JITTER, LockOptions};
+use crate::options::{JITTER, LockOptions, ManagerOptions};
 use crate::store::ids::ClientId;
 use crate::store::{Acquire, Acquired, Contended, Grant, Listener, Mode};
 use crate::store::{ConnectionId, Stamp};
+use crate::tests::scripted_store;
+use crate::tests::scripted_store::Scripted;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
-use crate::{Lock, LockGuard, LockManager, LockManagerBuilder, MemoryStore};
+use crate::{Lock, LockGuard, LockManager, MemoryStore};
 
 const NAME: &str = "a";
 
@@ -32,6 +34,8 @@ struct Fixture {
     /// The lock in the client that holds it while the other client waits.
     other: Lock,
     locks: LockManager,
+    /// The store as that client sees it.
+    seen: Arc<Scripted>,
     lock: Lock,
 }
 
@@ -41,16 +45,17 @@ impl Fixture {
     }
 
     fn on(store: MemoryStore) -> Fixture {
-        Fixture::of(store, &LockManager::builder())
+        Fixture::of(store, ManagerOptions::default())
     }
 
-    fn of(store: MemoryStore, builder: &LockManagerBuilder) -> Fixture {
-        let client = || builder.clone().in_memory(&store).unwrap();
-        let (other, locks) = (client(), client());
+    fn of(store: MemoryStore, options: ManagerOptions) -> Fixture {
+        let (other, _) = scripted_store::client_with(options.clone(), &store, &[]);
+        let (locks, seen) = scripted_store::client_with(options, &store, &[]);
         Fixture {
             other: other.lock(NAME),
             lock: locks.lock(NAME),
             locks,
+            seen,
             store,
         }
     }
@@ -86,7 +91,12 @@ impl Fixture {
 
 impl Waitlist {
     /// Adds a request that is admitted at once.
-    pub(crate) fn take_in(&self, request: &RequestId, terms: LeaseTerms, ticket: Option<Ticket>) -> Joined {
+    pub(in crate::engine) fn take_in(
+        &self,
+        request: &RequestId,
+        terms: LeaseTerms,
+        ticket: Option<Ticket>,
+    ) -> Joined {
         let standing = Standing {
             ticket,
             is_admitted: true,
@@ -225,7 +235,7 @@ async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
 
 /// Race: A lease that is meant to run out is taken for the death of its client.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_turn() {
+async fn lease_meant_to_expire_costs_its_clients_waiters_no_turn() {
     let (lease, ms) = (Duration::from_secs(2), Duration::from_millis);
     for way in ["fixed lease", "maximum hold", "forgotten"] {
         for is_pushed in [false, true] {
@@ -267,7 +277,7 @@ async fn a_lease_that_is_meant_to_run_out_costs_the_waiters_of_its_client_no_tur
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_goes_on_until_it_has_reached_somebody() {
+async fn incomplete_release_is_repeated_until_it_reaches_a_waiter() {
     let fixture = Fixture::on(MemoryStore::with_bound(2));
     let guard = fixture.other.acquire().await.unwrap();
     for _ in 0..5 {
@@ -294,7 +304,7 @@ async fn all_waiters_are_reached_after_a_reconnect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record() {
+async fn answer_from_before_a_reconnect_says_nothing_about_the_record() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -309,7 +319,7 @@ async fn an_answer_to_a_call_of_before_a_reconnect_tells_nothing_of_the_record()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_of_before_the_record_went_tells_nothing_of_it() {
+async fn answer_from_before_the_loss_of_the_record_says_nothing_about_it() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -425,7 +435,7 @@ async fn poll_answered_for_the_holder_is_repeated_for_another_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn poll_that_comes_too_late_prolongs_nothing() {
+async fn late_poll_prolongs_nothing() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
@@ -643,7 +653,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_of_anothers_request_is_not_taken() {
+async fn grant_of_another_clients_request_is_not_taken() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -679,7 +689,7 @@ async fn timeout_at_lease_end_does_not_advise_an_immediate_retry() {
 
 /// Race: A client is closed as a waiter comes in, is granted the lock, or gives it back.
 #[tokio::test(start_paused = true)]
-async fn closed_client_lets_nobody_enter_its_waitlists() {
+async fn closed_client_admits_no_request_to_its_waitlists() {
     let fixture = Fixture::new();
     let waitlist = fixture.waitlist();
     let client = fixture.waitlists().client();

@@ -42,7 +42,7 @@ pub(crate) struct Lock {
     /// Client → server time (ms) until which the client counts as alive.
     pub(crate) clients: HashMap<String, u64>,
     /// The time in ms after which nothing of this lock is needed.
-    pub(crate) kept_until: u64,
+    pub(super) kept_until: u64,
 }
 
 /// The present or last holder.
@@ -51,7 +51,7 @@ pub(crate) struct Holder {
     /// 0 means that there was no holder.
     pub(crate) fence: u64,
     /// `None` after a release. This distinguishes a release from an expired lease.
-    pub(crate) owner: Option<Owner>,
+    pub(super) owner: Option<Owner>,
     /// The request by which the owner became the owner. When that hold is over, another hold of the owner.
     pub(crate) request: Option<RequestId>,
     /// The grant was pushed, and is not claimed yet.
@@ -73,7 +73,7 @@ pub(crate) struct Queue {
 }
 
 /// How a hand-over ended.
-pub(crate) enum HandOver {
+pub(super) enum HandOver {
     /// No queued client can be reached. If the caller takes the lock now, this is its fence.
     Nobody(u64),
     Handed,
@@ -81,7 +81,7 @@ pub(crate) enum HandOver {
 }
 
 impl Queue {
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 
@@ -90,7 +90,7 @@ impl Queue {
     }
 
     /// Adds a request, unless it has this place or an earlier one. Returns whether it was added.
-    pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
+    pub(super) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
         if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
         }
@@ -99,7 +99,7 @@ impl Queue {
         self.order.insert((ticket, request.clone()))
     }
 
-    pub(crate) fn remove(&mut self, request: &RequestId) {
+    pub(super) fn remove(&mut self, request: &RequestId) {
         if let Some(ticket) = self.tickets.remove(request) {
             self.order.remove(&(ticket, request.clone()));
         }
@@ -114,7 +114,7 @@ impl Queue {
 
 impl Holder {
     /// The request whose hold ends last, and that hold.
-    pub(crate) fn latest(&self) -> Option<(&RequestId, Hold)> {
+    fn latest(&self) -> Option<(&RequestId, Hold)> {
         // Of equal deadlines, this returns the first; `max_by_key` would return the last.
         self.holds
             .iter()
@@ -130,16 +130,16 @@ impl Holder {
         !self.holds.is_empty()
     }
 
-    pub(crate) fn is_of(&self, owner: &str) -> bool {
+    pub(super) fn is_of(&self, owner: &str) -> bool {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
     /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.
-    pub(crate) fn ran_out(&self, fence: Fence) -> bool {
+    pub(super) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
 
-    pub(crate) fn grant_of(&self, request: &RequestId) -> Option<Grant> {
+    pub(super) fn grant_of(&self, request: &RequestId) -> Option<Grant> {
         let hold = self.holds.get(request)?;
         Some(Grant {
             request: request.clone(),
@@ -155,7 +155,7 @@ impl Lock {
     /// be taken for dead, because it has not claimed a pushed grant. That is never the caller's client, which
     /// is awake, and never a client if `caller` is `None`. A deadline beyond now + lease means that the clock
     /// was set back; it is clamped.
-    pub(crate) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
+    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
         let unclaimed = holder.request.clone().filter(|_| holder.pushed);
         let mut dead = None;
@@ -182,7 +182,7 @@ impl Lock {
         (holder, dead)
     }
 
-    pub(crate) fn take_for_dead(&mut self, client: Option<&str>) {
+    pub(super) fn take_for_dead(&mut self, client: Option<&str>) {
         if let Some(client) = client {
             self.clients.remove(client);
         }
@@ -193,12 +193,12 @@ impl Lock {
         self.keep_until(until + RETENTION_MS);
     }
 
-    pub(crate) fn keep_until(&mut self, until: u64) {
+    pub(super) fn keep_until(&mut self, until: u64) {
         self.kept_until = self.kept_until.max(until);
     }
 
     /// Writes the holds of a lock that stays held.
-    pub(crate) fn write_holds(&mut self, holder: &mut Holder) {
+    pub(super) fn write_holds(&mut self, holder: &mut Holder) {
         let stays = holder
             .request
             .as_ref()
@@ -232,7 +232,7 @@ impl Lock {
     }
 
     /// Leaves the lock without a holder.
-    pub(crate) fn free(&mut self, holder: &Holder, now: Now) {
+    pub(super) fn free(&mut self, holder: &Holder, now: Now) {
         let nobody = Holder {
             fence: holder.fence,
             ..Holder::default()
@@ -244,7 +244,7 @@ impl Lock {
     /// client alone. `mine` is the caller's own request and its lease. A request whose client cannot be
     /// reached stays removed, and so does its client's presence record.
     #[expect(clippy::too_many_arguments)]
-    pub(crate) fn hand_over(
+    pub(super) fn hand_over(
         &mut self,
         holder: &mut Holder,
         dead: Option<&str>,
@@ -289,7 +289,7 @@ impl Lock {
 }
 
 /// The fence of the next owner. It is larger than the last one, even if the clock was set back.
-pub(crate) fn next_fence(holder: &Holder, now: Now) -> u64 {
+pub(super) fn next_fence(holder: &Holder, now: Now) -> u64 {
     now.us.max(holder.fence + 1)
 }
 

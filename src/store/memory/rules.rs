@@ -17,8 +17,8 @@ use crate::store::{
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
-/// How many requests a call removes from the queue before it answers `more`.
-pub(crate) const BOUND: usize = 500;
+/// How many requests a call removes from the queue before it answers `more`, as in the scripts.
+pub(super) const BOUND: usize = 500;
 /// Nothing is swept while there are fewer entries than this.
 const SWEEP_FROM: usize = 1024;
 
@@ -40,27 +40,19 @@ pub(crate) struct Spin {
 }
 
 impl Rules {
-    pub(crate) fn new() -> Rules {
+    /// Each call removes at most `bound` requests from the queue before it answers `more`.
+    pub(crate) fn new(bound: usize) -> Rules {
         Rules {
             locks: HashMap::new(),
             spins: HashMap::new(),
-            bound: BOUND,
-            sweep_at: SWEEP_FROM,
-        }
-    }
-
-    /// The same rules with another bound for the removed requests.
-    #[cfg(test)]
-    pub(crate) fn with_bound(bound: usize) -> Rules {
-        Rules {
             bound,
-            ..Rules::new()
+            sweep_at: SWEEP_FROM,
         }
     }
 
     /// Drops expired entries. This costs each call little, because it visits all entries only when their
     /// number has doubled since the last time.
-    pub(crate) fn sweep(&mut self, now: Now) {
+    pub(super) fn sweep(&mut self, now: Now) {
         if self.locks.len() + self.spins.len() < self.sweep_at {
             return;
         }

@@ -1,6 +1,7 @@
 //! Tests of the promises, one by one, on the rules, and of the parts that the store adds.
 
 mod promises;
+mod state_access;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -183,7 +184,7 @@ async fn time_is_tokios_and_fences_increase_while_it_stands_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_in_use_does_not_keep_what_is_over() {
+async fn store_in_use_drops_expired_locks() {
     let store = MemoryStore::new();
     let a = Peer::of(&store, 1);
     for n in 0..3000 {
@@ -196,7 +197,7 @@ async fn a_store_in_use_does_not_keep_what_is_over() {
 }
 
 #[test]
-fn a_listener_may_call_the_store_from_where_it_is_told() {
+fn listener_may_call_the_store_during_a_push() {
     #[derive(Debug)]
     struct Caller(Mutex<Option<Arc<Connection>>>);
     impl Listener for Caller {

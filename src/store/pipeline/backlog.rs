@@ -63,10 +63,9 @@ impl<W: Wire> Backlog<W> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.asks.is_empty()
+        self.len() == 0
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.urgent.len() + self.asks.len()
     }

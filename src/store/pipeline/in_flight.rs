@@ -68,7 +68,7 @@ impl InFlight {
     }
 
     /// Starts a new connection, on which no call is in flight.
-    pub(super) fn begin_anew(&self) {
+    pub(super) fn start_over(&self) {
         self.answered
             .store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
     }

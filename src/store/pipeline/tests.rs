@@ -237,7 +237,7 @@ async fn unread_answers_free_places_in_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_give_up_before_an_answer_can_come_go_last() {
+async fn calls_with_no_time_for_an_answer_go_last() {
     let fixture = Fixture::open();
     let latency = Duration::from_millis(100);
     let _full = fixture.fill().await;
@@ -267,7 +267,7 @@ async fn calls_that_give_up_before_an_answer_can_come_go_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_longer_than_its_caller_fails() {
+async fn call_waiting_longer_than_its_caller_fails() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;
     let gives_up = GivesUp::At(fixture.pipeline.clock().now().after(PATIENCE / 2));
@@ -284,7 +284,7 @@ async fn a_call_that_waits_for_longer_than_its_caller_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_read_late_take_no_place_in_the_window() {
+async fn answers_read_late_take_no_place_in_the_window() {
     let fixture = Fixture::open();
     let _outcomes = fixture.fill().await;
     // The caller of the last call is the first to read its reply.
@@ -317,7 +317,7 @@ async fn call_given_up_while_it_waited_is_not_written() {
 
 /// Race: Waits are given up while the server is away, and what must be taken back piles up.
 #[tokio::test(start_paused = true)]
-async fn callers_that_leave_while_nothing_can_be_sent_are_forgotten() {
+async fn callers_leaving_while_nothing_can_be_sent_are_forgotten() {
     let fixture = Fixture::down();
     let waiting = || fixture.pipeline.state().backlog.len();
     let (leaves, stays) = (fixture.ask("leaves").await, fixture.ask("stays").await);
@@ -332,7 +332,7 @@ async fn callers_that_leave_while_nothing_can_be_sent_are_forgotten() {
 
 /// Race: Calls wait so long for their turn behind a far network that they are late as they are sent.
 #[tokio::test(start_paused = true)]
-async fn a_call_is_sent_at_the_time_at_which_it_is_written() {
+async fn call_counts_as_sent_when_it_is_written() {
     let fixture = Fixture::down();
     let call = fixture.ask("a").await;
     sleep(PATIENCE / 2).await;
@@ -348,7 +348,7 @@ async fn a_call_is_sent_at_the_time_at_which_it_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_met_forgotten_scripts_go_once_more_in_their_order_before_any_newcomer() {
+async fn calls_without_their_scripts_are_repeated_in_order_before_newcomers() {
     let fixture = Fixture::open();
     let first = fixture.ask("first").await;
     let second = fixture.ask("second").await;
@@ -425,7 +425,7 @@ async fn calls_are_told_why_their_scripts_cannot_be_loaded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scripts_that_a_connection_of_before_could_not_load_hold_up_nobody_on_the_next_one() {
+async fn failed_script_load_delays_no_call_on_the_next_connection() {
     let fixture = Fixture::open();
     let call = fixture.ask("call").await;
     let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
@@ -473,7 +473,7 @@ async fn call_behind_unanswered_calls_fails_once_its_patience_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_what_waits() {
+async fn closing_ends_waiting_calls() {
     let fixture = Fixture::down();
     let waits = fixture.ask("a").await;
     fixture.pipeline.close();
@@ -506,7 +506,7 @@ async fn a_connection_is_condemned_for_silence_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_whose_sign_of_life_is_anothers_is_condemned() {
+async fn connection_that_echoes_another_ping_is_condemned() {
     let mut fixture = Fixture::open();
     let ping = tokio::spawn(Arc::clone(&fixture.pipeline).ping(7));
     settle().await;

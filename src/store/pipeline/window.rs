@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn window_stays_at_its_maximum_while_nobody_waits_for_a_place() {
+    fn window_stays_at_its_maximum_while_no_call_waits() {
         let mut window = Window::new(MOST);
         for number in 1..10_000 {
             let latency = Duration::from_millis(number);
@@ -223,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_far_away_has_always_enough_to_do() {
+    fn distant_server_always_has_enough_to_do() {
         assert_eq!(Fixture::new(200, 40).after(5), MOST);
     }
 
     #[test]
-    fn that_they_are_written_in_bursts_is_not_taken_for_a_queue_of_a_far_server() {
+    fn bursts_are_not_mistaken_for_a_queue_of_a_distant_server() {
         let mut fixture = Fixture::new(200, 100);
         fixture.in_bursts = true;
         let size = fixture.after(5);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_has_become_longer_is_found_out() {
+    fn longer_path_is_noticed() {
         let mut fixture = Fixture::new(1, 40);
         fixture.after(5);
         fixture.path = Duration::from_millis(200);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_latency_stays_known_though_there_are_always_as_many_in_flight_as_may_be() {
+    fn least_latency_stays_known_while_the_window_is_always_full() {
         let mut fixture = Fixture::new(1, 40);
         let before = fixture.after(1);
         let after = fixture.after(100);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_name_no_server_are_invalid() {
+    fn urls_without_a_server_are_invalid() {
         for url in [
             "",
             "127.0.0.1:6379",
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_may_leave_out_what_has_a_default() {
+    fn urls_may_omit_parts_with_a_default() {
         for (url, server) in [
             ("redis://host", "host:6379"),
             ("redis://host:1/", "host:1"),

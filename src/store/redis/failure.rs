@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_down_leaves_it_open_what_was_executed() {
+    fn errors_of_a_cluster_down_leave_the_outcome_unknown() {
         assert!(matches!(
             sorted("CLUSTERDOWN The cluster is down"),
             Failure::Unknown(_)

@@ -29,7 +29,7 @@ use crate::time::clock::Clock;
 use crate::time::server_time::ServerTime;
 
 /// A client of one server. All calls and the channel of one lock use the same connection pair.
-pub(crate) struct RedisStore {
+pub(super) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
     lines: Vec<ConnectionPair>,

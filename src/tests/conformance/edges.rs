@@ -143,7 +143,7 @@ fn a_full_server_takes_no_further_hold_of_an_owner() {
 }
 
 #[test]
-fn a_call_for_the_lock_alone_does_what_takes_no_queue() {
+fn call_for_the_lock_alone_does_all_but_queueing() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let [mine, other, owned, again] = [0, 1, 4, 8].map(|n| acquisition(&world, &world.requests[n].clone()));
@@ -238,7 +238,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
 }
 
 #[test]
-fn request_that_joins_its_owner_leaves_the_queue() {
+fn request_joining_its_owner_leaves_the_queue() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     // Two requests of one owner, behind a holder of another.
@@ -301,7 +301,7 @@ fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
 }
 
 #[test]
-fn a_client_is_passed_over_in_the_millisecond_in_which_its_record_runs_out() {
+fn client_is_passed_over_in_the_millisecond_of_its_records_expiry() {
     let mut setting = Setting::start();
     for (us, is_alive) in [(14_999_000, true), (15_000_000, false)] {
         let mut world = World::new(&mut setting);
@@ -352,7 +352,7 @@ fn a_full_server_takes_each_hold_of_a_spin_lock_back() {
 }
 
 #[test]
-fn a_push_that_the_acl_refuses_keeps_the_lock_from_nobody_else() {
+fn denied_push_keeps_the_lock_from_no_other_request() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     // The user may publish to the first client, but not to the second.
@@ -380,7 +380,7 @@ fn a_push_that_the_acl_refuses_keeps_the_lock_from_nobody_else() {
 }
 
 #[test]
-fn a_place_that_a_late_first_attempt_took_is_given_up_for_the_earlier_one() {
+fn earlier_ticket_replaces_the_place_of_a_late_first_attempt() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let requests = [0, 1, 2].map(|n| world.requests[n].clone());

@@ -122,7 +122,7 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
 
 /// The one part of the scripts that the test's clock stands in for.
 #[test]
-fn the_clock_is_the_servers_in_whichever_microsecond_it_is_read() {
+fn clock_is_read_correctly_in_every_microsecond() {
     let mut setting = Setting::start();
     let read = format!("{} return {{now_us, now}}", crate::store::redis::script::CLOCK);
     let (mut before, mut short) = (String::new(), 0);

@@ -27,7 +27,7 @@ fn granted(world: &mut World<'_>, request: usize) -> Grant {
 }
 
 #[test]
-fn a_queue_of_another_type_is_found_out_before_an_owner_has_one_more_hold() {
+fn queue_key_of_another_type_is_noticed_before_an_owner_has_another_hold() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     granted(&mut world, FIRST);
@@ -43,7 +43,7 @@ fn a_queue_of_another_type_is_found_out_before_an_owner_has_one_more_hold() {
 }
 
 #[test]
-fn clients_of_another_type_keep_nobody_from_a_lock_whose_lease_ran_out() {
+fn clients_key_of_another_type_does_not_block_an_expired_lock() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     granted(&mut world, 0);
@@ -54,7 +54,7 @@ fn clients_of_another_type_keep_nobody_from_a_lock_whose_lease_ran_out() {
 }
 
 #[test]
-fn a_push_to_a_shard_that_the_acl_refuses_is_told_and_the_release_done() {
+fn release_reports_a_denied_shard_push_and_succeeds() {
     let mut setting = Setting::start();
     let has_shard_channels = has_shard_channels(&mut setting);
     let mut world = World::new(&mut setting);
@@ -89,7 +89,7 @@ fn has_shard_channels(setting: &mut Setting) -> bool {
 }
 
 #[test]
-fn live_record_is_enough_for_hand_over_where_a_slot_came_lately() {
+fn live_record_is_enough_for_hand_over_in_a_newly_moved_slot() {
     let mut setting = Setting::start();
     if !has_shard_channels(&mut setting) {
         return;

@@ -1,4 +1,4 @@
-//! One run of the rules and of the scripts beside each other.
+//! One run of the rules and of the scripts side by side.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl World<'_> {
             RequestId::new(&clients[n % CLIENTS], grant, n as u64, owner)
         });
         World {
-            rules: Rules::with_bound(setting.bound),
+            rules: Rules::new(setting.bound),
             wires: Wires::default(),
             started: Instant::now(),
             now_us: START_US,

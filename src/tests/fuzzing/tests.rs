@@ -89,7 +89,7 @@ fn seeds_of_script_replies_are_understood() {
 
 #[test]
 #[should_panic(expected = "a reply to another request")]
-fn a_reader_that_takes_anothers_reply_for_its_own_is_found_out() {
+fn reader_of_another_requests_reply_is_detected() {
     struct Credulous;
     impl Operation for Credulous {
         type Reply = ();

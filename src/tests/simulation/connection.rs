@@ -1,5 +1,4 @@
-//! The commands of a simulated client: its pipeline, and who keeps up the connection below. The [`Store`]
-//! that the client's code is built on.
+//! The [`Store`] of a simulated client: its pipeline, and the task that keeps the connection up.
 
 use std::fmt;
 use std::pin::Pin;
@@ -44,7 +43,7 @@ pub(super) struct Setting {
 #[derive(Debug)]
 pub(super) struct SimConnection(pub(super) Arc<Ends>);
 
-/// Both ends of the line, and what lies between.
+/// Both ends of the connections, and the network between them.
 pub(super) struct Ends {
     pub(super) client: usize,
     pub(super) network: Arc<Network>,
@@ -91,7 +90,7 @@ impl SimConnection {
             attempt_timeout: setting.attempt_timeout,
             ping_every: setting.ping_every,
             subscribers: SimSubscribers::new(Weak::clone(ends)),
-            executor: server.store.connect(deaf),
+            executor: server.store().connect(deaf),
             pipeline,
             wire: Mutex::default(),
             supervisor: Mutex::default(),
@@ -139,7 +138,7 @@ impl Ends {
         self.pipeline.open(wire.clone())
     }
 
-    /// Has another connection take the place of each that breaks.
+    /// Replaces each connection that breaks.
     async fn supervise(
         self: Arc<Self>,
         mut wire: Wire,
@@ -303,7 +302,7 @@ impl fmt::Debug for Ends {
     }
 }
 
-/// Hears nothing.
+/// Ignores all messages.
 #[derive(Debug)]
 struct Nobody;
 

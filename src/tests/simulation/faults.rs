@@ -112,7 +112,7 @@ impl World {
                 Duration::ZERO
             }
             Fault::RecordsForgotten => {
-                self.server.store.forget_records();
+                self.server.store().forget_records();
                 Duration::ZERO
             }
             Fault::ScriptsForgotten => {

@@ -33,15 +33,15 @@ pub(super) enum Fault {
     SlowTask,
     /// A connection breaks, and a new one takes its place after a while.
     CommandsCut,
-    /// The same, but nobody is told: what is sent is lost until a call is not answered in time.
+    /// The same, but the client is not told: what is sent is lost until a call is not answered in time.
     CommandsSilent,
     MessagesCut,
     /// The same, but the server goes on believing in the subscriptions of the old one for a while.
     MessagesHalfOpen,
-    /// The server loses one subscription and tells nobody.
+    /// The server loses one subscription. The client is not told.
     Deaf,
-    /// The connection that a client subscribes on leads to a replica: what is published is heard, and not
-    /// counted.
+    /// The subscriber connection of a client leads to a replica: the server that is called does not count its
+    /// subscriptions.
     AtReplica,
     /// The process stands still for a while.
     Stopped,
@@ -163,7 +163,7 @@ pub(super) enum Event {
         client: usize,
         effect: Effect,
     },
-    /// The server told a client of a grant; it may never hear.
+    /// The server published a grant. The message may never arrive.
     Pushed {
         key: String,
         grant: Grant,
@@ -173,13 +173,13 @@ pub(super) enum Event {
         key: String,
         fence: Fence,
     },
-    /// Something goes wrong, which may hold up this client, or all of them, until then.
+    /// Something goes wrong, which may delay this client, or all of them, until then.
     Fault {
         fault: Fault,
         client: Option<usize>,
         until: Duration,
     },
-    /// Who holds a lock from now on, on the server, and until when if nothing is renewed.
+    /// The holds of a lock on the server from now on, with their deadlines.
     Holds {
         key: String,
         holds: BTreeMap<RequestId, Duration>,
@@ -199,11 +199,11 @@ pub(super) struct Belief {
     pub(super) lock: usize,
     pub(super) owner: Owner,
     pub(super) fence: Fence,
-    /// It was lost before the task, which had been stopped, could look at it: nobody believes in it.
+    /// It was lost before the task, which had been stopped, could look at it. So no task believes in it.
     pub(super) late: bool,
     /// The server keeps the lock under that fence.
     pub(super) real: bool,
-    /// Who else believes to hold the lock at this moment.
+    /// The others that believe at this moment that they hold the lock.
     pub(super) beside: Vec<(Op, Owner, Fence)>,
 }
 

@@ -84,8 +84,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// No two owners believe at one time to hold the same lock, and who begins to believe does hold it on the
-/// server.
+/// No two owners believe at the same time that they hold a lock. An owner that begins to believe so does
+/// hold the lock on the server.
 fn exclusion(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -131,7 +131,7 @@ fn fences(
     }
 }
 
-/// A release that says that it was one, was one.
+/// A release that reports success did release.
 fn releases(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -167,7 +167,7 @@ fn releases(
     }
 }
 
-/// Every call came to an end, and to one that is documented for it.
+/// Every call ended, in a way that is documented for it.
 fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong: &mut Vec<String>) {
     let mut open: BTreeSet<Op> = facts.asked.keys().copied().collect();
     open.retain(|op| !facts.died.contains(&facts.asked[op].0));
@@ -213,8 +213,8 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     }
 }
 
-/// Nobody loses its place in the queue who took it when the server had seen its client listen, whatever
-/// leases run out beside it.
+/// A request keeps its place in the queue if the server saw its client's subscription when it took the
+/// place, whatever other leases expire.
 fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
     let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
@@ -247,7 +247,8 @@ fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     }
 }
 
-/// Who was queued once, and was reachable at its turn, has the lock in the order of the queue.
+/// Requests that were queued, and whose clients were reachable at their turn, get the lock in the order of
+/// the queue.
 fn order(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -255,8 +256,8 @@ fn order(
     wrong: &mut Vec<String>,
 ) {
     let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
-    // Who has to come back has missed its turn: its hold or its client's ran out, or it was not subscribed
-    // yet.
+    // A request that has to come back has missed its turn: its hold or another one of its client expired, or
+    // the client was not subscribed yet.
     let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
     for (_, event) in events {
         let Event::Executed {

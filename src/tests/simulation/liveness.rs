@@ -1,5 +1,5 @@
-//! No time is lost: while nobody disturbs those who wait, a lock is neither free nor held by nobody who
-//! knows.
+//! No time is lost: while nothing disturbs the waiters, no lock stays free, and no lock stays held by a
+//! request that does not know it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::timing::{ROUNDING, Timing};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::{Acquired, Mode, Renewed};
 
-/// All delays that the design does not explain, in words; of each lock the first of each kind.
+/// All delays that the design does not explain, in words: for each lock the first of each kind.
 ///
-/// Each client is *at rest* whenever the recovery of every fault that struck it, or the server, is over
-/// ([`Timing::recovery`]), and while no hold of its has run out unclaimed in the last [`Timing::poll`]: the
-/// script that finds such a hold takes the record of its client away, and nobody tells it.
+/// A client is *at rest* when the recovery from every fault of the client or the server is over
+/// ([`Timing::recovery`]), and none of its holds expired unclaimed in the last [`Timing::poll`]. The script
+/// that finds such a hold deletes the client's presence record, and the client is not told.
 ///
-/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`].
-/// Whoever releases it gives it to the next who can be reached; whose turn was missed, or who comes anew,
-/// needs no timer to learn that it is free. When a lease just ran out nobody tells, and the time counts from
-/// the poll that the waitlist has due: at the TTL that it was last told, or the interval between two polls
-/// after that.
+/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`]. A
+/// release hands the lock to the next reachable request. A request whose turn was missed, and a new request,
+/// learn without a timer that the lock is free. After a lease expired, no message tells so. Then the time
+/// counts from the next poll of the waitlist: at the time to live that it was last told, or one polling
+/// interval after that.
 ///
-/// **Unused**: a client at rest holds a lock on the server under a request, of which none of its tasks has a
-/// guard, for no longer than that either. It hears of what it is granted, and has withdrawn what nobody waits
-/// for: but for a call that was stuck until the server's clock was set back, and then runs after its time as
-/// if before.
+/// **Unused**: a client at rest holds a lock on the server for no longer than that, if none of its tasks has
+/// a guard of that request. The client learns of its grants, and withdraws the requests that no caller waits
+/// for. The exception is a call that was stuck until the server's clock was set back: it can run after its
+/// time as if it were in time.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -81,7 +81,7 @@ struct Lock<'a> {
 struct Told<'a> {
     request: &'a RequestId,
     poll_due: Duration,
-    /// If nobody is in the waitlist any more who was told the time to live.
+    /// Whether all requests that were told the time to live have left the waitlist.
     at_the_latest: Duration,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Nothing has happened since the last event: is that all right?
+    /// Checks that nothing was due since the last event.
     fn look(&mut self, now: Duration) {
         for number in 0..self.locks.len() {
             self.look_for_free(number, now);

@@ -1,4 +1,4 @@
-//! Many who want the same few locks, while nothing goes wrong: what their waiting costs the server.
+//! What waiting costs the server: many tasks that want the same few locks, while nothing goes wrong.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::run::{name, on_simulated_time};
 use crate::LockManager;
 use crate::options::ManagerOptions;
 
-/// Calls that must come with the rest: after a subscription, and once in an interval, a waitlist polls,
-/// and whose turn came before its waitlist was subscribed asks anew.
+/// Calls that come on top: a waitlist polls after a subscription and once in a polling interval, and a
+/// request whose turn came before the subscription asks again.
 const BESIDES: f64 = 0.3;
 
-/// How many calls the server executed for each grant. Each task takes its turn so often, with one lock after
+/// How many calls the server executed for each grant. Each task takes this many turns, with one lock after
 /// the other.
 fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {
     on_simulated_time(async {
@@ -52,7 +52,7 @@ async fn take_turns(manager: LockManager, first: usize, locks: usize, turns: usi
     }
 }
 
-/// Of those that a wait causes.
+/// Only the calls that a wait causes.
 fn is_call(event: &Event) -> bool {
     matches!(
         event,

@@ -1,4 +1,4 @@
-//! Callers who give up, more of them than can be served in time: what is still served, and what piles up.
+//! More callers than can be served in time, which give up: how many are still served, and what piles up.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const HELD: Duration = Duration::from_millis(1);
 enum Way {
     Bound,
     Drop,
-    /// By a bound, which some notice late, since nobody polls them meanwhile.
+    /// By a bound, which some callers notice late, since they are not polled meanwhile.
     Late,
 }
 
@@ -84,7 +84,7 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
                 .expect("in time")
                 .expect("all confirmed");
         }
-        assert_eq!(world.server.store.queued(), 0, "something is left in a queue");
+        assert_eq!(world.server.store().queued(), 0, "something is left in a queue");
         world.end();
         seen.served = served.load(Ordering::Relaxed);
         seen
@@ -128,7 +128,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
 
 /// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
 #[test]
-fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
+fn overloaded_lock_is_held_almost_all_the_time() {
     // With several clients each has one waiter in the queue at least, and patience for their turns is what it
     // takes.
     let (few, many) = (&[20, 5][..], &[20][..]);
@@ -151,7 +151,7 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
 
 /// Race: Those who wait in the client are overtaken, or hold up others.
 #[test]
-fn callers_that_notice_their_timeout_late_hold_up_nobody_for_longer() {
+fn late_notice_of_a_timeout_delays_no_other_caller() {
     let plan = plan(1, 20, 2);
     let patience = Duration::from_millis(20);
     let patient = load(&plan, Way::Bound, Duration::from_secs(60));

@@ -26,7 +26,7 @@ pub(super) struct Plan {
     pub(super) waitlist: u32,
     /// How often, of 256 times, a task that could run lets others run first.
     pub(super) sluggish: u8,
-    /// Some calls are for an owner who has others.
+    /// Some calls are for an owner that makes other calls too.
     pub(super) owners: bool,
     /// Now and then a lock is taken from its holder by force.
     pub(super) force: bool,
@@ -78,8 +78,8 @@ impl Plan {
         }
         let mut longest_peace = Duration::from_millis(1500);
         let mut calls = rng.usize(1..=5);
-        // Some have one fault alone, now and then: what costs only time is seen while nothing else holds
-        // anybody up.
+        // Some seeds have one kind of fault alone. A fault that costs only time is noticed only while nothing
+        // else causes delays.
         if rng.usize(..3) == 0 {
             weather.clear();
             faults = vec![Fault::OF_THE_WORLD[rng.usize(..Fault::OF_THE_WORLD.len())]];

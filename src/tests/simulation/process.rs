@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::sync::locked;
 
-pub(crate) struct Process {
+pub(super) struct Process {
     state: Mutex<State>,
 }
 

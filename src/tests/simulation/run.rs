@@ -27,8 +27,8 @@ use crate::{LockManager, Owner};
 
 /// What the server's clock shows at the beginning, in µs: some day, and a part of a millisecond.
 pub(super) const BEGINNING_US: u64 = 1_800_000_000_000_370;
-/// Within so long after the calm every call has ended: far more than all holds of a world one after the
-/// other.
+/// Within this time after the calm, every call has ended. It is far more than all holds of a world one after
+/// the other.
 const LONGEST: Duration = Duration::from_secs(1800);
 /// What went wrong before is over by then: connections are back, calls have run that were late.
 const SETTLED: Duration = Duration::from_secs(12);
@@ -122,7 +122,8 @@ impl World {
             plan.latency,
             plan.weather.clone(),
         );
-        let server = Server::new(MemoryStore::at_time(BEGINNING_US, plan.drift_ppm), history);
+        let store = MemoryStore::at_time(Duration::from_micros(BEGINNING_US));
+        let server = Server::new(store, plan.drift_ppm, history);
         tokio::spawn(Arc::clone(&network).run());
         let mut world = World {
             network,
@@ -188,7 +189,7 @@ impl World {
         }
     }
 
-    /// Starts the tasks of all clients; each makes so many calls.
+    /// Starts the tasks of all clients. Each makes `calls` calls.
     fn begin(&self, plan: &Plan, calls: usize, rng: &mut Rng) -> Vec<(usize, JoinHandle<()>)> {
         let mut users = Vec::new();
         for (client, peer) in self.peers.iter().enumerate() {
@@ -215,7 +216,7 @@ impl World {
         users
     }
 
-    /// Waits until the tasks of all who live have ended.
+    /// Waits until the tasks of all processes that live have ended.
     async fn wait_for(&self, users: impl Iterator<Item = (usize, JoinHandle<()>)>) -> Option<String> {
         let mut left = None;
         let all = async {
@@ -233,12 +234,12 @@ impl World {
             .map(|_| format!("tasks still wait {LONGEST:?} after the calm")))
     }
 
-    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and anybody can have every
-    /// lock.
+    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and every lock can be
+    /// acquired.
     async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
         tokio::time::sleep(AFTERWARDS).await;
-        for tenure in self.server.store.held() {
+        for tenure in self.server.store().held() {
             wrong.push(format!("still held: {tenure:?}"));
         }
         let anybody = self.connect(plan.clients, plan, rng).await;
@@ -252,7 +253,7 @@ impl World {
         }
         self.peers.push(anybody);
         tokio::time::sleep(WAITLIST_KEPT + AFTERWARDS).await;
-        let store = &self.server.store;
+        let store = self.server.store();
         let left = (store.held().len(), store.queued(), store.subscribed());
         if left != (0, 0, 0) {
             wrong.push(format!("left on the server (held, queued, subscribed): {left:?}"));

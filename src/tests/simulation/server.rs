@@ -23,7 +23,12 @@ use crate::time::deadline_queue::GivesUp;
 
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) store: MemoryStore,
+    store: MemoryStore,
+    /// How many µs its clock gains per second.
+    drift_ppm: u32,
+    began: Instant,
+    /// What the clock has gained so far.
+    gained: Mutex<Duration>,
     history: Arc<History>,
     refuses_until: Mutex<Instant>,
     stalls_until: Mutex<Instant>,
@@ -33,15 +38,31 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(store: MemoryStore, history: Arc<History>) -> Arc<Server> {
+    pub(super) fn new(store: MemoryStore, drift_ppm: u32, history: Arc<History>) -> Arc<Server> {
         Arc::new(Server {
             store,
+            drift_ppm,
+            began: Instant::now(),
+            gained: Mutex::default(),
             history,
             refuses_until: Mutex::new(Instant::now()),
             stalls_until: Mutex::new(Instant::now()),
             knows_scripts: AtomicBool::new(true),
             holds: Mutex::default(),
         })
+    }
+
+    /// The store, at the time that its clock shows now.
+    pub(super) fn store(&self) -> &MemoryStore {
+        self.drift();
+        &self.store
+    }
+
+    /// The store's clock gains what is due.
+    fn drift(&self) {
+        let gained = self.began.elapsed() * self.drift_ppm / 1_000_000;
+        let before = std::mem::replace(&mut *locked(&self.gained), gained);
+        self.store.set_forward(gained - before);
     }
 
     pub(super) fn refuse(&self, span: Duration) {
@@ -79,18 +100,18 @@ impl Server {
     }
 
     pub(super) fn flush(&self) {
-        for tenure in self.store.held() {
+        for tenure in self.store().held() {
             self.history.record(Event::Revoked {
                 key: tenure.key,
                 fence: tenure.fence,
             });
         }
-        self.store.flush();
+        self.store().flush();
         self.note_holds();
     }
 
     pub(super) fn set_back(&self, span: Duration) {
-        self.store.set_back(span);
+        self.store().set_back(span);
         // They all last for longer now.
         locked(&self.holds).clear();
         self.note_holds();
@@ -98,8 +119,8 @@ impl Server {
 
     /// Tells the history what has changed.
     fn note_holds(&self) {
-        let now = self.store.now_ms();
-        let holds = self.store.holds();
+        let now = self.store().now_ms();
+        let holds = self.store().holds();
         let mut before = locked(&self.holds);
         let keys: BTreeSet<&String> = before.keys().chain(holds.keys()).collect();
         for key in keys {
@@ -116,7 +137,7 @@ impl Server {
     }
 
     pub(super) fn holds(&self, key: &str, fence: Fence) -> bool {
-        self.store
+        self.store()
             .held()
             .iter()
             .any(|tenure| tenure.key == key && tenure.fence == fence)
@@ -132,6 +153,7 @@ impl Server {
         if let Some((key, fence)) = operation.revokes() {
             self.history.record(Event::Revoked { key, fence });
         }
+        self.drift();
         // Without an answer the connection was closed meanwhile.
         let answer = operation.call(connection).now_or_never()?.ok()?;
         let effect = operation.effect(&answer.reply);

@@ -75,7 +75,7 @@ impl SimSubscribers {
         });
         let listener: Weak<dyn Listener> = Arc::<SimSubscriber>::downgrade(&subscriber);
         let open = Open {
-            connection: ends.server.store.connect(listener),
+            connection: ends.server.store().connect(listener),
             subscriber,
         };
         let mut state = locked(&self.state);
@@ -85,8 +85,8 @@ impl SimSubscribers {
         state.current = Some(open);
     }
 
-    /// Subscribes anew to everything after a cut, and then tells the client. As long as there is no
-    /// connection for calls, that is left to [`replace`](Ears::replace): where they go is not known.
+    /// Subscribes to all channels again after a cut, and then tells the client. While there is no connection
+    /// for calls, [`replace`](Self::replace) does this later, since the server of the calls is not known.
     fn reopen(&self) {
         if locked(&self.state).current.is_some() || !self.ends().is_up() {
             return;
@@ -143,7 +143,7 @@ impl SimSubscribers {
         }
     }
 
-    /// Has the server do something on the present connection, if there is one and it lasts.
+    /// Lets the server do something on the current connection, if there is one and it lasts long enough.
     fn send(&self, command: impl FnOnce(&Open, &Arc<Ends>) + Send + 'static) {
         let Some(open) = locked(&self.state).current.clone() else {
             return;
@@ -167,7 +167,7 @@ impl SimSubscribers {
             None => Vec::new(),
         };
         for waiter in waiters {
-            // Who is not there any more need not hear.
+            // The waiter may be gone.
             let _ = waiter.send(());
         }
     }
@@ -200,7 +200,7 @@ impl SimSubscribers {
         Some(back)
     }
 
-    /// Has another connection take the place of the present one.
+    /// Replaces the current connection.
     pub(super) fn replace(&self) {
         let open = {
             let mut state = locked(&self.state);
@@ -216,15 +216,15 @@ impl SimSubscribers {
         self.reopen();
     }
 
-    /// What is subscribed on the present connection is at a replica from now on: all that is published is
-    /// heard, and the server that is called does not count it.
+    /// The subscriptions of the present connection are at a replica from now on. The server that is called
+    /// does not count them, so it publishes nothing to this client. The client is not told.
     pub(super) fn move_to_replica(&self) {
         if let Some(open) = &locked(&self.state).current {
-            open.connection.move_to_replica();
+            open.connection.close();
         }
     }
 
-    /// The server loses a subscription, and nobody is told.
+    /// The server loses a subscription. The client is not told.
     pub(super) fn lose_one(&self) {
         let state = locked(&self.state);
         let Some(open) = state.current.clone() else { return };
@@ -251,7 +251,7 @@ impl SimSubscribers {
 
 impl Open {
     fn subscribe(&self, channel: &Arc<str>) {
-        // It fails only once the connection is closed, and then nobody waits for it.
+        // This fails only after the connection was closed. Then no caller waits for it.
         let _ = self.connection.subscribe(Arc::clone(channel)).now_or_never();
     }
 }
@@ -286,7 +286,7 @@ impl SimSubscriber {
     }
 }
 
-/// Where the server's messages begin their way.
+/// Messages start here on their way from the server to the client.
 impl Listener for SimSubscriber {
     fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         let Some(ends) = self.ends.upgrade() else { return };

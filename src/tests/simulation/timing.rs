@@ -1,4 +1,4 @@
-//! How fast a world gets over what happens in it: what its delays and the client's timers come to.
+//! How fast a world recovers from a fault, by its delays and the client's timers.
 
 use std::time::Duration;
 
@@ -14,8 +14,7 @@ pub(super) const ROUNDING: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
 /// The longest time that the thread of a task stands still.
 pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
-/// For how long those wait whose calls met a server that had forgotten the scripts, for others whose calls
-/// did too.
+/// How long a call that met a server without the scripts waits for other such calls.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
@@ -37,8 +36,8 @@ impl Timing {
         }
     }
 
-    /// How long it takes to do whatever needs no timer: at worst to ask, to subscribe, to ask again, to be
-    /// told that the record is gone, and to ask once more. That one need only arrive.
+    /// The longest time for what needs no timer: to ask, to subscribe, to ask again, to be told that the
+    /// record is gone, and to ask once more. The last call need only arrive.
     pub(super) fn prompt(&self) -> Duration {
         7 * self.latency + JITTER + ROUNDING
     }
@@ -48,19 +47,18 @@ impl Timing {
         self.interval + self.prompt()
     }
 
-    /// For how long a fault may hold up whom it strikes, once it is over.
+    /// For how long a fault may delay its client after the fault is over.
     pub(super) fn recovery(&self, fault: Fault) -> Duration {
         match fault {
-            // The same once more, or a message that is no news; a process that is gone has nobody who waits.
+            // A repeated call or message changes nothing, and in a dead process no caller waits.
             Fault::ExecutedTwice | Fault::DoublePush | Fault::Killed | Fault::Closed => Duration::ZERO,
-            // The client is told of the new connection, and has everybody ask. What a slow task leaves, or
-            // has missed, is found out as it goes on.
+            // The client is told of the new connection, and all its waiters ask. A slow task finds out what
+            // it missed when it goes on.
             Fault::MessagesCut | Fault::MessagesHalfOpen | Fault::SlowTask => self.prompt(),
-            // Nobody tells: the next poll finds out.
+            // The client is not told: the next poll finds out.
             Fault::LostPush | Fault::SlowPush => self.poll(),
-            // What was under way runs before its `not_after` or not at all, and is then withdrawn or
-            // repeated. The client takes the server's time for later by as much as the call was slow that
-            // told it.
+            // A call under way runs before its `not_after` or not at all, and is then withdrawn or repeated.
+            // The client's estimate of the server's time is late by as much as its sample was slow.
             Fault::SlowCall
             | Fault::SlowReply
             | Fault::LostReply
@@ -68,13 +66,13 @@ impl Timing {
             | Fault::CommandsSilent
             | Fault::Refusing
             | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
-            // All wait until they are loaded, and a little for callers that stand still.
+            // All calls wait until the scripts are loaded, and a little longer for callers that stand still.
             Fault::ScriptsForgotten => STRAGGLERS + 2 * self.prompt(),
-            // Both; a `not_after` is later by as much as the clock was set back.
+            // Both of these; a `not_after` is later by as much as the clock was set back.
             Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
             // A waitlist that believes in its record opens it again, or asks whether it is there.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.poll(),
-            // It shows to the first poll for a waiter, and nobody need wait for long.
+            // The first poll for a waiter shows it, so no waiter has to wait for long.
             Fault::Deaf | Fault::AtReplica => FOR_EVER,
         }
     }

@@ -164,7 +164,7 @@ impl User {
         }
     }
 
-    /// Takes a lock from whoever holds it.
+    /// Takes a lock from its holder by force.
     async fn force(&mut self) {
         let lock = self.rng.usize(..self.locks.len());
         let op = self.history.asked(self.client, lock, Way::Try);

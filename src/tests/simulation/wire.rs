@@ -1,7 +1,7 @@
 //! One command connection of a simulated client, as the client's pipeline sends on it.
 //!
 //! As on a real connection, nothing overtakes. What was sent on one that broke is lost or runs late, perhaps
-//! after much that was sent on the next one; its callers hear that nobody knows.
+//! after much that was sent on the next one. Its callers are told that the outcome is unknown.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -154,13 +154,13 @@ pub(super) enum Fate {
     Late(Instant),
 }
 
-/// Who waits to be told.
+/// The caller that waits for the outcome.
 struct Caller(Mutex<Option<oneshot::Sender<Result<Reply, WireError>>>>);
 
 impl Caller {
     fn tell(&self, told: Result<Reply, WireError>) {
         if let Some(caller) = locked(&self.0).take() {
-            // Who is not there any more need not hear.
+            // The caller may be gone.
             let _ = caller.send(told);
         }
     }
@@ -189,7 +189,8 @@ impl Wire {
         }))
     }
 
-    /// Breaks, if it was whole, and there is no other one for so long then. Nobody is told.
+    /// Breaks, unless it is broken already. The next connection comes after this time. The client is not
+    /// told.
     pub(super) fn cut(&self, fate: Fate, back: Duration) -> bool {
         let mut state = locked(&self.0.state);
         let was_whole = state.broken.is_none();
@@ -322,7 +323,7 @@ impl Pipe {
         Some(Ok(Reply { now, value }))
     }
 
-    /// Has a command executed once more, whose caller hears nothing: but none of a request that was withdrawn
+    /// Executes a command once more, without an answer to its caller. It skips requests that were withdrawn
     /// meanwhile, since a connection keeps the order of its calls.
     fn repeat(self: &Arc<Self>, delay: Duration, command: Command) {
         let pipe = Arc::clone(self);
@@ -351,7 +352,7 @@ impl pipeline::Wire for Wire {
             let patience = ends.attempt_timeout;
             let too_late = || Err(unknown("no reply in time", WireErrorKind::Timeout));
             match tokio::time::timeout_at(began + patience, answer).await {
-                // Whoever was stopped meanwhile may see first that the time is over.
+                // A process that was stopped meanwhile may first see that the time is over.
                 Ok(_) if began.elapsed() > patience && ends.network.one_in(2) => too_late(),
                 Ok(told) => told.unwrap_or(Err(error(Failure::Closed, WireErrorKind::Other))),
                 Err(_) => too_late(),

@@ -137,6 +137,11 @@ impl Tree {
             Verdict::Survived,
             "red without any edit: cargo test {suite}"
         );
+        let output = fs::read_to_string(self.root.join("output")).unwrap();
+        assert!(
+            has_run_a_test(&output),
+            "no test has such a name: cargo test {suite}"
+        );
         let limit = 10 * began.elapsed() + Duration::from_secs(20);
         self.limits.insert(suite, limit);
     }
@@ -261,4 +266,10 @@ fn copy(from: &Path, to: &Path) {
 fn first_red(output: &str) -> Option<String> {
     let red = |line: &str| line.trim().strip_suffix(" --- FAILED").map(str::to_owned);
     output.lines().find_map(red)
+}
+
+/// Whether a test has passed. A suite whose tests were renamed would miss every edit.
+fn has_run_a_test(output: &str) -> bool {
+    let passed = |line: &str| Some(line.strip_prefix("test result: ok. ")?.split(' ').next()? != "0");
+    output.lines().filter_map(passed).any(|has_passed| has_passed)
 }

@@ -176,7 +176,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("whether a client listens to the shard's channel is asked", HAND_OVER,
         "elseif pubsub_mode == SHARDED then", "elseif false then", MODEL),
     edit("where subscribers are not counted, the record alone decides", HAND_OVER, "if pubsub_mode == PLAIN then", "if pubsub_mode == PLAIN or pubsub_mode == 'u' then",
-        &["--lib where_receivers_are_not_counted"]),
+        &["--lib with_uncounted_receivers"]),
     edit("where a slot came lately, the record alone decides", HAND_OVER, "elseif pubsub_mode == SHARDED then", "elseif pubsub_mode ~= 'u' then", MODEL),
     edit("shards of a cluster have channels of their own", HAND_OVER, "if pubsub_mode == SHARDED or pubsub_mode == MIGRATING then", "if false then", ROUTING),
     edit("a pushed grant is marked until its claim", HAND_OVER, "deadline, claim_ms, YES", "deadline, claim_ms, NO", MODEL),

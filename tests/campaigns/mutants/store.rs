@@ -78,7 +78,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a connection whose sign of life is another's is condemned", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
     edit("a server that refuses says so at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test servers faults::refusals::", "--lib connections"]),
     edit("what waits ends as the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
-    edit("what was in flight on a connection of before takes no room", PIPELINE, "            self.in_flight.begin_anew();\n", "", PIPELINE_TESTS),
+    edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
     edit("what ends a hold goes before what asks for one", BACKLOG, "    pub(super) priority: Priority,\n    pub(super) entered: u64,", "    pub(super) entered: u64,\n    pub(super) priority: Priority,", PIPELINE_TESTS),
     edit("who waits behind a flood is not given up while it is answered", BACKLOG,
@@ -129,8 +129,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("replicas are asked on the connection that the hold was renewed on", ROUNDS,
         "*generation != wait_request.generation", "*generation == u64::MAX", &["--lib replication::"]),
 
-    edit("more than half of the sentinels are response", SENTINEL,
-        "while count <= self.configs.len() / 2 {", "while count < 1 {", &["--test servers of_sentinels_that_differ"]),
+    edit("more than half of the sentinels answer", SENTINEL,
+        "while count <= self.configs.len() / 2 {", "while count < 1 {", &["--test servers highest_config_epoch_wins"]),
 
     edit("what was being subscribed as the connection broke is subscribed on the next one", SUBSCRIBER,
         "                Err(failure) => {\n                    self.todo.push_front(names);\n", "                Err(failure) => {\n", SUBSCRIPTIONS),

@@ -31,7 +31,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(NO_LOST_WAKE_UP, |model: &Protocol, state: &State| {
             !somebody_waits(state) || !is_quiet(model, state) || model.expires_unprovoked(state)
         }),
-        Property::always(NOBODY_FORGOTTEN, nobody_is_forgotten),
+        Property::always(NOBODY_FORGOTTEN, no_client_is_forgotten),
         Property::always(NO_GHOST_HOLDER, |model: &Protocol, state: &State| {
             let alive = |request| !state.clients[model.client_of(request)].crashed;
             let ghost = state
@@ -72,7 +72,7 @@ fn is_quiet(model: &Protocol, state: &State) -> bool {
 
 /// A client to which and from which nothing is on its way, and whose timer would find nothing, knows of all its
 /// requests that they are in the queue, also while somebody else holds the lock.
-fn nobody_is_forgotten(model: &Protocol, state: &State) -> bool {
+fn no_client_is_forgotten(model: &Protocol, state: &State) -> bool {
     (0..state.clients.len()).all(|client| {
         let this = &state.clients[client];
         let lost = |request| !state.server.is_queued(request) && !state.server.is_held_by(request);

@@ -81,7 +81,7 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
 
 /// Race: A slot moves while its locks are held and waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
+async fn no_waiter_is_passed_over_while_a_slot_is_between_two_servers() {
     const WAITERS: usize = 10;
 
     let Scene {
@@ -111,7 +111,7 @@ async fn while_a_slot_is_between_two_servers_nobody_is_passed_over() {
 
 /// Race: A server ends a subscription without a word, since its slot has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_that_was_dropped_without_a_word_is_made_anew() {
+async fn silently_dropped_subscription_is_repeated() {
     let cluster = Cluster::start().await;
     let clients = clients(&cluster, 2).await;
     let lock = clients[1].lock("moving");
@@ -177,7 +177,7 @@ async fn a_lease_is_renewed_while_its_slot_moves() {
 
 /// Race: A slot that moves keeps locks from everybody, since some of their keys are not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_slot_moves_locks_that_nobody_waits_for_are_taken_and_given_back() {
+async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
     let Scene {
         cluster,
         locks,

@@ -14,13 +14,13 @@ const WAITERS: usize = 4;
 
 /// Race: A new primary has another clock than the former one.
 #[tokio::test]
-async fn a_new_primary_whose_clock_is_ahead_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+async fn new_primary_with_a_clock_ahead_grants_larger_fences_and_no_hold_lasts_too_long() {
     fail_over(3).await;
 }
 
 /// Race: A new primary has another clock than the former one.
 #[tokio::test]
-async fn a_new_primary_whose_clock_is_behind_grants_under_larger_fences_and_nobody_holds_for_too_long() {
+async fn new_primary_with_a_clock_behind_grants_larger_fences_and_no_hold_lasts_too_long() {
     // By more than the failover takes: what it minted by its clock alone would be smaller.
     fail_over(-30).await;
 }

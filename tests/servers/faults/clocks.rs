@@ -19,7 +19,7 @@ async fn write(server: &Server, summary: &LockSummary) {
 
 /// Race: The server's clock is set back.
 #[tokio::test]
-async fn a_dead_holder_whose_deadline_is_an_hour_ahead_costs_its_lease_and_no_more() {
+async fn dead_holder_with_a_deadline_an_hour_ahead_costs_only_its_lease() {
     let server = Server::start().await;
     let locks = settings()
         .claim_window(SECOND)
@@ -58,7 +58,7 @@ async fn a_fence_that_is_an_hour_ahead_is_followed_by_larger_ones() {
 
 /// Race: The server's clock is set back.
 #[tokio::test]
-async fn a_waiter_whose_ticket_is_an_hour_ahead_is_served_when_its_turn_comes() {
+async fn waiter_with_a_ticket_an_hour_ahead_is_served_in_its_turn() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -86,7 +86,7 @@ fn before_september_2001() -> i64 {
 
 /// Race: The server's clock was never set, or falls back to before its epoch.
 #[tokio::test]
-async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
+async fn server_with_an_unset_clock_is_refused_and_left_unchanged() {
     let server = Server::builder().clock(before_september_2001()).start().await;
     let locks = connect(&server.url()).await;
     let lock = locks.lock(NAME);
@@ -112,7 +112,7 @@ async fn a_server_whose_clock_was_never_set_is_refused_and_left_as_it_is() {
 
 /// Race: The server's clock was never set, or falls back to before its epoch.
 #[tokio::test]
-async fn a_clock_that_falls_back_to_before_its_epoch_gives_nobody_the_lock_of_another() {
+async fn clock_set_back_before_its_epoch_lets_no_client_take_a_held_lock() {
     let server = Server::builder().clock(0).start().await;
     let locks = settings()
         .lease(2 * SECOND)

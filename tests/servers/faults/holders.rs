@@ -148,7 +148,7 @@ async fn a_guard_that_outlives_its_manager_is_renewed_and_released() {
 
 /// Race: One lock's failing renewal stops those of the others.
 #[tokio::test]
-async fn a_lock_whose_renewals_fail_keeps_those_of_another_from_nothing() {
+async fn failing_renewals_of_one_lock_do_not_affect_another() {
     let server = Server::start().await;
     let lease = 2 * SECOND;
     let locks = settings().lease(lease).claim_window(SECOND);

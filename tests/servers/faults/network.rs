@@ -136,7 +136,7 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
 
 /// Race: A grant is read when it is over, or nearly.
 #[tokio::test]
-async fn a_waiter_to_whom_every_push_comes_too_late_gets_the_lock_by_asking() {
+async fn waiter_gets_the_lock_by_asking_when_every_push_is_late() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let claim = Duration::from_millis(300);
@@ -178,7 +178,7 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
 
 /// Race: A waiter's connection is half-open, and looks alive.
 #[tokio::test]
-async fn a_waiter_whose_connections_are_half_open_finds_out_and_keeps_waiting() {
+async fn waiter_notices_half_open_connections_and_keeps_waiting() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let settings = settings().claim_window(SECOND).heartbeat(SECOND);

@@ -41,7 +41,7 @@ async fn turn_without_reply(server: &Server, n: usize) -> bool {
 
 /// Race: A script runs, and its reply is lost.
 #[tokio::test]
-async fn a_lost_reply_costs_neither_the_lock_nor_exclusion_whichever_it_is() {
+async fn no_lost_reply_costs_the_lock_or_exclusion() {
     let server = Server::start().await;
     // In a turn: acquire, question, one or two renewals, release.
     let lost = join_all((1..=7).map(|n| turn_without_reply(&server, n))).await;
@@ -71,7 +71,7 @@ async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_hold_of_a_spin_lock_whose_reply_was_lost_counts_once() {
+async fn spin_hold_with_a_lost_reply_counts_once() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let (mine, others) = (connect(&proxy.url()).await, connect(&server.url()).await);
@@ -185,7 +185,7 @@ async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
 
 /// Race: Commands of a closed connection still run.
 #[tokio::test]
-async fn a_waiter_whose_stuck_attempt_runs_late_is_queued_once() {
+async fn waiter_with_a_late_stuck_attempt_is_queued_once() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let others = connect(&server.url()).await;

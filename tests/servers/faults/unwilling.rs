@@ -143,7 +143,7 @@ async fn a_pause_of_all_clients_is_waited_for_and_leaves_nothing() {
 
 /// Race: A grant is published, and then its writes fail.
 #[tokio::test]
-async fn a_server_that_refuses_writes_hands_nothing_over_and_tells_nobody_that_it_did() {
+async fn server_refusing_writes_hands_nothing_over_and_announces_no_grant() {
     let server = Server::builder()
         .config("dbfilename", "occupied.rdb")
         .start()

@@ -38,7 +38,7 @@ async fn manager(server: &Server) -> LockManager {
 
 /// Race: A waiter dies in the queue.
 #[tokio::test]
-async fn a_killed_process_at_the_head_of_the_queue_holds_up_nobody() {
+async fn killed_process_at_the_head_of_the_queue_delays_no_other() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -53,7 +53,7 @@ async fn a_killed_process_at_the_head_of_the_queue_holds_up_nobody() {
 
 /// Race: A waiter dies in the queue.
 #[tokio::test]
-async fn a_process_killed_in_the_middle_of_the_queue_puts_nobody_forward() {
+async fn process_killed_in_the_middle_of_the_queue_lets_no_waiter_overtake() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_process_killed_in_the_middle_of_the_queue_puts_nobody_forward() {
 
 /// Race: A monitor that hears everything makes the dead look alive.
 #[tokio::test]
-async fn a_dead_process_holds_up_nobody_though_a_monitor_hears_everything() {
+async fn dead_process_delays_no_other_despite_a_monitor_of_all_channels() {
     let server = Server::start().await;
     let mut monitor = server.client().await;
     monitor.command(&["PSUBSCRIBE", "*"]).await.unwrap();
@@ -198,7 +198,7 @@ async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to
 
 /// Race: A thawed client's newest request hides that its earlier ones were removed.
 #[tokio::test]
-async fn requests_of_a_client_whose_record_ran_out_all_come_back_to_their_places() {
+async fn all_requests_of_a_client_return_to_their_places_after_its_record_expired() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let locks = connect(&server.url()).await;

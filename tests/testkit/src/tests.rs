@@ -9,7 +9,7 @@ use crate::{Client, History, Process, Proxy, Resp, Server, TempDir, eventually, 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn no_port_is_given_twice_though_nobody_listens_there() {
+fn unused_ports_are_not_given_twice() {
     let ports: BTreeSet<u16> = (0..300).map(|_| free_port()).collect();
     assert_eq!(ports.len(), 300);
 }

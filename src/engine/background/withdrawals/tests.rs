@@ -164,7 +164,7 @@ async fn full_batches_of_withdrawals_wait_for_no_other_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_fail_together_are_repeated_as_soon_as_one_that_fails() {
+async fn calls_failing_together_are_repeated_as_soon_as_a_single_one() {
     let mut fixture = Fixture::new();
     for _ in 0..30 * MAX_WITHDRAWN {
         fixture.one();
@@ -241,7 +241,7 @@ async fn incomplete_withdrawal_is_repeated_at_once() {
 
 /// Race: A call runs after the withdrawal of its request, though that was answered.
 #[tokio::test(start_paused = true)]
-async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cannot_run_any_more() {
+async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
     for at_once in [true, false] {
         let mut fixture = Fixture::new();
         let calls = fixture.one_unanswered(at_once, ANOTHER);
@@ -268,7 +268,7 @@ async fn a_request_with_an_unanswered_call_is_withdrawn_once_more_when_that_cann
 
 /// Race: A call runs after the withdrawal of its request, though that was answered.
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_calls_have_run_before_its_withdrawal_takes_no_second_one() {
+async fn request_needs_no_second_withdrawal_after_its_calls_have_run() {
     let mut fixture = Fixture::new();
     fixture.one_unanswered(true, CONNECTION);
     let batch = fixture.withdrawals.next().unwrap();
@@ -277,7 +277,7 @@ async fn a_request_whose_calls_have_run_before_its_withdrawal_takes_no_second_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
+async fn request_needs_no_second_withdrawal_after_its_call_was_answered() {
     let mut fixture = Fixture::new();
     let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
     let pending = PendingCalls::begin(&calls, &fixture.shared().client().clocks);
@@ -292,7 +292,7 @@ async fn a_request_whose_call_was_answered_meanwhile_takes_no_further_call() {
 
 /// Race: Waits are given up while the server is away, and what must be taken back piles up.
 #[tokio::test(start_paused = true)]
-async fn a_withdrawal_ends_when_nothing_of_its_request_can_live_any_more() {
+async fn withdrawal_ends_once_nothing_of_its_request_can_be_left() {
     let mut fixture = Fixture::new();
     fixture.one();
     let began = fixture.shared().client().now();
@@ -353,7 +353,7 @@ async fn answered_calls_need_no_withdrawal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_of_which_nothing_was_written_is_not_withdrawn() {
+async fn unwritten_request_is_not_withdrawn() {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let shared = locks.shared();
     let request = RequestId::new(&shared.client().id, LEASE, 1, None);

@@ -82,7 +82,7 @@ fn applicants_are_admitted_in_order_and_before_newcomers() {
 }
 
 #[test]
-fn applicant_that_gives_up_before_admission_is_removed() {
+fn applicant_giving_up_before_admission_is_removed() {
     let (mut admission, waits) = overloaded(&[Unknown, At(at(5)), At(at(5))]);
     assert_eq!(admission.remove(waits[1]), Some(1));
     assert_eq!(admission.next(LocalTime::ZERO, 0), Some(0));
@@ -92,7 +92,7 @@ fn applicant_that_gives_up_before_admission_is_removed() {
 }
 
 #[test]
-fn applicant_that_gives_up_before_a_grant_can_come_is_passed_over() {
+fn applicant_with_no_time_for_a_grant_is_passed_over() {
     let (mut admission, _) = overloaded(&[At(at(15)), At(at(500)), Unknown]);
     // A grant takes up to 60 ms, as far as is known.
     admission.granted(ms(20));
@@ -117,7 +117,7 @@ fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
 }
 
 #[test]
-fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
+fn applicants_keep_their_order_while_most_are_served() {
     let mut admission = Admission::default();
     wait(&mut admission, &[At(at(15)), At(at(500)), Unknown]);
     for _ in 0..100 {
@@ -130,7 +130,7 @@ fn as_long_as_most_are_served_they_are_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn once_most_are_served_again_nobody_is_passed_over() {
+fn no_applicant_is_passed_over_once_most_are_served_again() {
     let (mut admission, _) = overloaded(&[At(at(15)), At(at(500))]);
     for _ in 0..100 {
         admission.granted(ms(20));
@@ -149,7 +149,7 @@ fn later_applicant_is_expected_to_give_up_no_sooner() {
 }
 
 #[test]
-fn giving_up_counts_wherever_the_caller_waited() {
+fn giving_up_counts_for_waiters_and_applicants() {
     let mut admission = Admission::<()>::default();
     for _ in 0..100 {
         admission.gave_up(ms(1));
@@ -164,7 +164,7 @@ fn giving_up_counts_wherever_the_caller_waited() {
 }
 
 #[test]
-fn how_long_a_grant_takes_is_learnt_from_those_who_give_up_too() {
+fn time_to_grant_is_also_learnt_from_abandoned_waits() {
     // Grants have become slower. An admitted request is served only if it has more than 50 ms left.
     let (mut admission, _) = overloaded(&[]);
     admission.granted(ms(1));

@@ -81,7 +81,7 @@ async fn applicants_are_served_by_arrival_among_all_clients() {
 
 /// Race: Those who wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
-async fn an_owner_who_may_hold_already_is_not_held_up() {
+async fn owner_with_a_possible_hold_is_not_delayed() {
     let (fixture, guard, waiters) = Fixture::full().await;
     let owner = Owner::new();
     let outer = {
@@ -112,7 +112,7 @@ async fn applicant_is_told_that_the_server_is_away() {
     let (fixture, _guard, _waiters) = Fixture::full().await;
     let waits = tokio::spawn(fixture.lock.acquire());
     settle().await;
-    fixture.store.lose_calls(u32::MAX);
+    fixture.seen.lose_calls(u32::MAX);
     let options = &fixture.waitlists().client().options;
     sleep(options.poll_interval() + 2 * options.server_timeout).await;
     assert!(waits.is_finished());
@@ -133,7 +133,7 @@ async fn applicant_is_told_that_its_client_is_closed() {
 
 /// Race: Those who wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
-async fn applicant_admitted_as_its_time_ends_holds_up_nobody() {
+async fn applicant_admitted_as_its_time_ends_delays_no_other() {
     let (fixture, guard, mut waiters) = Fixture::full().await;
     let patience = Duration::from_millis(100);
     let wait = fixture.lock.acquire_timeout(patience);
@@ -177,7 +177,7 @@ async fn newcomer_behind_expired_applicants_is_admitted_as_they_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn applicant_that_gives_up_as_it_is_admitted_leaves_nothing() {
+async fn applicant_giving_up_as_it_is_admitted_leaves_nothing() {
     for is_granted in [true, false] {
         let (fixture, guard, waiters) = Fixture::full().await;
         // Its caller does not read that it was admitted.
@@ -246,7 +246,7 @@ async fn once_most_are_served_again_all_are_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_by_arrival_is_behind_those_that_came_before() {
+async fn place_by_arrival_is_behind_earlier_ones() {
     let fixture = Fixture::new();
     let waitlist = fixture.waitlist();
     let client = fixture.waitlists().client();

@@ -3,7 +3,6 @@
 use super::*;
 use crate::TryAcquire;
 use crate::engine::waitlist::driver::drive;
-use crate::tests::scripted_store;
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -35,20 +34,20 @@ async fn failed_poll_is_repeated_soon() {
     fixture.held_for(LEASE).await;
     let waiter = fixture.waiter().await;
     sleep(LEASE - Duration::from_millis(1)).await;
-    fixture.store.lose_calls(1);
+    fixture.seen.lose_calls(1);
     sleep(3 * JITTER).await;
     released(granted(waiter).await).await;
 }
 
 /// Race: A client that is not reached has always somebody to ask for, and so never comes to subscribe.
 #[tokio::test(start_paused = true)]
-async fn waitlist_that_always_has_calls_to_make_subscribes_too() {
+async fn waitlist_with_endless_calls_still_subscribes() {
     let fixture = Fixture::new();
     let _guard = fixture.other.acquire().await.unwrap();
     let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
     let _newcomer = fixture.newcomer();
     waitlist.ask_all();
-    fixture.store.lose_calls(u32::MAX);
+    fixture.seen.lose_calls(u32::MAX);
     let driver = tokio::spawn(drive(Arc::clone(fixture.waitlists()), waitlist));
     sleep(client.options.server_timeout / 2).await;
     assert_eq!(fixture.store.subscribed(), 1);
@@ -69,20 +68,23 @@ async fn incomplete_poll_is_repeated_until_the_lock_is_granted() {
 
 #[tokio::test(start_paused = true)]
 async fn one_failure_after_a_long_rest_ends_no_wait() {
-    let builder = LockManager::builder().server_timeout(Duration::from_secs(1));
-    let fixture = Fixture::of(MemoryStore::new(), &builder);
+    let options = ManagerOptions {
+        server_timeout: Duration::from_secs(1),
+        ..ManagerOptions::default()
+    };
+    let fixture = Fixture::of(MemoryStore::new(), options);
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
-    fixture.store.lose_calls(1);
+    fixture.seen.lose_calls(1);
     sleep(fixture.waitlists().client().options.poll_interval() + 3 * JITTER).await;
     handed_over(guard, waiter).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_failed_is_tried_again_soon() {
+async fn failed_subscription_is_repeated_soon() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
-    fixture.store.lose_subscriptions(1);
+    fixture.seen.lose_subscriptions(1);
     let waiter = fixture.waiter().await;
     assert_eq!(fixture.store.subscribed(), 0);
     sleep(JITTER).await;
@@ -90,7 +92,7 @@ async fn a_subscription_that_failed_is_tried_again_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_again() {
+async fn unanswered_subscription_is_neither_ended_nor_repeated() {
     let store = MemoryStore::new();
     let (locks, seen) = scripted_store::client(&store, &[]);
     let fixture = Fixture::on(store);
@@ -108,21 +110,21 @@ async fn a_subscription_that_nobody_has_answered_is_neither_ended_nor_asked_for_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_tells_nothing_of_the_subscription_ends_none() {
+async fn answer_silent_about_the_subscription_does_not_end_it() {
     let fixture = Fixture::new();
     fixture.held_for(LEASE).await;
     let (first, second) = (fixture.waiter().await, fixture.waiter().await);
-    fixture.store.lose_subscriptions(100);
+    fixture.seen.lose_subscriptions(100);
     // The poll finds the lock free.
     sleep(LEASE + 2 * JITTER).await;
     handed_over(granted(first).await, second).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_that_found_the_lock_busy_leaves_no_hold_though_an_attempt_arrives_later() {
+async fn late_attempt_of_a_busy_try_leaves_no_hold() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
-    fixture.store.lose_calls(1);
+    fixture.seen.lose_calls(1);
     let tried = fixture.lock.try_acquire().await.unwrap();
     assert!(matches!(tried, TryAcquire::Busy(_)));
     released(guard).await;

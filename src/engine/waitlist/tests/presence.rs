@@ -28,7 +28,7 @@ fn all_quit(waitlist: &Waitlist) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_read_too_late_has_the_next_request_open_it() {
+async fn next_request_after_a_late_grant_opens_the_record() {
     let (fixture, waitlist) = opened().await;
     let first = waitlist.first().unwrap();
     let request = locked(&waitlist.state).waiters[&first].request.clone();
@@ -74,7 +74,7 @@ async fn waitlist_with_waiters_polls_its_record_however_old_it_is() {
 /// Race: A client's record is taken away while nobody of it waits, by a grant that it did not claim or a turn
 /// that it missed.
 #[tokio::test(start_paused = true)]
-async fn waitlist_that_subscribed_while_empty_registers_again() {
+async fn waitlist_subscribed_while_empty_registers_again() {
     let (fixture, waitlist) = opened().await;
     all_quit(&waitlist);
     waitlist.subscribed();
@@ -85,7 +85,7 @@ async fn waitlist_that_subscribed_while_empty_registers_again() {
 /// Race: A client's record is taken away while nobody of it waits, by a grant that it did not claim or a turn
 /// that it missed.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_lost_unclaimed_takes_it_with_it_as_the_server_finds_it_over() {
+async fn unclaimed_lease_ends_the_record_when_the_server_finds_it_expired() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -109,7 +109,7 @@ async fn a_lease_that_is_lost_unclaimed_takes_it_with_it_as_the_server_finds_it_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_meant_to_run_out_leaves_it() {
+async fn lease_meant_to_expire_leaves_the_record() {
     let fixture = Fixture::new();
     let lease = Duration::from_millis(100);
     let guard = fixture.lock.clone().fixed_lease(lease).acquire().await.unwrap();
@@ -120,7 +120,7 @@ async fn a_lease_that_is_meant_to_run_out_leaves_it() {
 
 /// Race: A grant that was handed over is forgotten, and lasts for a claim window only.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_forgotten_lasts_for_its_whole_lease() {
+async fn forgotten_grant_lasts_for_its_whole_lease() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -138,7 +138,7 @@ async fn a_grant_that_is_forgotten_lasts_for_its_whole_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
+async fn forgotten_grant_without_a_claim_ends_the_record() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
@@ -156,7 +156,7 @@ async fn a_grant_that_is_forgotten_and_cannot_be_claimed_takes_it_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
+async fn call_without_effect_on_the_record_says_nothing_about_it() {
     let (_scene, waitlist) = opened().await;
     let prepared = waitlist.prepare(waitlist.first().unwrap(), false).unwrap();
     assert_eq!(prepared.call.mode, Mode::Wait);
@@ -166,10 +166,10 @@ async fn a_call_that_neither_opens_nor_prolongs_it_tells_nothing_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_failed_tells_nothing_of_it() {
+async fn failed_call_says_nothing_about_the_record() {
     let (fixture, waitlist) = opened().await;
     let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
-    fixture.store.lose_calls(1);
+    fixture.seen.lose_calls(1);
     waitlist.send(prepared).await.unwrap_err();
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }

@@ -9,7 +9,7 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
-use crate::store::memory::rules::Rules;
+use crate::store::memory::rules::{BOUND, Rules};
 use crate::store::{
     Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Push, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
@@ -78,7 +78,7 @@ fn owned(client: u128, n: u64) -> RequestId {
 impl World {
     fn new() -> World {
         World {
-            rules: Rules::new(),
+            rules: Rules::new(BOUND),
             wires: Wires::default(),
             keys: Arc::new(Keys::new("fairlock", "orders:42").unwrap()),
             now_us: 1_700_000_000_000_000,
@@ -234,7 +234,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
 }
 
 #[test]
-fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
+fn only_an_unclaimed_lease_makes_its_client_count_as_dead() {
     // The grant came in the reply to its own call, was pushed and claimed, or was pushed and never claimed.
     for (is_pushed, is_claimed) in [(false, false), (true, true), (true, false)] {
         let mut world = World::new();
@@ -270,7 +270,7 @@ fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
 
 /// Race: A push is heard at a replica, by a client that is not counted and passed over.
 #[test]
-fn a_client_that_listens_at_a_replica_is_told_nothing_when_it_is_passed_over() {
+fn client_listening_at_a_replica_is_passed_over_without_a_push() {
     let mut world = World::new();
     let holder = world.grant(&request(1));
     world.queue(&request(2));
@@ -287,7 +287,7 @@ fn a_client_that_listens_at_a_replica_is_told_nothing_when_it_is_passed_over() {
 }
 
 #[test]
-fn a_fence_that_stood_in_a_refused_message_is_nobody_elses() {
+fn fence_of_a_refused_message_is_not_used_again() {
     let mut world = World::new();
     let holder = world.grant(&request(1));
     world.queue(&request(2));
@@ -502,7 +502,7 @@ fn a_ticket_of_the_future_counts_as_now() {
 }
 
 #[test]
-fn a_call_that_comes_too_late_does_nothing() {
+fn late_call_does_nothing() {
     let mut world = World::new();
     let mut call = world.call(&request(1), Mode::Register);
     call.not_after = Arc::new(world.time());
@@ -528,7 +528,7 @@ fn a_client_is_told_of_a_grant_to_another_of_its_requests() {
 }
 
 #[test]
-fn a_client_that_let_a_hold_run_out_counts_as_dead() {
+fn client_of_an_unclaimed_lease_is_passed_over_with_all_its_requests() {
     let mut world = World::new();
     let first = world.grant(&request(1));
     world.queue(&nth(2, 1));
@@ -546,7 +546,7 @@ fn a_client_that_let_a_hold_run_out_counts_as_dead() {
 }
 
 #[test]
-fn sweep_drops_locks_that_are_over() {
+fn sweep_drops_expired_locks() {
     let mut world = World::new();
     for n in 0..10_000 {
         world.keys = Arc::new(Keys::new("fairlock", &format!("order:{n}")).unwrap());
@@ -559,7 +559,7 @@ fn sweep_drops_locks_that_are_over() {
 }
 
 #[test]
-fn sweep_keeps_locks_that_are_held() {
+fn sweep_keeps_held_locks() {
     let mut world = World::new();
     let keys = world.keys.clone();
     let lease = Duration::from_secs(600);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_there_are_not_are_no_reply() {
+    fn reply_with_impossible_slots_is_rejected() {
         for (first, last) in [(5460, 0), (0, 16_384), (-1, 0)] {
             let server = Wire::Array(vec!["a".into(), 7000.into()]);
             let reply = Wire::Array(vec![Wire::Array(vec![first.into(), last.into(), server])]);

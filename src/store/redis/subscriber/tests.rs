@@ -76,7 +76,7 @@ async fn requests_are_taken_in_while_there_is_no_connection() {
 }
 
 #[tokio::test]
-async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() {
+async fn repeatedly_requested_channel_is_subscribed_once() {
     let (mut subscriber, _requests) = subscriber("redis://127.0.0.1", false);
     for _ in 0..3 {
         for _ in 0..3 {
@@ -97,7 +97,7 @@ async fn a_channel_that_is_asked_for_again_and_again_is_to_be_subscribed_once() 
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_ping_is_not_reconnected_in_a_rush() {
+async fn user_without_the_right_to_ping_is_reconnected_slowly() {
     let server = Server::start().await;
     if server.tell("PUBSUB SHARDNUMSUB").contains("ERR") {
         println!("skipped: the server has no shard channels");
@@ -151,7 +151,7 @@ async fn connection_to(flaw: Flaw) -> Connection {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_before_all_was_sent_is_noticed_at_once() {
+async fn connection_lost_before_all_was_sent_is_noticed_at_once() {
     let mut connection = connection_to(Flaw::HangsUp).await;
     let channels = [CHANNEL.into()];
     let mut confirmed = pin!(connection.change(Subscribing::Begins, &channels, 7));

@@ -43,7 +43,7 @@ async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
+async fn dropped_and_unpolled_calls_delay_no_other() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     for round in 0..3 {
@@ -62,7 +62,7 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
 
 /// Race: A client asks for more at once than its server answers in the time of one call.
 #[tokio::test]
-async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_one() {
+async fn flood_keeps_its_order_and_yields_to_renewals_and_releases() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut calls: Vec<_> = (0..3 * MAX_IN_FLIGHT + 7).map(|n| start(&store, &n)).collect();
@@ -93,7 +93,7 @@ async fn abandoned_backlog_is_not_sent() {
 
 /// Race: A client asks for more at once than its server answers in the time of one call.
 #[tokio::test]
-async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
+async fn flood_with_unread_answers_delays_no_other_call() {
     let server = Server::start().await;
     let options = Options {
         // No PING of an idle connection helps.
@@ -115,7 +115,7 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
 
 /// Race: A client asks for more at once than its server answers in the time of one call.
 #[tokio::test]
-async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
+async fn flood_longer_than_an_attempt_is_still_answered() {
     let server = Server::start().await;
     let options = Options {
         // This is many times as long as the server needs for the calls in flight, even on a busy machine.
@@ -200,7 +200,7 @@ async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_short_break_is_not_noticed_by_calls_that_come_in_it() {
+async fn calls_do_not_notice_a_short_break() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let (store, recorder) = store(&proxy.url()).await;
@@ -418,7 +418,7 @@ async fn newcomer_in_a_flood_does_not_overtake_waiting_calls() {
 }
 
 #[tokio::test]
-async fn a_flood_that_meets_the_flush_keeps_its_order() {
+async fn flood_keeps_its_order_through_a_script_flush() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
@@ -435,7 +435,7 @@ async fn a_flood_that_meets_the_flush_keeps_its_order() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_too_long_costs_no_connection_that_answers_others() {
+async fn slow_call_does_not_cost_a_connection_that_answers_others() {
     let server = Server::start().await;
     let (store, recorder) = store_with(HASTY, &server.url()).await;
     // Each call waits in vain, on one connection. So the first one is answered in time, and the second one is

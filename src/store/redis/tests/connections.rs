@@ -39,7 +39,7 @@ impl Listener for Gatekeeper {
 
 /// Race: A new connection leads to another server, and a reply comes before that is known.
 #[tokio::test]
-async fn a_new_connection_is_told_of_before_a_reply_can_come_on_it() {
+async fn new_connection_is_reported_before_its_first_reply() {
     let server = Server::start().await;
     let gatekeeper = Arc::new(Gatekeeper::default());
     let weak: Weak<Gatekeeper> = Arc::downgrade(&gatekeeper);
@@ -144,7 +144,7 @@ async fn an_unreachable_server_is_unavailable_after_the_bound() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_up_within_the_bound_is_connected_to() {
+async fn client_connects_to_a_server_that_starts_within_the_bound() {
     let server = Server::start().await;
     server.kill();
     let recorder = Arc::new(Recorder::default());
@@ -208,7 +208,7 @@ async fn a_closed_store_says_so() {
 }
 
 #[test]
-fn calls_end_at_once_when_the_runtime_that_connected_is_gone() {
+fn calls_end_at_once_when_the_connecting_runtime_is_gone() {
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -272,7 +272,7 @@ async fn complaints_about_a_connection_do_not_end_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_leaves_no_connection() {
+async fn dropped_store_leaves_no_connection() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     drop(store);

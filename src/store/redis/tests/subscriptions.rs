@@ -47,7 +47,7 @@ async fn subscriptions_are_confirmed_before_they_are_told() {
 
 /// Race: A message is lost inside the client.
 #[tokio::test]
-async fn a_burst_of_messages_arrives_whole_or_is_told_to_have_lost_some() {
+async fn burst_of_messages_arrives_whole_or_its_losses_are_reported() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_refused_end_of_a_subscription_harms_no_other() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less_often() {
+async fn connection_with_unseen_subscriptions_is_replaced_less_and_less_often() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     for channel in ["one", "two", "three"] {
@@ -153,7 +153,7 @@ async fn a_connection_whose_subscriptions_are_not_seen_is_replaced_less_and_less
 }
 
 #[tokio::test]
-async fn refusals_alone_wake_nobody() {
+async fn refusals_alone_wake_no_waiter() {
     let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* resetchannels +@all");
     let (store, recorder) = store(&format!("redis://u:p@127.0.0.1:{}", server.port())).await;
@@ -179,7 +179,7 @@ async fn interrupted_subscription_is_completed_on_the_next_connection() {
 }
 
 #[tokio::test]
-async fn a_channel_that_was_given_up_meanwhile_is_not_subscribed() {
+async fn channel_given_up_meanwhile_is_not_subscribed() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
     let mut given_up = store.subscribe("given up".into());

@@ -1,18 +1,14 @@
-//! What only a test can see of a store, or do to it.
+//! Lets tests read the state of a store, and change it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lock::Lock;
-use super::rules::Rules;
-use super::{Connection, MemoryStore, Shared, millis};
-use crate::error::ServerError;
 use crate::fence::Fence;
-use crate::store::Failure;
 use crate::store::ids::RequestId;
-use crate::time::clock::LocalTime;
+use crate::store::memory::MemoryStore;
+use crate::store::memory::lock::Lock;
+use crate::store::memory::rules::{BOUND, Rules};
+use crate::time::server_time::millis;
 
 /// A held lock, identified by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,99 +17,37 @@ pub(crate) struct Tenure {
     pub(crate) fence: Fence,
 }
 
-/// The errors of a store's clock.
-#[derive(Default)]
-pub(super) struct Skew {
-    drift_ppm: u32,
-    set_back: Mutex<Duration>,
-}
-
-impl Skew {
-    pub(super) fn applied(&self, time: Duration, local: LocalTime) -> Duration {
-        let set_back = *self.set_back.lock().unwrap_or_else(PoisonError::into_inner);
-        time + local.since(LocalTime::ZERO) * self.drift_ppm / 1_000_000 - set_back
-    }
-}
-
-/// How many of the next calls and subscriptions are lost. Their outcome is unknown to the client.
-#[derive(Default)]
-pub(super) struct Line {
-    calls: AtomicU32,
-    subscriptions: AtomicU32,
-}
-
-impl Line {
-    pub(super) fn call(&self) -> Result<(), Failure> {
-        Self::pass(&self.calls)
-    }
-
-    pub(super) fn subscription(&self) -> Result<(), Failure> {
-        Self::pass(&self.subscriptions)
-    }
-
-    fn pass(losing: &AtomicU32) -> Result<(), Failure> {
-        let lost = losing.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
-        match lost {
-            Ok(_) => Err(Failure::Unknown(ServerError::new("lost"))),
-            Err(_) => Ok(()),
-        }
-    }
-}
-
-impl Connection {
-    /// Moves the client's subscriptions to a replica of the store: it hears messages, but is not counted.
-    pub(crate) fn move_to_replica(&self) {
-        self.0.at_replica.store(true, Ordering::Relaxed);
-    }
-}
-
 impl MemoryStore {
-    /// Creates a store whose clock shows `origin_us` now. The clock gains `drift_ppm` µs per second on
-    /// others.
-    pub(crate) fn at_time(origin_us: u64, drift_ppm: u32) -> MemoryStore {
-        MemoryStore(Arc::new(Shared {
-            origin_us,
-            skew: Skew {
-                drift_ppm,
-                ..Skew::default()
-            },
-            ..Shared::default()
-        }))
+    /// Creates a store whose clock shows this time now.
+    pub(crate) fn at_time(time: Duration) -> MemoryStore {
+        let store = MemoryStore::new();
+        store.0.state().origin = time;
+        store
     }
 
     /// Creates an empty store whose calls remove at most `bound` requests from a queue before they must be
     /// repeated.
     pub(crate) fn with_bound(bound: usize) -> MemoryStore {
         let store = MemoryStore::new();
-        store.0.state().rules = Rules::with_bound(bound);
+        store.0.state().rules = Rules::new(bound);
         store
     }
 
     /// Sets the store's clock back.
     pub(crate) fn set_back(&self, span: Duration) {
         let mut state = self.0.state();
-        *self
-            .0
-            .skew
-            .set_back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += span;
+        state.origin -= span;
         state.last_us = 0;
     }
 
-    /// Loses the next `calls` calls.
-    pub(crate) fn lose_calls(&self, calls: u32) {
-        self.0.line.calls.store(calls, Ordering::Release);
-    }
-
-    /// Loses the next `subscriptions` subscriptions.
-    pub(crate) fn lose_subscriptions(&self, subscriptions: u32) {
-        self.0.line.subscriptions.store(subscriptions, Ordering::Release);
+    /// Sets the store's clock forward.
+    pub(crate) fn set_forward(&self, span: Duration) {
+        self.0.state().origin += span;
     }
 
     /// Forgets all locks, as FLUSHALL does. Subscriptions stay.
     pub(crate) fn flush(&self) {
-        self.0.state().rules = Rules::new();
+        self.0.state().rules = Rules::new(BOUND);
     }
 
     /// Forgets only the clients' presence records.
@@ -175,6 +109,6 @@ impl MemoryStore {
 
     /// The current time of the store's clock.
     pub(crate) fn now_ms(&self) -> u64 {
-        millis(self.0.at(self.0.clock.now()))
+        millis(self.0.state().at(self.0.clock.now()))
     }
 }
