@@ -49,11 +49,12 @@ impl Connection {
                 Resp::Push(parts) => parts,
                 reply => return reply,
             };
-            if let [kind, channel, text] = &parts[..]
-                && kind.text() == "message"
-            {
-                self.messages
-                    .push((channel.text().to_owned(), text.text().to_owned()));
+            match &parts[..] {
+                [kind, channel, text] if kind.text() == "message" => {
+                    self.messages
+                        .push((channel.text().to_owned(), text.text().to_owned()));
+                }
+                _ => {}
             }
         }
     }
