@@ -1,7 +1,10 @@
 //! A lock: a name and options. Making one does no I/O.
 
+mod operator;
+mod settings;
 #[cfg(test)]
 mod tests;
+mod with;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +20,13 @@ use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
 use crate::engine::counters::count;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::retry::until_answered;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Invalid, Result};
-use crate::fence::Fence;
-use crate::guard::{LockGuard, after_work};
+use crate::guard::LockGuard;
 use crate::options::LockOptions;
 use crate::owner::Owner;
-use crate::status::{Busy, Holder, Status, TryAcquire};
+use crate::status::{Busy, TryAcquire};
 use crate::store::keys::Keys;
-use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 
@@ -89,112 +89,6 @@ impl Lock {
     /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
-    /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). The lease is renewed for
-    /// as long as the guard lives.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// // If this process dies, the next waiter gets the lock after about 5 s.
-    /// let lock = locks.lock("import").lease(Duration::from_secs(5));
-    /// let guard = lock.acquire().await?;
-    /// assert_eq!(guard.lease().length(), Duration::from_secs(5));
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "ttl")]
-    pub fn lease(self, lease: Duration) -> Lock {
-        Lock {
-            options: LockOptions {
-                lease: Some(lease),
-                fixed: false,
-                ..self.options
-            },
-            ..self
-        }
-    }
-
-    /// Sets a lease that is never extended (100 ms to 1 day): the hold ends this long after its grant,
-    /// whatever happens.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_millis(100));
-    /// let guard = lock.acquire().await?;
-    /// tokio::time::sleep(Duration::from_millis(200)).await;
-    /// assert!(guard.is_lost()); // nothing has renewed it
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "ttl")]
-    pub fn fixed_lease(self, lease: Duration) -> Lock {
-        Lock {
-            options: LockOptions {
-                lease: Some(lease),
-                fixed: true,
-                ..self.options
-            },
-            ..self
-        }
-    }
-
-    /// Limits how long the lock can be held (at least 100 ms; `None`, the default, is no limit), so that a
-    /// stuck job does not hold it for ever. The hold ends this long after its grant by the clock of the
-    /// server or of this machine, whichever comes first.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    /// use fairlock::{Error, LostReason};
-    ///
-    /// let guard = locks.lock("import").max_hold(Duration::from_secs(60)).acquire().await?;
-    /// let stuck = guard.run(std::future::pending::<()>()).await;
-    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason() == LostReason::MaxHold));
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "watchdog")]
-    pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Lock {
-        Lock {
-            options: LockOptions {
-                max_hold: max_hold.into(),
-                ..self.options
-            },
-            ..self
-        }
-    }
-
-    /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use fairlock::Owner;
-    ///
-    /// let lock = locks.lock("tree").owner(&Owner::new());
-    /// let outer = lock.acquire().await?;
-    /// let inner = lock.acquire().await?; // without an owner, this would wait for `outer`
-    /// assert_eq!(inner.fence(), outer.fence());
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "reentrant")]
-    pub fn owner(self, owner: &Owner) -> Lock {
-        Lock {
-            owner: Some(owner.clone()),
-            ..self
-        }
     }
 
     /// Waits for the lock, first come, first served.
@@ -316,172 +210,6 @@ impl Lock {
         self.clone().attempt()
     }
 
-    /// Returns the holder of the lock, if there is one, and the number of waiters.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let _guard = lock.acquire().await?;
-    /// let status = lock.status().await?;
-    /// if let Some(holder) = status.holder {
-    ///     println!("held by {} for another {:?}, {} wait", holder.owner, holder.ttl, status.waiting);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "is_locked")]
-    #[doc(alias = "who")]
-    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
-        let lock = self.clone();
-        async move {
-            let (keys, terms) = lock.open()?;
-            let client = lock.client();
-            let call = Inspect {
-                keys,
-                request: client.next_request(&terms, None),
-            };
-            let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
-            let holder = answer.reply.holder.map(|holding| Holder {
-                owner: holding.owner,
-                fence: holding.fence,
-                holds: holding.holds,
-                ttl: holding.deadline.since(answer.at.now),
-            });
-            Ok(Status {
-                holder,
-                waiting: answer.reply.waiting,
-            })
-        }
-    }
-
-    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
-    /// the lock was held under that fence.
-    ///
-    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
-    /// lock from the next holder. The former holder learns of its loss at its next renewal.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped midway, the lock may or may not have been released.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let stuck = lock.acquire().await?;
-    /// if let Some(holder) = lock.status().await?.holder {
-    ///     assert!(lock.force_release(holder.fence).await?);
-    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "force_unlock")]
-    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
-        let lock = self.clone();
-        async move {
-            let (keys, terms) = lock.open()?;
-            let client = lock.client();
-            let call = Release {
-                keys,
-                request: client.next_request(&terms, None),
-                what: ReleaseWhat::Force(fence),
-            };
-            let mut released = false;
-            loop {
-                let (answer, unknown) = until_answered(client, || client.release(call.clone())).await?;
-                // What an earlier attempt did, whose reply was lost, is this call's doing.
-                let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
-                released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
-                if !answer.reply.more {
-                    return Ok(released);
-                }
-            }
-        }
-    }
-
-    /// Waits for the lock, runs the work, and releases the lock.
-    ///
-    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by [`LockGuard::run`].
-    /// The future does not borrow the lock, so it can be spawned. It takes its place in the
-    /// queue when it is first polled.
-    ///
-    /// # Errors
-    /// As for [`acquire`](Self::acquire), and [`Error::Lost`] if the work was stopped, or if the lease no
-    /// longer covered its end. The work's own result stays nested, as with `tokio::time::timeout`.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the lock.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # async fn settle(_account: u32, _fence: fairlock::Fence) {}
-    /// use tokio::task::JoinSet;
-    ///
-    /// let mut set = JoinSet::new();
-    /// for account in [1, 2, 3] {
-    ///     let lock = locks.lock(format!("account:{account}"));
-    ///     set.spawn(lock.with(async move |fence| settle(account, fence).await));
-    /// }
-    /// for settled in set.join_all().await {
-    ///     settled?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "synchronized")]
-    pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
-    where
-        F: FnOnce(Fence) -> W,
-        W: Future,
-    {
-        self.clone().run_within(Bound::None, work)
-    }
-
-    /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
-    /// no time limit.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] if the time is over, and otherwise as for [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As for [`with`](Self::with).
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
-    /// use std::time::Duration;
-    ///
-    /// let receipt = lock.with_timeout(Duration::from_secs(2), charge).await?;
-    /// assert_eq!(receipt, 7);
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "synchronized")]
-    pub fn with_timeout<F, W>(
-        &self,
-        wait: Duration,
-        work: F,
-    ) -> impl Future<Output = Result<W::Output>> + use<F, W>
-    where
-        F: FnOnce(Fence) -> W,
-        W: Future,
-    {
-        self.clone().run_within(Bound::Within(wait), work)
-    }
-
     fn client(&self) -> &Arc<Client> {
         self.shared.client()
     }
@@ -541,16 +269,6 @@ impl Lock {
             );
         }
         acquired.map(LockGuard::new)
-    }
-
-    async fn run_within<F, W>(self, bound: Bound, work: F) -> Result<W::Output>
-    where
-        F: FnOnce(Fence) -> W,
-        W: Future,
-    {
-        let guard = self.acquire_within(bound).await?;
-        let output = guard.run(work(guard.fence())).await?;
-        after_work(output, guard.release().await)
     }
 
     async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<OwnedHold> {

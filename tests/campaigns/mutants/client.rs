@@ -28,7 +28,7 @@ const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
-const LOCK: &str = "src/lock.rs";
+const OPERATOR: &str = "src/lock/operator.rs";
 const PENDING: &str = "src/engine/pending_calls.rs";
 const DURABILITY: &str = "src/engine/hold/durability.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
@@ -346,9 +346,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a pushed grant lasts no longer than its lease", DEADLINE, "self.claim_window.min(self.lease())", "self.claim_window", UNITS),
     edit("a fixed lease ends with its maximum hold too", DEADLINE, "            max_hold.min(self.length)\n", "            self.length\n", UNITS),
 
-    edit("a forced release whose reply was lost is told as done", LOCK,
+    edit("a forced release whose reply was lost is told as done", OPERATOR,
         "let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;", "let done_before = false && unknown;", &["--lib lock::"]),
-    edit("a forced release that was cut short is repeated", LOCK,
+    edit("a forced release that was cut short is repeated", OPERATOR,
         "                if !answer.reply.more {\n                    return Ok(released);\n                }\n", "                if true {\n                    return Ok(released);\n                }\n",
         &["--lib lock::"]),
 

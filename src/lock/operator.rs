@@ -1,0 +1,103 @@
+//! What an operator does with a lock: look who holds it, and take it away.
+
+use super::Lock;
+use crate::engine::retry::until_answered;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::status::{Holder, Status};
+use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
+
+impl Lock {
+    /// Returns the holder of the lock, if there is one, and the number of waiters.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let _guard = lock.acquire().await?;
+    /// let status = lock.status().await?;
+    /// if let Some(holder) = status.holder {
+    ///     println!("held by {} for another {:?}, {} wait", holder.owner, holder.ttl, status.waiting);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "is_locked")]
+    #[doc(alias = "who")]
+    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            let (keys, terms) = lock.open()?;
+            let client = lock.client();
+            let call = Inspect {
+                keys,
+                request: client.next_request(&terms, None),
+            };
+            let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
+            let holder = answer.reply.holder.map(|holding| Holder {
+                owner: holding.owner,
+                fence: holding.fence,
+                holds: holding.holds,
+                ttl: holding.deadline.since(answer.at.now),
+            });
+            Ok(Status {
+                holder,
+                waiting: answer.reply.waiting,
+            })
+        }
+    }
+
+    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
+    /// the lock was held under that fence.
+    ///
+    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
+    /// lock from the next holder. The former holder learns of its loss at its next renewal.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped midway, the lock may or may not have been released.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let stuck = lock.acquire().await?;
+    /// if let Some(holder) = lock.status().await?.holder {
+    ///     assert!(lock.force_release(holder.fence).await?);
+    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "force_unlock")]
+    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            let (keys, terms) = lock.open()?;
+            let client = lock.client();
+            let call = Release {
+                keys,
+                request: client.next_request(&terms, None),
+                what: ReleaseWhat::Force(fence),
+            };
+            let mut released = false;
+            loop {
+                let (answer, unknown) = until_answered(client, || client.release(call.clone())).await?;
+                // What an earlier attempt did, whose reply was lost, is this call's doing.
+                let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
+                released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
+                if !answer.reply.more {
+                    return Ok(released);
+                }
+            }
+        }
+    }
+}
