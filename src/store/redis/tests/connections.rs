@@ -92,11 +92,10 @@ async fn the_subscriber_connection_is_replaced_with_the_command_connection() {
 #[tokio::test]
 async fn the_subscriber_connection_waits_for_the_command_connection() {
     let server = Server::start().await;
-    let proxy = Proxy::start(server.port());
-    let (store, recorder) = store(&proxy.url()).await;
+    let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
     // Both connections break and return at the same time. One reconnect is enough to make all waiters ask.
-    proxy.cut();
+    server.tell("CLIENT KILL SKIPME yes");
     until("told", || recorder.reconnects() > 0).await;
     assert_eq!((recorder.replacements(), recorder.reconnects()), (1, 1));
     tokio::time::sleep(Duration::from_millis(200)).await;
