@@ -126,7 +126,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
     }
 }
 
-/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
+/// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[test]
 fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
     // With several clients each has one waiter in the queue at least, and patience for their turns is what it
@@ -149,7 +149,7 @@ fn as_good_as_all_the_time_somebody_holds_a_lock_that_many_give_up_on() {
     }
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[test]
 fn callers_that_notice_their_timeout_late_hold_up_nobody_for_longer() {
     let plan = plan(1, 20, 2);

@@ -268,7 +268,7 @@ fn only_who_has_not_claimed_is_taken_for_dead_when_its_lease_runs_out() {
     }
 }
 
-/// Race: A push is heard at a replica, by a client that is not counted and passed over.
+/// Race: A client that listens at a replica receives a push, although it was not counted and was skipped.
 #[test]
 fn a_client_that_listens_at_a_replica_is_told_nothing_when_it_is_passed_over() {
     let mut world = World::new();

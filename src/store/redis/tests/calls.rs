@@ -60,7 +60,7 @@ async fn calls_that_are_dropped_or_not_polled_hold_up_nobody() {
     assert_eq!(server.tell("LRANGE list 0 -1"), "0 idle 1 idle 2 idle");
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn a_flood_keeps_its_order_and_lets_those_ahead_that_keep_a_hold_or_end_one() {
     let server = Server::start().await;
@@ -91,7 +91,7 @@ async fn abandoned_backlog_is_not_sent() {
     assert!(server.tell("LRANGE list 0 -1") == sent);
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
     let server = Server::start().await;
@@ -113,7 +113,7 @@ async fn a_flood_whose_answers_nobody_reads_holds_up_nobody() {
     }
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn a_flood_that_takes_longer_than_an_attempt_may_is_answered_all_the_same() {
     let server = Server::start().await;
