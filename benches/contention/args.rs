@@ -1,4 +1,4 @@
-//! The command line, in its two faces: the comparison, and one of its client processes.
+//! The command line of both modes: the comparison, and one of its client processes.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::topology::Topology;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "contention", args_override_self = true)]
 pub(crate) struct CompareArgs {
-    /// Client processes that the waiters are spread over
+    /// Client processes that share the waiters
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) processes: u32,
     /// Numbers of waiters, one after the other
@@ -32,19 +32,20 @@ pub(crate) struct CompareArgs {
     /// Unmeasured time at the start of a round, in seconds
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub(crate) warmup: f64,
-    /// Strategies, in the order of the first round: spin, publish, fairlock, and the peers of benches/README.md
+    /// Strategies, in the order of the first round: spin, publish, fairlock, and the peers of
+    /// benches/README.md
     #[arg(long, value_parser = Strategy::parse, value_delimiter = ',', default_value = "spin,publish,fairlock")]
     pub(crate) strategies: Vec<Strategy>,
     /// Servers that are started
     #[arg(long, value_enum, default_value_t = Topology::Standalone, conflicts_with = "url")]
     pub(crate) topology: Topology,
-    /// Instead of the comparison: so many tasks, each with a lock of its own, on clusters of --masters
+    /// Instead of the comparison: this many tasks, each with a lock of its own, on clusters of --masters
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["waiters", "strategies", "topology", "url", "delay_us", "svg"])]
     pub(crate) locks: Option<u32>,
-    /// Numbers of masters, each of a cluster without replicas, which take turns
+    /// Numbers of masters; for each of them there is a cluster without replicas, and the clusters take turns
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=32), requires = "locks")]
     pub(crate) masters: Vec<u32>,
-    /// Time that the network takes longer, in each direction, in µs; standalone only
+    /// Delay that is added to the network in each direction, in µs; standalone only
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
     /// Where to write the figures of every round
@@ -53,16 +54,16 @@ pub(crate) struct CompareArgs {
     /// Where to draw throughput and waits over the number of waiters
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Where to write, as Markdown, what is printed, with a summary before it
+    /// Where to write what is printed as Markdown, after a summary
     #[arg(long, value_name = "FILE", conflicts_with = "locks")]
     pub(crate) record: Option<PathBuf>,
     /// Folder of the peers' programs
     #[arg(long, value_name = "FOLDER", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers"))]
     pub(crate) programs: PathBuf,
-    /// Folder to keep the rows of every wait in, one file per client process
+    /// Folder that keeps the rows of every wait, with one file per client process
     #[arg(long, value_name = "FOLDER")]
     pub(crate) rows: Option<PathBuf>,
-    /// A running server to use, e.g. redis://127.0.0.1:6379; nobody else should be using it
+    /// A running server to use, e.g. redis://127.0.0.1:6379; it should have no other users
     #[arg(long)]
     pub(crate) url: Option<String>,
     /// What `cargo bench` adds to every call
@@ -71,7 +72,7 @@ pub(crate) struct CompareArgs {
 }
 
 impl CompareArgs {
-    /// Leaves out the strategies that can't run there, and says so.
+    /// Leaves out the strategies that cannot run on this topology, and says so.
     pub(crate) fn fitting(mut self) -> Outcome<CompareArgs> {
         let topology = self.topology;
         if self.delay_us > 0 && topology != Topology::Standalone {
@@ -105,13 +106,13 @@ pub(crate) struct ClientArgs {
     /// Tasks that take it
     #[arg(long)]
     pub(crate) waiters: u32,
-    /// Each task takes a lock of its own, whose name begins with that one
+    /// Each task takes a lock of its own, whose name begins with that of the lock
     #[arg(long)]
     pub(crate) apart: bool,
-    /// Time for which it is held, in µs
+    /// Time for which a task holds the lock, in µs
     #[arg(long)]
     pub(crate) hold_us: u64,
-    /// Name of this process, first part of its waiters' names
+    /// Name of this process, which is the first part of its waiters' names
     #[arg(long)]
     pub(crate) id: String,
     /// First time to ask, in ns of CLOCK_MONOTONIC
@@ -128,7 +129,7 @@ pub(crate) struct ClientArgs {
     bench: bool,
 }
 
-/// Which of the two faces is asked for.
+/// The mode in which the program was started.
 #[derive(Debug)]
 pub(crate) enum Face {
     Client(ClientArgs),
@@ -136,7 +137,7 @@ pub(crate) enum Face {
 }
 
 impl Face {
-    /// Reads the command line. Ends the process if it can't be read, or asks for help.
+    /// Reads the command line. Ends the process if the command line is invalid, or asks for help.
     pub(crate) fn from_command_line() -> Face {
         match std::env::args().any(|arg| arg == "--peer" || arg.starts_with("--peer=")) {
             true => Face::Client(ClientArgs::parse()),

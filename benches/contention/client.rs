@@ -1,8 +1,9 @@
-//! A client process: waiters that take one lock, hold it, release it and come again, from one instant to another.
+//! A client process: its waiters take one lock, hold it, release it and come again, from one instant to
+//! another.
 //!
-//! It ends without cleaning up. Rows are written for what was granted until the end and no later: a grant that another
-//! process records after this one wrote its rows could come from a release that is no longer in them, and would
-//! look like an overlap.
+//! The process ends without cleaning up. It writes rows only for grants before the end. Another process may
+//! record a grant after this one has written its rows; the release before that grant would be missing from
+//! the rows, so the grant would look like an overlap.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +16,10 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::args::ClientArgs;
 use crate::strategy::{Strategy, Taker};
 
-/// The pause after an error, which a waiter takes before it tries again: it must not turn into a flood.
+/// The pause of a waiter after an error. It keeps errors from turning into a flood of calls.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// The machine's one clock, in nanoseconds.
+/// The time of the machine's monotonic clock, in nanoseconds.
 pub(crate) fn monotonic_ns() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
@@ -30,10 +31,10 @@ pub(crate) async fn sleep_until(ns: i64) {
     tokio::time::sleep(Duration::from_nanos(left)).await;
 }
 
-/// Asked, granted, released; the last two are nothing as long as they didn't happen.
+/// When a waiter asked, was granted the lock, and released it. The last two are `None` until they happen.
 type Row = (i64, Option<i64>, Option<i64>);
 
-/// What one waiter did so far; the process reads it at the end, whatever the waiter is at then.
+/// What one waiter has done so far. The process reads it at the end, whatever the waiter is doing then.
 #[derive(Clone, Debug, Default)]
 struct Diary(Arc<Mutex<Vec<Row>>>);
 
@@ -55,7 +56,7 @@ impl Diary {
     }
 }
 
-/// Runs the waiters and writes their rows. Never returns before the end that it was given.
+/// Runs the waiters and writes their rows. Does not return before the given end.
 pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
     let strategy = Strategy::named(&args.peer);
     if args.apart && strategy == Strategy::Publish {
@@ -99,7 +100,7 @@ pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
     Ok(())
 }
 
-/// What one waiter is to do.
+/// What one waiter has to do.
 #[derive(Debug)]
 struct Plan {
     start_ns: i64,
@@ -113,7 +114,8 @@ impl Plan {
         sleep_until(self.start_ns).await;
         while monotonic_ns() < self.end_ns {
             self.diary.asked();
-            // A wait that begins again after an error is still the same wait: the waiter has got nothing yet.
+            // A wait that begins again after an error is still the same wait: the waiter has not had the lock
+            // yet.
             while let Err(e) = taker.acquire().await {
                 complain("acquire", &*e).await;
             }

@@ -1,4 +1,4 @@
-//! The comparison: rounds of one contended lock, all strategies once before any of them the next time.
+//! The comparison: rounds of one contended lock. All strategies run once before any of them runs again.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ pub(crate) struct Round {
     pub(crate) server: Duration,
     /// Round trip of a PING just before.
     pub(crate) ping: Duration,
-    /// What client processes complained of.
+    /// What client processes complained about.
     pub(crate) errors: Vec<String>,
 }
 
-/// Runs all rounds, each where its strategy keeps its locks.
+/// Runs all rounds, each on the servers of its strategy.
 pub(crate) async fn run(args: &CompareArgs, places: &[Place]) -> Outcome<Vec<Round>> {
     let kinds = args.waiters.iter().flat_map(|&waiters| {
         let all = args.strategies.iter().map(move |&strategy| (strategy, waiters));
@@ -40,7 +40,8 @@ pub(crate) async fn run(args: &CompareArgs, places: &[Place]) -> Outcome<Vec<Rou
     let mut rounds = Vec::new();
     for &waiters in &args.waiters {
         for round in 0..args.rounds {
-            // A drift of the machine, or what one strategy leaves behind, hits no strategy more than another.
+            // Every round begins with another strategy. So a drift of the machine, or the leftovers of one
+            // strategy, affect all strategies equally.
             let first = round as usize % args.strategies.len();
             for &strategy in args.strategies[first..].iter().chain(&args.strategies[..first]) {
                 stage.announce(format!("{} with {waiters} waiters", strategy.name()));

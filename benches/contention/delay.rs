@@ -1,7 +1,7 @@
-//! A network in a process: a TCP proxy on the loopback that passes every byte on a fixed time later, in both
+//! A network with a delay: a TCP proxy on the loopback that forwards every byte a fixed time later, in both
 //! directions.
 //!
-//! It is made of plain threads, two for each direction of a connection, since tokio's timers count in milliseconds
+//! It is made of plain threads, two for each direction of a connection. tokio's timers count in milliseconds,
 //! and the delays of interest are shorter than that.
 
 use std::io::{self, Read, Write};
@@ -34,8 +34,8 @@ fn join(client: &TcpStream, target: &str, delay: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves bytes from one to the other, each when its time has come. What is read while others wait is not late by
-/// their waiting: every piece has a time of its own.
+/// Moves bytes from one side to the other, each after the delay. Bytes that are read while others wait are
+/// not delayed further, because every piece has its own time.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (pieces, due) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {

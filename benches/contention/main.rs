@@ -1,10 +1,11 @@
-//! One contended lock: the spin lock, publish-then-compete and fairlock beside each other. `benches/README.md` says
+//! One contended lock: compares the spin lock, publish-then-compete and fairlock. `benches/README.md` says
 //! how to run it and how to read it.
 //!
-//! The program has two faces. Called with `--peer` it is one client process, which takes the lock from several tasks
-//! and writes a row for every wait. Otherwise it is the comparison: it starts servers and client processes (itself,
-//! with `--peer`), merges their rows into one history, and says what that shows. With `--locks` there is no contention:
-//! every task has a lock of its own, and what is compared is the number of masters.
+//! The program has two modes. With `--peer` it is one client process, which takes the lock from several tasks
+//! and writes a row for every wait. Otherwise it is the comparison: it starts servers and client processes
+//! (itself, with `--peer`), merges their rows into one history, and reports what the history shows. With
+//! `--locks` there is no contention: every task has a lock of its own, and the comparison is between numbers
+//! of masters.
 
 mod args;
 mod client;
@@ -29,12 +30,13 @@ use fairlock_benches::Outcome;
 
 use args::{CompareArgs, Face};
 
-// One worker: the client processes and the server outnumber the cores of most machines already, and every strategy
-// loses to threads that wake each other.
+// One worker thread. The client processes and the server already outnumber the cores of most machines, and
+// every strategy loses throughput to threads that wake each other.
 #[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
     if std::env::args().len() == 1 {
-        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
+        // of load.
         println!(
             "contention: run it as `cargo bench --package fairlock-benches --bench contention`, see benches/README.md"
         );
@@ -42,13 +44,13 @@ async fn main() -> ExitCode {
     }
     let outcome = match Face::from_command_line() {
         Face::Client(args) => match client::run(&args).await {
-            // The waiters are still at it, and what they hold is not to be given back.
+            // The waiters are still running, and their holds must not be released.
             Ok(()) => std::process::exit(0),
             failed => failed,
         },
         Face::Compare(args) => tokio::select! {
             outcome = compare(args) => outcome,
-            // What the comparison owns, the servers and the client processes, ends as it is dropped.
+            // The servers and the client processes end when the comparison is dropped.
             signal = interrupted() => Err(signal.into()),
         },
     };
@@ -64,7 +66,7 @@ async fn main() -> ExitCode {
 async fn compare(args: CompareArgs) -> Outcome<()> {
     let mut args = args.fitting()?;
     for path in [&args.csv, &args.svg, &args.record].into_iter().flatten() {
-        // Better now than after minutes.
+        // It is better to fail now than after minutes.
         std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
     }
     match args.locks {
@@ -116,12 +118,13 @@ fn print_errors<'a>(errors: impl Iterator<Item = &'a String>) -> std::io::Result
     })
 }
 
-/// Unlike `println!` it does not panic when nobody reads: the server would still end, but not quietly.
+/// Unlike `println!`, this does not panic when its output is closed. The server would still end, but with the
+/// noise of a panic.
 fn print(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{text}")
 }
 
-/// Resolves when the user, or the system, wants the program to end.
+/// Resolves when the user or the system wants the program to end.
 async fn interrupted() -> &'static str {
     #[cfg(unix)]
     {

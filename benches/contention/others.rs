@@ -1,4 +1,4 @@
-//! Servers that are not Redis: started for the peers that need them.
+//! Servers other than Redis, started for the peers that need them.
 
 use std::io;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::process::Process;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub(crate) struct Other {
     pub(crate) url: String,
@@ -24,7 +24,7 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Nothing if the kind is one of Redis.
+    /// Returns `None` if the kind is one of Redis.
     pub(crate) fn start(kind: Kind, programs: &Path) -> Outcome<Option<Other>> {
         match kind {
             Kind::Redis | Kind::RedisEvents => Ok(None),
@@ -34,13 +34,14 @@ impl Other {
         }
     }
 
-    /// What it and its children have spent, or zero where the system does not tell.
+    /// The CPU time of the server and its children, or zero if the system does not report it.
     pub(crate) fn cpu(&self) -> Duration {
         Duration::from_secs_f64(cpu_of_family(self.process.id()).unwrap_or_default())
     }
 }
 
-/// In memory: none of the locks here is on a disk. A cluster of one, as the documentation starts it.
+/// Starts etcd with its data in memory, because none of the locks here is on a disk. It is a cluster of one,
+/// started as the documentation says.
 fn etcd() -> Outcome<Other> {
     let (port, peers) = (free_port(), free_port());
     let (client, peer) = (
@@ -78,7 +79,7 @@ fn etcd() -> Outcome<Other> {
     })
 }
 
-/// In memory, as etcd. Its program is among the libraries of the Java peers.
+/// Starts ZooKeeper with its data in memory, like etcd. Its program is among the libraries of the Java peers.
 fn zookeeper(programs: &Path) -> Outcome<Other> {
     let version = std::fs::read_dir(programs.join("java/lib"))?
         .flatten()
@@ -169,7 +170,7 @@ fn postgres() -> Outcome<Other> {
     })
 }
 
-/// Where they are: distributions keep them off the PATH.
+/// The folder of Postgres' programs, which distributions keep off the PATH.
 fn postgres_programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).collect::<Vec<_>>();
@@ -187,7 +188,7 @@ fn postgres_programs() -> Option<PathBuf> {
     packaged.into_iter().rev().chain(on_path).find(complete)
 }
 
-/// Whom Postgres runs as: it refuses to be root.
+/// The user that Postgres runs as: it refuses to run as root.
 #[derive(Debug)]
 struct Account {
     #[cfg(unix)]
@@ -201,7 +202,7 @@ impl Account {
         if std::fs::metadata(folder)?.uid() != 0 {
             return Ok(Account { ids: None });
         }
-        // The package makes the user, and this folder is the user's home.
+        // The package creates the user, and this folder is the user's home.
         let home = std::fs::metadata("/var/lib/postgresql")?;
         chown(folder, Some(home.uid()), Some(home.gid()))?;
         Ok(Account {
@@ -226,7 +227,7 @@ impl Account {
     }
 }
 
-/// A folder that costs no disk, where the system has such.
+/// A folder in memory, if the system has one.
 fn in_memory(port: u16) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() {
@@ -262,7 +263,7 @@ fn first_line(command: &mut Command) -> io::Result<String> {
         .to_owned())
 }
 
-/// The CPU time of a process and of its children that are alive, where there is /proc to tell.
+/// The CPU time of a process and of its living children, if there is a `/proc` to read it from.
 fn cpu_of_family(id: u32) -> Option<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let id = id.to_string();
@@ -271,7 +272,7 @@ fn cpu_of_family(id: u32) -> Option<f64> {
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
             continue;
         };
-        // The name, in parentheses, may have anything in it.
+        // The name, in parentheses, may contain anything.
         let Some((own_id, rest)) = stat.split_once(' ') else {
             continue;
         };

@@ -1,4 +1,5 @@
-//! What others use, in programs of their own language (`benches/peers/`), which take the arguments of a client process.
+//! The libraries that others use, each in a program of its own language (`benches/peers/`), which takes the
+//! arguments of a client process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,7 @@ pub(crate) struct Peer {
     pub(crate) name: &'static str,
     program: Program,
     pub(crate) kind: Kind,
-    /// For the reader of the figures.
+    /// The settings, for the reader of the figures.
     pub(crate) settings: &'static str,
 }
 
@@ -21,11 +22,11 @@ enum Program {
     Rust,
 }
 
-/// What a peer keeps its locks on.
+/// The kind of server that a peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Redis,
-    /// Redis that publishes what becomes of its keys, which costs all who use it.
+    /// Redis that publishes changes of its keys, at the cost of all its users.
     RedisEvents,
     Postgres,
     Etcd,
@@ -33,7 +34,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it answers INFO and PING.
+    /// Whether the server answers INFO and PING.
     pub(crate) const fn is_redis(self) -> bool {
         matches!(self, Kind::Redis | Kind::RedisEvents)
     }
@@ -51,7 +52,7 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
     }
 }
 
-/// All peers, each beside what else can be made of it.
+/// All peers. Variants of one library are next to each other.
 pub(crate) const PEERS: &[Peer] = &[
     peer("redisson", Java, Redis, "getLock, defaults"),
     peer("redisson-fair", Java, Redis, "getFairLock, defaults"),
@@ -120,7 +121,7 @@ pub(crate) const PEERS: &[Peer] = &[
 ];
 
 impl Peer {
-    /// The program, of those that `scripts/build-peers` built there. Nothing if it did not build this one.
+    /// The peer's program, as `scripts/build-peers` built it; `None` if it was not built.
     pub(crate) fn command(&self, programs: &Path) -> Option<Command> {
         let file = |name: &str| Some(programs.join(name)).filter(|path| path.exists());
         match self.program {
@@ -134,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// What the library calls itself and its version, or why there is none.
+    /// The name and version of the library, or the reason why there is none.
     pub(crate) fn version(&self, programs: &Path) -> Result<String, String> {
         let mut command = self.command(programs).ok_or_else(|| {
             format!(
@@ -155,13 +156,13 @@ impl Peer {
         }
     }
 
-    /// The time for a process of so many waiters to start and connect.
+    /// How long a process with this many waiters takes to start and connect.
     pub(crate) fn ready(&self, waiters: u32) -> Duration {
         let start = match self.program {
             Java => Duration::from_secs(4),
             Go | Rust => Duration::from_secs(1),
         };
-        // Some have a connection or a session for each.
+        // Some libraries have a connection or a session for each waiter.
         start + Duration::from_millis(4) * waiters
     }
 }
@@ -174,7 +175,7 @@ pub(crate) fn java(programs: &Path, archive: Option<PathBuf>) -> Command {
         .map(|entry| entry.display().to_string())
         .collect();
     let mut java = Command::new("java");
-    // Several of them share the cores: one thread that collects garbage is enough for each.
+    // Several of these processes share the cores, so one garbage-collecting thread is enough for each.
     java.args(["-XX:+UseSerialGC", "-cp", &path.join(":")]);
     java
 }

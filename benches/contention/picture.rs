@@ -16,14 +16,14 @@ const PANELS_HEIGHT: u32 = 464;
 const LEGEND_ROW: u32 = 26;
 const LEGEND_COLUMNS: usize = 6;
 
-/// More curves than this, and a second one for each would only confuse.
+/// With more curves than this, a second curve for each would only confuse.
 const FEW: usize = 4;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 type Value = fn(&Line) -> Option<f64>;
 
-/// What is drawn over the number of waiters.
+/// A value that is drawn over the number of waiters.
 struct Panel {
     title: &'static str,
     unit: &'static str,
@@ -115,7 +115,7 @@ impl Panel {
             .bold_line_style(BLACK.mix(0.12))
             .label_style(("sans-serif", 13))
             .draw()?;
-        // The first ones last: they lie above the others.
+        // The first curves are drawn last, so that they lie above the others.
         for curve in curves.iter().rev() {
             if let Some(dashed) = dashed {
                 let points = points(lines, curve.strategy, dashed);
@@ -143,12 +143,12 @@ impl Panel {
     }
 }
 
-/// Whoever is alone hands over to nobody and waits for nobody.
+/// A single waiter has nobody to hand over to and nothing to wait for.
 fn contended(lines: &[Line]) -> impl Iterator<Item = &Line> {
     lines.iter().filter(|line| line.waiters > 1)
 }
 
-/// The curve of one strategy, from left to right. A scale of powers has no place for a zero.
+/// The curve of one strategy, from left to right. A logarithmic scale cannot show a zero.
 fn points(lines: &[Line], strategy: Strategy, value: Value) -> Vec<(f64, f64)> {
     let of_it = contended(lines).filter(|line| line.strategy == strategy);
     let mut points: Vec<(f64, f64)> = of_it
@@ -159,7 +159,7 @@ fn points(lines: &[Line], strategy: Strategy, value: Value) -> Vec<(f64, f64)> {
     points
 }
 
-/// How a strategy is drawn: each library has a colour, and each of its settings a kind of line.
+/// How a strategy is drawn: each library has a colour, and each of its settings has a line style.
 struct Curve {
     strategy: Strategy,
     color: RGBColor,
@@ -213,7 +213,7 @@ impl Curve {
     }
 }
 
-/// Colours that stay apart as well as so many can.
+/// Colours that differ as clearly as possible for this number.
 const COLORS: [RGBColor; 13] = [
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
@@ -230,14 +230,14 @@ const COLORS: [RGBColor; 13] = [
     RGBColor(240, 50, 230),
 ];
 
-/// The smallest and the largest, or something that can be drawn if there is nothing.
+/// The smallest and the largest value, or a range that can be drawn if there is no value.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let widen = |(low, high): (f64, f64), v: f64| (low.min(v), high.max(v));
     let range = values.fold((f64::INFINITY, 0.0), widen);
     if range.0.is_finite() { range } else { (1.0, 10.0) }
 }
 
-/// A scale from one power of ten to another always has something to label.
+/// Bounds at powers of ten, so that the scale always has labels.
 fn power(exponent: f64) -> f64 {
     10f64.powf(exponent)
 }

@@ -1,12 +1,12 @@
-//! A server's process: on loopback, in a temporary folder. It is ended by its process id when the value goes, or when
-//! this process does, however that comes about.
+//! A server process on loopback, in a temporary folder. It is ended by its process id when the value is
+//! dropped, or when this process ends in any way.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Waits until the other end of its stdin is closed, which the system does for a process that dies; not even Ctrl-C
-/// ends it before that. $1 is the server's process id, $2 its folder, $3 the signal.
+/// Waits until the other end of its stdin is closed, which the system does when a process dies. Not even
+/// Ctrl-C ends it before that. $1 is the server's process id, $2 its folder, $3 the signal.
 const UNDERTAKER: &str = r#"trap '' INT TERM HUP; read _; kill -s "$3" "$1"; rm -rf "$2""#;
 
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the command in its folder, which is made unless it is there and goes with the process. Which signal ends
-    /// it depends on what it leaves behind by that one: children, shared memory.
+    /// Starts the command in its folder, which is created if necessary and removed with the process. The
+    /// right signal to end it is the one that leaves nothing behind, such as children or shared memory.
     pub(crate) fn start(command: &mut Command, folder: PathBuf, signal: &str) -> io::Result<Process> {
         std::fs::create_dir_all(&folder)?;
         let mut child = command
@@ -62,8 +62,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The undertaker first: a process id that was waited for may be somebody else's. What the server still wrote
-        // while it ended goes last.
+        // The undertaker must end first: once the server has been waited for, its process id may belong to
+        // another process. The folder is removed again at the end, because the server may write while it
+        // ends.
         drop(self.undertaker.stdin.take());
         let _ = self.undertaker.wait();
         let _ = self.child.wait();

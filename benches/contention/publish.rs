@@ -1,9 +1,9 @@
-//! Publish, then compete: what most libraries do. The holder deletes the lock and sends one message to a channel of
-//! the lock; whoever hears it tries again, and one of them wins.
+//! Publish, then compete, as most libraries do. The holder deletes the lock and sends one message to a
+//! channel of the lock. Every waiter that receives it tries again, and one of them wins.
 //!
-//! It is as good as the idea allows: one connection for commands and one for messages per process, one subscription
-//! however many wait, the try and the release one round trip each, and waiters that listen before they try, so that
-//! no message is missed between the two.
+//! This implementation is as good as the idea allows. Each process has one connection for commands, one for
+//! messages, and one subscription for all its waiters. A try and a release take one round trip each. Waiters
+//! listen before they try, so that no message is missed between the two.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,23 +17,23 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::strategy::LEASE;
 
-/// Deletes the lock if it still is the caller's, and tells everybody.
+/// Deletes the lock if it still belongs to the caller, and tells everybody.
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', KEYS[2], '1')
 return 1";
 
-/// A waiter that heard nothing for so long tries all the same: a holder may have died.
+/// A waiter that has received no message for this time tries anyway: a holder may have died.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Identifies one hold.
 pub(crate) type Token = String;
 
-/// One lock, as one process sees it.
+/// One lock, as used by one process.
 #[derive(Debug)]
 pub(crate) struct Publish {
     client: Client,
-    /// Kept for its connection only.
+    /// Kept only for its connection.
     _subscriber: Client,
     unlocked: Notify,
     release: String,
@@ -49,7 +49,7 @@ impl Publish {
         let channel = format!("publish:unlock:{{{name}}}");
         let mut messages = subscriber.message_rx();
         subscriber.subscribe(channel.as_str()).await?;
-        // Redis answers in order, so the subscription is up once a PING behind it was answered.
+        // Redis answers in order, so the reply to a PING that follows shows that the subscription is up.
         subscriber.ping::<()>(None).await?;
         let lock = Arc::new(Publish {
             release: client.script_load(RELEASE).await?,
@@ -75,7 +75,7 @@ impl Publish {
     pub(crate) async fn acquire(&self) -> Outcome<Token> {
         let token = format!("{}:{}", self.process, self.holds.fetch_add(1, Ordering::Relaxed));
         loop {
-            // It hears every message from here on, also those that come during the try.
+            // From here on the waiter receives every message, including those that arrive during the try.
             let unlocked = self.unlocked.notified();
             if self.try_once(&token).await? {
                 return Ok(token);

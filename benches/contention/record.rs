@@ -1,4 +1,5 @@
-//! What was measured, with what and on what; and a summary of it for a page that readers see.
+//! The record: what was measured, with which servers and libraries and on which machine. It begins with a
+//! summary, for a page with readers.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,15 +17,15 @@ use crate::topology::Place;
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) places: Vec<Place>,
-    /// What each strategy says it is, in the order of the arguments.
+    /// The name and version of each strategy, in the order of the arguments.
     versions: Vec<(Strategy, String)>,
-    /// Who is not in it, and why.
+    /// The strategies that were left out, with the reasons.
     left_out: Vec<String>,
 }
 
 impl Field {
-    /// Starts the servers. A peer that this machine can't have is taken out of the arguments; the strategies of this
-    /// program must be there.
+    /// Starts the servers. A peer that this machine cannot run is removed from the arguments; a strategy of
+    /// this program must not be missing.
     pub(crate) async fn prepare(args: &mut CompareArgs) -> Outcome<Field> {
         let mut field = Field {
             places: Vec::new(),
@@ -56,7 +57,7 @@ impl Field {
         Ok(())
     }
 
-    /// Machine, servers, libraries, settings.
+    /// Machine, servers, libraries and settings.
     pub(crate) fn describe(&self) -> String {
         let mut out = format!("machine: {}\n\n", machine());
         let rows: Vec<[&str; 4]> = self
@@ -93,7 +94,7 @@ impl Field {
     }
 }
 
-/// A page: the figures that matter most, and all that was printed.
+/// A page with the most important figures, and everything that was printed.
 pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> String {
     let mut out = format!(
         "# One contended lock\n\nBy `{}`, on {}.\n\n",
@@ -105,7 +106,7 @@ pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> Str
     out
 }
 
-/// What this was called with, but for files and folders: those are of this machine.
+/// The arguments of this run, without files and folders, which are those of this machine.
 fn command_line() -> String {
     const PLACES: [&str; 5] = ["--record", "--csv", "--svg", "--rows", "--programs"];
     let mut line = "cargo bench --package fairlock-benches --bench contention --".to_owned();
@@ -120,7 +121,8 @@ fn command_line() -> String {
     line
 }
 
-/// Hand-offs and longest waits over the number of waiters, the best first; and how often one that is alone gets it.
+/// Hand-offs and longest waits over the number of waiters, with the best first; and the rate of a single
+/// waiter.
 fn summary(args: &CompareArgs, lines: &[Line]) -> String {
     let mut waiters = args.waiters.clone();
     waiters.sort_unstable();

@@ -1,4 +1,4 @@
-//! The table for the eye and the CSV for everything else.
+//! The table for people, and the CSV for everything else.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -70,7 +70,7 @@ const HEAD: [&str; 15] = [
     "PING µs",
 ];
 
-/// The table, and what its columns mean.
+/// The table, and the meaning of its columns.
 pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     let mut out = format!(
         "\none lock, {}, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
@@ -118,7 +118,7 @@ impl Line {
     fn cells(&self) -> [String; 15] {
         let found = &self.findings;
         let count = found.acquisitions as f64;
-        // Zero is what nobody told.
+        // Zero means that the value is unknown.
         let per_acquisition = |total: f64, digits: usize| match total > 0.0 && count > 0.0 {
             true => format!("{:.digits$}", total / count),
             false => "-".to_owned(),
@@ -201,7 +201,7 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
     out
 }
 
-/// What client processes complained of: how often, and the first time.
+/// The complaints of client processes: the number of each, and its first text.
 pub(crate) fn complaints(rounds: &[Round]) -> String {
     let mut out = String::new();
     for round in rounds {
@@ -217,7 +217,7 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     out
 }
 
-/// What makes the run a failure: two at a time had the lock.
+/// A violation that makes the run a failure: two waiters had the lock at the same time.
 pub(crate) fn broken_exclusion(rounds: &[Round]) -> Option<String> {
     let found: Vec<String> = rounds
         .iter()

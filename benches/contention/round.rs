@@ -1,4 +1,5 @@
-//! One round: client processes that take locks from one instant to another, and what the servers spent meanwhile.
+//! One round: client processes take locks from one instant to another, and the cost on the servers meanwhile
+//! is measured.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,14 +22,15 @@ use crate::topology::Place;
 const READY: Duration = Duration::from_millis(400);
 const READY_PER_WAITER: Duration = Duration::from_micros(500);
 
-/// How the complaint of a client process ends that was not ready at its start, and the time that is enough for any.
+/// The end of the complaint of a client process that was not ready in time; and a time that is enough for any
+/// process.
 const LATE: &str = "too late";
 const MOST_READY: Duration = Duration::from_secs(30);
 
 /// Time for a client process to write its rows and end.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What client processes are to do.
+/// The task of the client processes.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) place: &'a Place,
@@ -36,11 +38,11 @@ pub(crate) struct Task<'a> {
     pub(crate) waiters: u32,
     /// Whether each waiter has a lock of its own.
     pub(crate) apart: bool,
-    /// Names the round.
+    /// The name of the round.
     pub(crate) label: String,
 }
 
-/// What came of it.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct Played {
     /// The rows of all processes.
@@ -48,13 +50,13 @@ pub(crate) struct Played {
     /// The measured time.
     pub(crate) begin_ns: i64,
     pub(crate) end_ns: i64,
-    /// What each server spent within it.
+    /// The cost on each server within that time.
     pub(crate) spent: Vec<Cost>,
-    /// What client processes complained of.
+    /// What client processes complained about.
     pub(crate) errors: Vec<String>,
 }
 
-/// Where rounds are played one after the other.
+/// The environment in which rounds run one after the other.
 #[derive(Debug)]
 pub(crate) struct Stage<'a> {
     args: &'a CompareArgs,
@@ -63,7 +65,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// `rounds`: the strategy of each of them, and how many waiters it has.
+    /// `rounds` has the strategy of each round, and its number of waiters.
     pub(crate) fn new(
         args: &'a CompareArgs,
         rounds: impl Iterator<Item = (Strategy, u32)>,
@@ -75,8 +77,8 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Plays a round. On a busy machine the processes of some languages are not up in time: it is repeated with more
-    /// of it.
+    /// Runs a round. On a busy machine the processes of some languages are not ready in time. The round is
+    /// then repeated with more time.
     pub(crate) async fn play(&self, task: &Task<'_>) -> Outcome<Played> {
         let mut ready = ready(task.strategy, task.waiters);
         loop {
@@ -108,7 +110,7 @@ impl<'a> Stage<'a> {
         for client in clients {
             match (client.join(&mut history).await, task.strategy) {
                 (Ok(complaints), _) => errors.extend(complaints),
-                // The others' figures are still worth having.
+                // The figures of the other strategies are still useful.
                 (Err(e), Strategy::Peer(_)) => errors.push(e.to_string()),
                 (Err(e), _) => return Err(e),
             }
@@ -135,7 +137,7 @@ impl<'a> Stage<'a> {
         end_ns: i64,
     ) -> io::Result<Client> {
         let rows = self.scratch.folder.join(format!("{}-{id}.csv", task.label));
-        // A lock of its own for every round: what the last one's clients left behind is none of its business.
+        // Every round has a lock of its own, so that it does not meet the leftovers of an earlier one.
         let name = format!("contention:{}:{start_ns}", task.label);
         let program = match task.strategy {
             Strategy::Peer(peer) => peer.command(&self.args.programs),
@@ -162,12 +164,12 @@ impl<'a> Stage<'a> {
         Ok(Client { process, rows })
     }
 
-    /// Says what is being played.
+    /// Shows what is running.
     pub(crate) fn announce(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Lets time pass, and shows it.
+    /// Lets time pass, and shows the progress.
     async fn pass_time(&self, until_ns: i64) {
         const STEP: Duration = Duration::from_millis(100);
         while monotonic_ns() + nanos(STEP) < until_ns {
@@ -192,7 +194,7 @@ fn ready(strategy: Strategy, waiters: u32) -> Duration {
     }
 }
 
-/// A client process under way. It is killed when this is dropped.
+/// A running client process. It is killed when this is dropped.
 #[derive(Debug)]
 struct Client {
     process: Child,
@@ -200,7 +202,7 @@ struct Client {
 }
 
 impl Client {
-    /// Waits for its end and adds its rows to the history. Returns what it complained of.
+    /// Waits for the end of the process, and adds its rows to the history. Returns its complaints.
     async fn join(self, history: &mut Vec<Wait>) -> Outcome<Vec<String>> {
         let output = tokio::time::timeout(WRITE_TIMEOUT, self.process.wait_with_output())
             .await
@@ -221,7 +223,7 @@ impl Client {
     }
 }
 
-/// What a server has spent.
+/// The cost on a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
     /// Commands that clients sent.
@@ -230,7 +232,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// So far, by a Redis server.
+    /// The cost on a Redis server so far.
     pub(crate) fn of(url: &str) -> Outcome<Cost> {
         let mut wire = Wire::connect(url)?;
         let commands = commands_sent(&wire.command(&["INFO", "commandstats"])?);
@@ -248,7 +250,7 @@ impl Cost {
         }
     }
 
-    /// All of them together.
+    /// The sum of all costs.
     pub(crate) fn sum(costs: &[Cost]) -> Cost {
         Cost {
             commands: costs.iter().map(|cost| cost.commands).sum(),
@@ -257,7 +259,7 @@ impl Cost {
     }
 }
 
-/// The folder of the rows: the user's, or one that goes when this goes.
+/// The folder of the rows: either the user's, or a temporary one that is removed when this is dropped.
 #[derive(Debug)]
 struct Scratch {
     folder: PathBuf,
@@ -283,7 +285,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A bar that counts tenths of a second, hidden unless stderr is a terminal.
+/// A bar that counts tenths of a second. It is hidden unless stderr is a terminal.
 fn progress_bar(args: &CompareArgs, rounds: impl Iterator<Item = (Strategy, u32)>) -> ProgressBar {
     let total_s: f64 = rounds
         .map(|(strategy, waiters)| ready(strategy, waiters).as_secs_f64() + args.warmup + args.seconds)

@@ -1,5 +1,5 @@
-//! Many locks over the masters of a cluster: each task has one of its own, which it acquires and releases. Nobody waits
-//! for anybody, so this is what the servers and the clients can do, and what more masters add to it.
+//! Many locks over the masters of a cluster. Each task acquires and releases a lock of its own, and no task
+//! waits for another. So this shows what the servers and the clients can do, and what more masters add.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::round::{Cost, Stage, Task};
 use crate::strategy::Strategy;
 use crate::topology::Place;
 
-/// One round over so many masters, or several of the same kind together.
+/// One round with this number of masters, or several such rounds together.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     masters: u32,
@@ -20,14 +20,14 @@ pub(crate) struct Round {
     pairs: usize,
     /// The measured time.
     window: Duration,
-    /// CPU time of all masters within it, and of the one that spent most.
+    /// CPU time of all masters within it, and of the busiest one.
     servers: Duration,
     busiest: Duration,
-    /// What client processes complained of.
+    /// What client processes complained about.
     pub(crate) errors: Vec<String>,
 }
 
-/// Runs all rounds, of so many locks.
+/// Runs all rounds with this number of locks.
 pub(crate) async fn run(args: &CompareArgs, locks: u32) -> Outcome<Vec<Round>> {
     let mut places = Vec::new();
     for &masters in &args.masters {
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: &CompareArgs, locks: u32) -> Outcome<Vec<Round>> {
     Ok(rounds)
 }
 
-/// The table, and what its columns mean.
+/// The table, and the meaning of its columns.
 pub(crate) fn table(args: &CompareArgs, locks: u32, rounds: &[Round]) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut out = format!(

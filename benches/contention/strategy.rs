@@ -1,4 +1,4 @@
-//! The ways to take a lock that are compared: three of this program, behind one pair of calls, and those of peers.
+//! The strategies to take a lock: three of this program behind one pair of calls, and those of the peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use crate::peer::{Kind, PEERS, Peer};
 use crate::publish::{Publish, Token};
 use crate::topology::Topology;
 
-/// The lease of the strategies that want one by call: the same as fairlock's default.
+/// The lease of the strategies that take one as an argument. It is fairlock's default.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// How long one call of the spin lock tries, before the waiter calls it again.
+/// How long one call of the spin lock tries before the waiter calls it again.
 const SPIN_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Strategy {
-    /// Waiters queue in the server, and the lock is handed to the next.
+    /// Waiters queue on the server, and the lock is handed to the next one.
     Fairlock,
-    /// The lock is deleted and a message sent; every waiter tries again.
+    /// The lock is deleted and a message is sent; every waiter tries again.
     Publish,
     /// Every waiter tries again, after 1, 2, 4 … 128 ms.
     Spin,
-    /// What a program of its own does.
+    /// The strategy of a peer's program.
     Peer(&'static Peer),
 }
 
-/// Those of this program.
+/// The strategies of this program.
 const OURS: [Strategy; 3] = [Strategy::Fairlock, Strategy::Publish, Strategy::Spin];
 
 impl Strategy {
@@ -53,7 +53,7 @@ impl Strategy {
         })
     }
 
-    /// What keeps its locks.
+    /// The kind of server that keeps its locks.
     pub(crate) const fn kind(self) -> Kind {
         match self {
             Strategy::Fairlock | Strategy::Publish | Strategy::Spin => Kind::Redis,
@@ -61,7 +61,7 @@ impl Strategy {
         }
     }
 
-    /// Publish-then-compete is written for one server, as its idea is; the peers are set up for one.
+    /// Publish-then-compete is written for one server, as the idea is, and the peers are set up for one.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match self {
             Strategy::Fairlock | Strategy::Spin => true,
@@ -69,14 +69,16 @@ impl Strategy {
         }
     }
 
-    /// The strategy of that name. Harnesses may call this program what they like: any other name is fairlock.
+    /// The strategy with that name. Any unknown name means fairlock, because harnesses may call this program
+    /// as they like.
     pub(crate) fn named(name: &str) -> Strategy {
         OURS.into_iter()
             .find(|strategy| strategy.name() == name)
             .unwrap_or(Strategy::Fairlock)
     }
 
-    /// Connects this process, once for all of its waiters. The name is that of the lock, if they have one together.
+    /// Connects this process once for all of its waiters. The name is that of the lock, if the waiters share
+    /// one.
     pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
         Ok(match self {
             Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
@@ -96,7 +98,8 @@ pub(crate) enum Connected {
 }
 
 impl Connected {
-    /// A waiter of this process, for the lock of this name. (A publisher has but the one that it was connected for.)
+    /// A waiter of this process, for the lock with this name. (A publisher has only the lock that it was
+    /// connected for.)
     pub(crate) fn taker(&self, name: &str) -> Taker {
         match self {
             Connected::Fairlock(locks) => Taker::Fairlock(locks.lock(name), None),
@@ -106,7 +109,7 @@ impl Connected {
     }
 }
 
-/// One waiter, with the lock while it has it.
+/// One waiter, with the lock while it holds it.
 #[derive(Debug)]
 pub(crate) enum Taker {
     Fairlock(Lock, Option<LockGuard>),
@@ -115,7 +118,7 @@ pub(crate) enum Taker {
 }
 
 impl Taker {
-    /// Waits until the lock is this waiter's.
+    /// Waits until this waiter has the lock.
     pub(crate) async fn acquire(&mut self) -> Outcome<()> {
         match self {
             Taker::Fairlock(lock, held) => *held = Some(lock.acquire().await?),
@@ -125,7 +128,7 @@ impl Taker {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub(crate) async fn release(&mut self) -> Outcome<()> {
         match self {
             Taker::Fairlock(_, held) => {

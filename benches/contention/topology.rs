@@ -1,5 +1,5 @@
-//! Where the locks of a comparison live: servers of one's own, arranged in one of three ways, or one that runs already,
-//! or for some peers a server of another kind.
+//! The servers of a comparison: servers that the program starts, in one of three topologies; a server that
+//! runs already; or for some peers a server of another kind.
 
 use std::time::Duration;
 
@@ -34,18 +34,18 @@ impl Topology {
     }
 }
 
-/// The servers at hand. Those that were started for it end with this value.
+/// The servers of a kind. Those that were started end when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) kind: Kind,
     /// Product and version.
     pub(crate) version: String,
     own: Own,
-    /// What clients connect to, perhaps through a delay.
+    /// The URL that clients connect to, perhaps through a delay.
     url: String,
-    /// What the lock's server is reached by, likewise.
+    /// The URL of the lock's server, perhaps through the same delay.
     ping: String,
-    /// The servers themselves, replicas too, sentinels not.
+    /// The servers themselves, with replicas but without sentinels.
     servers: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ enum Own {
 }
 
 impl Place {
-    /// What the arguments ask for; their topology and URL are about Redis.
+    /// The servers that the arguments ask for. Topology and URL only matter for Redis.
     pub(crate) async fn of(kind: Kind, args: &CompareArgs) -> Outcome<Place> {
         let mut place = match (kind, &args.url, Other::start(kind, &args.programs)?) {
             (_, _, Some(other)) => Place::of_other(kind, other),
@@ -81,7 +81,8 @@ impl Place {
         Ok(place)
     }
 
-    /// Sees whether a Redis server is there, which one, and has it publish events if it is for that.
+    /// Checks that there is a Redis server, reads its version, and makes it publish events if the kind needs
+    /// them.
     fn look(&mut self) -> Outcome<()> {
         let direct = &self.servers[0];
         if !self.kind.is_redis() {
@@ -125,7 +126,8 @@ impl Place {
         })
     }
 
-    /// A cluster of so many masters, without replicas: what they cost would be counted as the masters'.
+    /// A cluster with this number of masters. It has no replicas, because their cost would be counted as that
+    /// of the masters.
     pub(crate) async fn of_masters(masters: u32) -> Outcome<Place> {
         check_installed()?;
         Ok(Place::of_cluster(Cluster::of_masters(masters as usize).await))
@@ -151,7 +153,7 @@ impl Place {
         &self.url
     }
 
-    /// The median round trip of a PING; zero if the server knows no such command.
+    /// The median round trip of a PING; zero if the server has no such command.
     pub(crate) fn ping(&self, tries: usize) -> std::io::Result<Duration> {
         if !self.kind.is_redis() {
             return Ok(Duration::ZERO);
@@ -161,7 +163,7 @@ impl Place {
         Ok(took.get(tries / 2).copied().unwrap_or_default())
     }
 
-    /// What each server has spent so far.
+    /// The cost on each server so far.
     pub(crate) fn costs(&self) -> Outcome<Vec<Cost>> {
         match &self.own {
             Own::Other(other) => Ok(vec![Cost {
@@ -173,7 +175,7 @@ impl Place {
     }
 }
 
-/// `host:port` of a URL, or what is only that.
+/// The `host:port` of a URL, or of an address without a scheme.
 fn address(url: &str) -> &str {
     let place = url.split_once("://").map_or(url, |(_, rest)| rest);
     let place = place.split(['/', '?']).next().unwrap_or(place);

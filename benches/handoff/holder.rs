@@ -1,4 +1,4 @@
-//! Who releases the lock, by less and by more of what a service has.
+//! The side that releases the lock, in variants with more and more of the parts of a real service.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use tokio::task::JoinHandle;
 use crate::script::{Desk, Grant, released};
 use crate::texts;
 
-/// Waits until the next one has the lock, and tells when that was.
+/// Waits until the next waiter has the lock, and returns the time at which it got it.
 pub(crate) type Heard<'a> = &'a mut dyn FnMut() -> Outcome<Instant>;
 
 pub(crate) trait Holder {
-    /// Takes the lock, which is free.
+    /// Takes the lock, which must be free.
     fn hold(&mut self) -> Outcome<()>;
 
-    /// Releases it. Returns how long it took from that call until the next one had the lock. Right before it is a PING on
-    /// the same way, so that nothing on it is asleep.
+    /// Releases the lock. Returns the time from that call until the next waiter had the lock. A PING on the
+    /// same connection comes right before, so that nothing on the way is asleep.
     fn release(&mut self, heard: Heard) -> Outcome<Duration>;
 }
 
-/// Does nothing but to send what a release publishes.
+/// Only sends the message that a release publishes.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     wire: Wire,
@@ -54,7 +54,7 @@ impl Holder for Publisher {
     }
 }
 
-/// Calls the script on a bare socket, in a thread.
+/// Calls the script on a bare socket, from a thread.
 #[derive(Debug)]
 pub(crate) struct Thread {
     desk: Desk,
@@ -93,7 +93,7 @@ impl Holder for Thread {
     }
 }
 
-/// Calls the script through the client library, in a task.
+/// Calls the script through the client library, from a task.
 #[derive(Debug)]
 pub(crate) struct ByClient<'a> {
     runtime: &'a Runtime,
@@ -139,14 +139,14 @@ impl Holder for ByClient<'_> {
     }
 }
 
-/// Releases a guard, in a task.
+/// Releases a guard, from a task.
 #[derive(Debug)]
 pub(crate) struct ByGuard<'a> {
     runtime: &'a Runtime,
     locks: LockManager,
     lock: Lock,
     held: Option<LockGuard>,
-    /// A lock that is never free, and is tried right before each release.
+    /// A lock that is never free. It is tried right before each release.
     other: Option<LockGuard>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> ByGuard<'a> {
         })
     }
 
-    /// Has the server do an acquire before each release.
+    /// Makes the server run an acquire before each release.
     pub(crate) fn behind_an_acquire(mut self) -> Outcome<ByGuard<'a>> {
         let other = self.locks.lock(format!("other than {}", self.lock.name()));
         self.other = Some(self.runtime.block_on(other.acquire())?);
@@ -193,7 +193,8 @@ impl Holder for ByGuard<'_> {
     }
 }
 
-/// The reply to the release is left alone until the next one has the lock, so that it wakes nobody here meanwhile.
+/// The reply to the release is not read until the next waiter has the lock, so that it wakes nothing here
+/// meanwhile.
 fn between(runtime: &Runtime, release: JoinHandle<Outcome<Instant>>, heard: Heard) -> Outcome<Duration> {
     let heard = heard()?;
     Ok(heard - runtime.block_on(release)??)

@@ -1,4 +1,4 @@
-//! The lines of the table, each a hand-off that is measured again and again.
+//! The lines of the table. Each is a hand-off that is measured again and again.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use fairlock_benches::Outcome;
 use fairlock_benches::quantile::quantile;
 use fairlock_benches::wire::Wire;
 
-/// One line of the table: a hand-off with so much of what a real one has.
+/// One line of the table: a hand-off with some of the parts of a real one.
 pub(crate) struct Line<'a> {
     what: &'static str,
     once: Box<dyn FnMut() -> Outcome<Duration> + 'a>,
-    /// What the server calls by that name is what is measured, and nothing else.
+    /// The server's name of the measured command. The server runs no other command of that name meanwhile.
     command: Option<&'static str>,
-    /// µs; the median of each round.
+    /// The median of each round, in µs.
     medians: Vec<f64>,
-    /// Calls of the command, and the µs that the server took for them.
+    /// Calls of the command, and the time in µs that the server took for them.
     served: (f64, f64),
 }
 
@@ -33,7 +33,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Takes so many hand-offs. They count but for the first round, which only warms up.
+    /// Makes `hand_offs` hand-offs. Those of the first round only warm up, and do not count.
     pub(crate) fn block(&mut self, hand_offs: usize, counts: bool, wire: &mut Wire) -> Outcome<()> {
         let before = self.served(wire)?;
         let mut took = Vec::with_capacity(hand_offs);
@@ -64,7 +64,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// What the server tells of the command so far.
+    /// The server's statistics of the command so far.
     fn served(&self, wire: &mut Wire) -> Outcome<(f64, f64)> {
         let Some(command) = self.command else {
             return Ok((0.0, 0.0));
@@ -80,8 +80,9 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What a line has more than the one before is reckoned within each round, as what the machine does meanwhile hits both.
-/// So the sum of these is not quite the last line, and what is missing is told.
+/// Prints the table. The difference to the line before is computed within each round, so that the machine's
+/// other work affects both lines. For that reason the differences do not quite sum up to the last line, and
+/// the rest is printed too.
 pub(crate) fn print(lines: &[Line]) {
     println!(
         "{:<37} {:>7} {:>7} {:>17} {:>7}   of it the server's own",

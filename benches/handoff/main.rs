@@ -1,5 +1,5 @@
-//! Where the time of one hand-off goes, on a server that this program starts. `benches/README.md` says how to run it and
-//! how to read it.
+//! Where the time of one hand-off goes, on a server that this program starts. `benches/README.md` says how to
+//! run it and how to read it.
 
 mod holder;
 mod line;
@@ -23,7 +23,7 @@ use line::Line;
 use script::Desk;
 use waiter::{Acquirer, Reader, Waiter};
 
-/// Takes one hand-off apart: each line has one thing more in it than the one before.
+/// Takes one hand-off apart: each line has one part more than the line before.
 #[derive(Debug, Parser)]
 #[command(name = "handoff")]
 struct Arguments {
@@ -33,10 +33,10 @@ struct Arguments {
     /// Hand-offs of a line in each round
     #[arg(long, default_value_t = 40)]
     hand_offs: usize,
-    /// Worker threads of the one who releases, and of the one who waits
+    /// Worker threads of each of the two clients
     #[arg(long, default_value_t = 1)]
     workers: usize,
-    /// Only this line, counted from 1: for strace, perf and the like
+    /// Only this line, counted from 1: for strace, perf and similar tools
     #[arg(long)]
     only: Option<usize>,
     /// What `cargo bench` adds to every call
@@ -46,7 +46,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` calls it so.
+        // `cargo test --all-targets` runs the program without `--bench`.
         println!(
             "handoff: run it as `cargo bench --package fairlock-benches --bench handoff`, see benches/README.md"
         );
@@ -107,7 +107,7 @@ fn lines<'a>(server: &Server, holders: &'a Runtime, waiters: &'a Runtime) -> Out
     let next = |line: &str| Desk::open(&url, line, 2);
     let mut wire = Wire::connect(&url)?;
     let ping = move || {
-        // The first one leaves nothing asleep.
+        // After the first PING nothing is asleep.
         let pings = wire.ping(2)?;
         pings.last().copied().ok_or_else(|| "no PING".into())
     };

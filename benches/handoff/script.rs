@@ -1,16 +1,16 @@
-//! The lock's scripts, called on a bare socket.
+//! Calls of the lock's scripts on a bare socket.
 
 use fairlock_benches::Outcome;
 use fairlock_benches::wire::Wire;
 
 use crate::texts;
 
-/// A time that the server's clock never comes to, in ms.
+/// A time in ms that the server's clock never reaches.
 const NEVER_MS: &str = "9000000000000";
 const LEASE_MS: &str = "00030000";
 const HEARTBEAT_MS: &str = "3600000";
 
-/// One request's hold.
+/// The hold of one request.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) request: String,
@@ -18,7 +18,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Reads a push: its version, fence, deadline and request.
+    /// Parses a push: version, fence, deadline and request.
     pub(crate) fn pushed(message: &str) -> Outcome<Grant> {
         let words: Vec<&str> = message.split(' ').collect();
         let [_, fence, _, request] = words[..] else {
@@ -31,7 +31,8 @@ impl Grant {
     }
 }
 
-/// One client's side of a lock. What it prepares is sent as EVAL, so that the server counts it apart from what is measured.
+/// One client's side of a lock. Its preparations are sent as EVAL, so that the server counts them separately
+/// from the measured calls.
 #[derive(Debug)]
 pub(crate) struct Desk {
     wire: Wire,
@@ -42,7 +43,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// The ids of clients only differ from each other.
+    /// The ids of clients only have to differ.
     pub(crate) fn open(url: &str, name: &str, client: u128) -> Outcome<Desk> {
         Ok(Desk {
             wire: Wire::connect(url)?,
@@ -53,12 +54,12 @@ impl Desk {
         })
     }
 
-    /// Where this client hears of the lock.
+    /// The channel on which this client hears of the lock.
     pub(crate) fn channel(&self) -> String {
         format!("{}{}", self.channel, self.client)
     }
 
-    /// The channels of the lock's waiters as scripts are told of them.
+    /// The prefix of the waiters' channels, as scripts take it.
     fn address(&self) -> String {
         format!("p{}", self.channel)
     }
@@ -105,12 +106,12 @@ impl Desk {
         Ok((request, reply))
     }
 
-    /// How many wait for the lock.
+    /// How many requests wait for the lock.
     pub(crate) fn waiting(&mut self) -> Outcome<u64> {
         Ok(self.wire.command(&["ZCARD", &self.keys[1]])?.parse()?)
     }
 
-    /// How many hear what is published on this client's channel; what they hear now is no push.
+    /// How many subscribers the channel of this client has. The message that counts them is not a push.
     pub(crate) fn listeners(&mut self) -> Outcome<u64> {
         let channel = self.channel();
         Ok(self.wire.command(&["PUBLISH", &channel, "-"])?.parse()?)
@@ -123,7 +124,7 @@ impl Desk {
         released(&self.wire.command(&words)?)
     }
 
-    /// The words of a release, which the server finds by its hash, or brings along.
+    /// The words of a release. The script is named by its hash, or sent along.
     pub(crate) fn release(&self, how: &str, script: &str, grant: &Grant) -> Vec<String> {
         let [lock, queue, clients] = &self.keys;
         let words = [

@@ -1,4 +1,4 @@
-//! Who gets the lock next, by less and by more of what a service has.
+//! The side that gets the lock next, in variants with more and more of the parts of a real service.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,30 +14,30 @@ use tokio::runtime::Runtime;
 
 use crate::script::{Desk, Grant};
 
-/// How long nothing may be heard.
+/// The longest wait for a message.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) trait Waiter {
-    /// Waits for the lock, which is held.
+    /// Waits for the lock, which must be held.
     fn queue(&mut self) -> Outcome<()>;
 
-    /// Waits until this one has it, and returns when that was.
+    /// Waits until this waiter has the lock, and returns the time at which it got it.
     fn heard(&mut self) -> Outcome<Instant>;
 
-    /// Releases it.
+    /// Releases the lock.
     fn give_back(&mut self) -> Outcome<()>;
 }
 
-/// A push, and when it was read.
+/// A push, and the time at which it was read.
 type Push = (Instant, String);
 
-/// Reads the pushes, and does nothing with them.
+/// Reads the pushes without using them.
 #[derive(Debug)]
 pub(crate) struct Reader {
     desk: Desk,
     pushes: Receiver<Push>,
     granted: Option<Grant>,
-    /// What is published is no grant of a lock.
+    /// The published messages are not grants.
     only_messages: bool,
 }
 
@@ -58,7 +58,7 @@ impl Reader {
         }
     }
 
-    /// In a thread, which sleeps in a read.
+    /// Reads in a thread, which sleeps in the read.
     pub(crate) fn in_thread(address: &str, desk: Desk) -> Outcome<Reader> {
         let (sender, pushes) = channel();
         let mut stream = TcpStream::connect(address)?;
@@ -73,7 +73,7 @@ impl Reader {
         Reader::new(desk, pushes).subscribed()
     }
 
-    /// In a task, which tokio wakes.
+    /// Reads in a task, which tokio wakes.
     pub(crate) fn in_task(runtime: &Runtime, address: &str, desk: Desk) -> Outcome<Reader> {
         let (sender, pushes) = channel();
         let mut stream = runtime.block_on(tokio::net::TcpStream::connect(address))?;
@@ -89,14 +89,14 @@ impl Reader {
         Reader::new(desk, pushes).subscribed()
     }
 
-    /// In a task, which the client library hands messages to.
+    /// Reads in a task that gets its messages from the client library.
     pub(crate) fn by_client(runtime: &Runtime, url: &str, desk: Desk) -> Outcome<Reader> {
         let (sender, pushes) = channel();
         let client = runtime.block_on(bare::connect(url))?;
         let mut messages = client.message_rx();
         runtime.block_on(client.subscribe(desk.channel()))?;
         runtime.spawn(async move {
-            // The connection is there for as long as the client is.
+            // The connection lives as long as the client.
             let _client = client;
             while let Ok(message) = messages.recv().await {
                 let line = message.value.as_string().unwrap_or_default();
@@ -124,7 +124,8 @@ fn subscribe(desk: &Desk) -> String {
     format!("SUBSCRIBE {}\r\n", desk.channel())
 }
 
-/// Of all that is read only a push is a line that begins with its version. Returns whether there is anybody to tell.
+/// Passes pushes on: only they are lines that begin with the version. Returns whether there is still a
+/// receiver.
 fn pass_on(line: String, sender: &Sender<Push>) -> bool {
     !line.starts_with("1 ") || sender.send((Instant::now(), line)).is_ok()
 }
@@ -134,7 +135,7 @@ impl Waiter for Reader {
         if !self.only_messages {
             self.desk.queue()?;
         }
-        // It is awake now, as one is who has just called.
+        // The reader is awake after this, like a client that has just made a call.
         self.desk.listeners().map(drop)
     }
 
@@ -185,7 +186,7 @@ impl Waiter for Acquirer<'_> {
             let _ = sender.send(guard.map(|guard| (at, guard)).map_err(Into::into));
         });
         self.granted = Some(granted);
-        // From the second time on the subscription is there before.
+        // From the second time on the subscription is already up.
         while self.desk.waiting()? == 0 {}
         Ok(())
     }

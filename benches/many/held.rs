@@ -1,5 +1,5 @@
-//! Locks that one client holds and renews: how late the renewals are, what each lock costs, and whether another lock
-//! can be had meanwhile.
+//! Locks that one client holds and renews: how late the renewals are, what each lock costs, and how long
+//! another lock takes meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::{own_cpu, percentile, told};
 
 /// How many are acquired at a time.
 const AT_ONCE: usize = 500;
-/// How often each lease is looked at, and so how exact a lateness is.
+/// How often each lease is checked, which is also the precision of the lateness.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -24,13 +24,13 @@ pub(crate) struct Arguments {
     /// Locks that are held
     #[arg(long, default_value_t = 100_000)]
     locks: usize,
-    /// Their lease, in seconds: it is renewed when a third is used up
+    /// Their lease, in seconds; it is renewed when a third is used up
     #[arg(long, default_value_t = 30.0)]
     lease: f64,
-    /// How many renewals of each are watched
+    /// How many renewals of each lock are watched
     #[arg(long, default_value_t = 3)]
     periods: u32,
-    /// Has the server stand still for so many seconds first, so that all renewals are due at once
+    /// Stops the server for this many seconds first, so that all renewals are due at once
     #[arg(long, default_value_t = 0.0)]
     stall: f64,
     /// Connections that the locks are spread over
@@ -105,7 +105,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// Looks at all leases until the end, and returns how late each renewal was that it saw.
+/// Checks all leases until the end, and returns how late each observed renewal was.
 fn watch(guards: &[LockGuard], period: Duration, end: Instant) -> Vec<Duration> {
     let mut lateness = Vec::new();
     let due = |guard: &LockGuard| guard.lease().length() - period;
@@ -123,7 +123,7 @@ fn watch(guards: &[LockGuard], period: Duration, end: Instant) -> Vec<Duration> 
     lateness
 }
 
-/// Acquires and releases a lock of no interest to anybody, and returns how long each acquire took.
+/// Acquires and releases an uncontended lock, and returns how long each acquire took.
 async fn acquire_another(locks: LockManager, stop: Arc<AtomicBool>) -> Vec<Duration> {
     let lock = locks.lock("another");
     let mut waits = Vec::new();

@@ -75,7 +75,7 @@ async fn contend(locks: LockManager, name: String, end: Instant) -> Vec<Duration
             return waits;
         }
         waits.push(now - asked);
-        // The next acquire waits behind it anyway.
+        // The next acquire waits behind the release anyway.
         drop(guard);
     }
 }

@@ -1,5 +1,5 @@
-//! Many locks in one client, on a server that this program starts. `benches/README.md` says how to run it and how to
-//! read it.
+//! Many locks in one client, on a server that this program starts. `benches/README.md` says how to run it and
+//! how to read it.
 
 mod held;
 mod hot;
@@ -39,7 +39,8 @@ enum What {
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
+        // of load.
         println!(
             "many: run it as `cargo bench --package fairlock-benches --bench many`, see benches/README.md"
         );
@@ -64,7 +65,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The value that so many percent of the values don't exceed; they must be in order.
+/// The value that so many percent of the values do not exceed. The values must be sorted.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let index = sorted.len() * percent / 100;
     sorted
@@ -82,7 +83,7 @@ fn own_cpu() -> Duration {
     )
 }
 
-/// A number that the server's INFO tells.
+/// A number from the server's INFO.
 async fn told(server: &Server, section: &str, key: &str) -> Outcome<f64> {
     let info = server.info(section).await;
     let value = info

@@ -1,5 +1,5 @@
-//! Each task has a lock of its own, which it acquires and releases again and again: how near that comes to what the
-//! client library itself does with two scripts that do nothing, and what more connections add.
+//! Each task acquires and releases a lock of its own again and again. This shows how near that comes to the
+//! client library alone with two scripts that do nothing, and what more connections add.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use fairlock_benches::quantile::quantile;
 use fairlock_testkit::Server;
 use tokio::task::JoinSet;
 
-/// Of half the rate of bare scripts.
+/// The required share of the rate of two bare scripts.
 const BAR: f64 = 0.85;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Tasks, and so locks
+    /// Tasks, each with a lock of its own
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
     /// Numbers of connections, which take turns
@@ -93,7 +93,7 @@ impl Pair {
     }
 }
 
-/// How often per second all tasks together do it.
+/// How many turns per second all tasks together make.
 async fn rate(tasks: usize, time: Duration, pair_of: impl Fn(usize) -> Pair) -> f64 {
     let started = Instant::now();
     let end = started + time;

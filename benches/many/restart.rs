@@ -1,5 +1,5 @@
-//! Waiters of one lock whose server dies and comes back, with its data or without: how long until all of them are queued
-//! again, and what that takes.
+//! Waiters of one lock whose server dies and comes back, with or without its data: how long until all of them
+//! are queued again, and how many calls that takes.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ pub(crate) struct Arguments {
     /// Waiters
     #[arg(long, default_value_t = 10_000)]
     waiters: usize,
-    /// Clients that they are spread over
+    /// Clients that share the waiters
     #[arg(long, default_value_t = 4)]
     clients: usize,
-    /// The server forgets everything
+    /// The server loses all its data
     #[arg(long)]
     forgets: bool,
 }
@@ -46,7 +46,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     }
     let (served, mut order) = mpsc::unbounded_channel();
     for number in 0..arguments.waiters {
-        // A hundred of one client, whose calls keep their order, and then of the next: so the order of all is known.
+        // Each client queues a hundred waiters, whose calls keep their order, and then the next client does.
+        // So the order of all waiters is known.
         let lock = clients[number / 100 % clients.len()].lock(NAME);
         let served = served.clone();
         let mut waiting = Box::pin(lock.acquire());
@@ -68,7 +69,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let began = Instant::now();
     server.restart().await;
     let back = Instant::now();
-    // If it forgot, it grants the lock to the first who comes, and nobody waits for all of them to be there.
+    // A server that lost its data grants the lock to the first request, without waiting for all of them to be
+    // there.
     if !arguments.forgets {
         queued(&server, arguments.waiters).await;
         eventually("all are reachable", LIMIT, async || {
@@ -98,7 +100,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         sent("evalsha"),
         sent("subscribe")
     );
-    // It may be lost, if the server does not know it any more.
+    // The hold may be lost, if the server no longer knows it.
     let _ = guard.release().await;
     let mut grants: Vec<(usize, Fence)> = Vec::new();
     let first = Instant::now();
@@ -115,7 +117,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// Waits until so many are queued.
+/// Waits until `count` requests are queued.
 async fn queued(server: &Server, count: usize) {
     let key = format!("fairlock:queue:{{{NAME}}}");
     eventually("all are queued", LIMIT, async || {

@@ -1,5 +1,5 @@
-//! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how to
-//! read it.
+//! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how
+//! to read it.
 
 mod part;
 mod patience;
@@ -26,7 +26,7 @@ struct Arguments {
 enum What {
     /// Goodput over patience
     Patience(patience::Arguments),
-    /// Goodput second by second, around a time in which the server stands still
+    /// Goodput second by second, while the server stops for a time
     Stall(stall::Arguments),
     /// One client process
     #[command(hide = true)]
@@ -36,7 +36,8 @@ enum What {
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` calls it so; nobody who tests wants minutes of load.
+        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
+        // of load.
         println!(
             "overload: run it as `cargo bench --package fairlock-benches --bench overload`, see benches/README.md"
         );

@@ -1,5 +1,5 @@
-//! A client process: tasks that take locks again and again, hold them for no time, and give up when their
-//! patience is over; a bystander, which wants another lock now and then; and locks that are held all the time.
+//! A client process. Its tasks take locks again and again, hold them for no time, and give up when their
+//! patience is over. A bystander takes another lock now and then, and some locks are held all the time.
 
 use std::io::BufRead;
 use std::process::Stdio;
@@ -35,7 +35,7 @@ impl Strategy {
     }
 }
 
-/// Of the locks that are held all the time: it is renewed when a third is used up.
+/// The lease of the locks that are held all the time; it is renewed when a third is used up.
 const HELD_LEASE: Duration = Duration::from_secs(3);
 
 const MIB: f64 = 1_048_576.0;
@@ -55,7 +55,7 @@ pub(crate) struct Load {
     /// Locks that each process holds all the time, and renews
     #[arg(long, default_value_t = 1000)]
     pub(crate) held: usize,
-    /// Adds a client process with four tasks of much patience and one lock of its own
+    /// Adds a client process with four tasks that have much patience, and one lock of its own
     #[arg(long)]
     pub(crate) neighbour: bool,
 }
@@ -72,33 +72,33 @@ pub(crate) struct Arguments {
     patience_ms: u64,
     #[arg(long)]
     seconds: usize,
-    /// What the names of the locks begin with
+    /// The beginning of the names of the locks
     #[arg(long)]
     names: String,
 }
 
-/// What a process has seen, or several.
+/// What one process or several have seen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Acquired in each second.
+    /// Locks acquired in each second.
     pub(crate) acquired: Vec<u64>,
     pub(crate) gave_up: u64,
-    /// How much more memory a process had than before the load, at most, in MiB.
+    /// The most memory that a process used in addition to that before the load, in MiB.
     pub(crate) memory: f64,
     /// How long `close` took.
     pub(crate) close: Duration,
-    /// How many releases it left unconfirmed.
+    /// How many releases `close` left unconfirmed.
     pub(crate) unconfirmed: u64,
-    /// 99 of 100 of the bystander's waits were no longer, in ms.
+    /// The 99th percentile of the bystander's waits, in ms.
     pub(crate) bystander: f64,
-    /// How late a renewal of a held lock was at most, as a share of their period.
+    /// How late a renewal of a held lock was at most, as a share of the period.
     pub(crate) late: f64,
-    /// What the neighbour acquired, per second.
+    /// How many locks the neighbour acquired per second.
     pub(crate) neighbour: f64,
 }
 
 impl Load {
-    /// Starts the processes, which go as soon as all of them are ready, and returns what they have seen.
+    /// Starts the processes, which begin when all of them are ready, and returns what they have seen.
     pub(crate) async fn run(
         &self,
         url: &str,
@@ -175,7 +175,7 @@ impl Load {
 }
 
 impl Seen {
-    /// Per second, over all of them but the first, in which everything starts.
+    /// The rate per second, without the first second, in which everything starts.
     pub(crate) fn rate(&self) -> f64 {
         let seconds = &self.acquired[1.min(self.acquired.len() - 1)..];
         seconds.iter().sum::<u64>() as f64 / seconds.len() as f64
@@ -343,7 +343,7 @@ async fn spin(lock: SpinLock, patience: Duration, counts: Arc<Counts>) {
     }
 }
 
-/// Locks that are renewed each second.
+/// Acquires locks that are renewed each second.
 async fn hold(locks: &LockManager, count: usize) -> Outcome<Vec<LockGuard>> {
     let acquire = |number: usize| {
         let lock = locks.lock(format!("held:{}:{number}", std::process::id()));
@@ -355,7 +355,7 @@ async fn hold(locks: &LockManager, count: usize) -> Outcome<Vec<LockGuard>> {
         .await?)
 }
 
-/// How late the latest renewal of these is, as a share of their period.
+/// How late the latest renewal of these locks was, as a share of the period.
 fn watch(held: &[LockGuard], counts: &Counts) -> f64 {
     let period = HELD_LEASE / 3;
     let mut least = HELD_LEASE - period;
@@ -367,7 +367,7 @@ fn watch(held: &[LockGuard], counts: &Counts) -> f64 {
     (HELD_LEASE - period - least).as_secs_f64() / period.as_secs_f64()
 }
 
-/// How long each of the acquires of another lock took, in ms.
+/// How long each acquire of another lock took, in ms.
 async fn stand_by(lock: Lock, counts: Arc<Counts>) -> Vec<f64> {
     let mut waits = Vec::new();
     while !counts.is_over() {

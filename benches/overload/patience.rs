@@ -1,4 +1,4 @@
-//! Goodput over patience, fairlock and the spin lock in turn.
+//! Goodput over patience, for fairlock and the spin lock in turn.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use crate::picture::{self, Point};
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// For how long a caller waits before it gives up; the first one is what the others are compared with
+    /// How long a caller waits before it gives up; the first value is the one that the others are compared
+    /// with
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 200, 100, 50, 20, 10, 5, 2])]
     patience_ms: Vec<u64>,
-    /// Seconds of each, of which the first one counts for nothing
+    /// Seconds of each run; the first one does not count
     #[arg(long, default_value_t = 4)]
     seconds: usize,
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["fairlock", "dropped", "spin"])]
@@ -51,7 +52,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let mut first: Vec<Option<f64>> = vec![None; arguments.strategies.len()];
     for &patience_ms in &arguments.patience_ms {
         for (&strategy, first) in arguments.strategies.iter().zip(&mut first) {
-            // Each on a server of its own: nothing of the one before is left.
+            // Each run has a server of its own, without leftovers of the one before.
             let server = Server::start().await;
             let patience = Duration::from_millis(patience_ms);
             let seen = load

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use crate::part::Strategy;
 
-/// What was measured once.
+/// One measured value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) strategy: Strategy,

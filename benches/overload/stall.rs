@@ -1,4 +1,4 @@
-//! Goodput second by second, while the server stands still for a moment and the load goes on.
+//! Goodput second by second, while the server stops for a moment and the load goes on.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::part::{Load, Strategy};
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// For how long a caller waits before it gives up
+    /// How long a caller waits before it gives up
     #[arg(long, value_delimiter = ',', default_values_t = [100, 60, 20])]
     patience_ms: Vec<u64>,
     #[arg(long, value_enum, default_value_t = Strategy::Fairlock)]
     strategy: Strategy,
-    /// When the server stands still
+    /// When the server stops
     #[arg(long, default_value_t = 4)]
     at: usize,
-    /// For how many seconds it does
+    /// For how many seconds it stops
     #[arg(long, default_value_t = 1)]
     stall: usize,
     /// Seconds of each run

@@ -1,23 +1,23 @@
-//! What a merged history of waits says: throughput, gaps, waits, fairness, overlaps. Nothing here does I/O or knows
-//! a clock, so that it can be tested by itself.
+//! What a merged history of waits shows: throughput, gaps, waits, fairness and overlaps. Nothing here does
+//! I/O or reads a clock, so that it can be tested by itself.
 //!
-//! All times are CLOCK_MONOTONIC nanoseconds. That is one clock for all processes of a machine, so the rows of many
-//! processes are one exact history.
+//! All times are CLOCK_MONOTONIC nanoseconds. That is one clock for all processes of a machine, so the rows
+//! of many processes form one exact history.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 
-/// One wait of one waiter: what a client process writes as one line of CSV.
+/// One wait of one waiter. A client process writes it as one line of CSV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The waiter, unique over all processes.
+    /// The waiter's name, which is unique over all processes.
     pub waiter: String,
     pub asked_ns: i64,
-    /// Nothing: still waiting at the end.
+    /// `None` means still waiting at the end.
     pub granted_ns: Option<i64>,
-    /// Just before the release was called. Nothing: still held at the end.
+    /// The time just before the release was called. `None` means still held at the end.
     pub released_ns: Option<i64>,
 }
 
@@ -56,23 +56,24 @@ pub struct Findings {
     pub window_ns: i64,
     /// Grants within that time.
     pub acquisitions: usize,
-    /// Grants to another waiter than the one who held before.
+    /// Grants to another waiter than the previous holder.
     pub handoffs: usize,
-    /// Release called → next waiter granted, of those hand-offs; ascending.
+    /// The time from the call of a release to the next waiter's grant, for each of these hand-offs;
+    /// ascending.
     pub gaps_ns: Vec<i64>,
-    /// Asked → granted, of the grants, and asked → end of the waits that were still open then; ascending. Without
-    /// the open ones a lock that lets most waiters starve would look fast.
+    /// The time from the request to the grant, and for waits that were still open, from the request to the
+    /// end; ascending. Without the open waits, a lock that lets most waiters starve would look fast.
     pub waits_ns: Vec<i64>,
     /// Jain's index over the acquisitions of the waiters, one value per round.
     pub jain: Vec<f64>,
-    /// Waiters that got nothing within the time.
+    /// Waiters that had no grant within the time.
     pub starved: usize,
-    /// Grants while somebody else still held: mutual exclusion broken.
+    /// Grants while another waiter still held the lock: a violation of mutual exclusion.
     pub overlaps: usize,
 }
 
-/// Looks at one round: `history` is the merged rows, `waiters` how many there were, and what was granted from
-/// `begin_ns` to `end_ns` counts. Overlaps count from the first row on.
+/// Analyses one round. `history` has the merged rows, and `waiters` is the number of waiters. Grants from
+/// `begin_ns` to `end_ns` count. Overlaps count from the first row on.
 pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> Findings {
     let mut held: Vec<(i64, &Wait)> = history.iter().filter_map(|w| Some((w.granted_ns?, w))).collect();
     held.sort_by_key(|(granted, _)| *granted);
@@ -124,13 +125,13 @@ pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> 
     }
 }
 
-/// Counts the grants of a time, whatever lock they are of.
+/// Counts the grants in a span of time, of all locks.
 pub fn granted(history: &[Wait], begin_ns: i64, end_ns: i64) -> usize {
     let grants = history.iter().filter_map(|wait| wait.granted_ns);
     grants.filter(|at| (begin_ns..=end_ns).contains(at)).count()
 }
 
-/// Counts the grants that came while an earlier hold was not over. `held` is ascending by grant.
+/// Counts the grants that came before the end of an earlier hold. `held` is ascending by grant.
 fn overlaps(held: &[(i64, &Wait)]) -> usize {
     let mut free_from = i64::MIN;
     let mut count = 0;
@@ -143,7 +144,7 @@ fn overlaps(held: &[(i64, &Wait)]) -> usize {
     count
 }
 
-/// Jain's fairness index, `(Σx)² ÷ (n · Σx²)`: 1 when all got the same, `1 ÷ n` when one got everything.
+/// Jain's fairness index, `(Σx)² ÷ (n · Σx²)`: 1 if all got the same, `1 ÷ n` if one got everything.
 pub fn jain(counts: impl IntoIterator<Item = u64>) -> f64 {
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for count in counts {
@@ -159,7 +160,7 @@ pub fn jain(counts: impl IntoIterator<Item = u64>) -> f64 {
     }
 }
 
-/// The value below which `per_mille` ÷ 1,000 of the values lie. Nothing of nothing.
+/// The value below which `per_mille` ÷ 1,000 of the values lie. `None` if there are no values.
 pub fn quantile(ascending: &[i64], per_mille: usize) -> Option<i64> {
     let at = ascending.len() * per_mille / 1000;
     ascending.get(at.min(ascending.len().saturating_sub(1))).copied()

@@ -1,7 +1,7 @@
 //! What a server's INFO says about its work.
 
-/// Commands that lock clients send. Scripts call other commands (HSET, ZADD, PUBLISH, …), which the server counts
-/// beside these; they are not what a client sends or waits for.
+/// Commands that lock clients send. Scripts call other commands (HSET, ZADD, PUBLISH, …), and the server
+/// counts those too. Clients neither send them nor wait for them.
 const SENT: [&str; 12] = [
     "eval",
     "evalsha",

@@ -1,4 +1,4 @@
-//! What the benches share.
+//! Helpers that the benches share.
 
 pub mod analysis;
 #[cfg(feature = "redis")]
@@ -9,5 +9,5 @@ pub mod memory;
 pub mod quantile;
 pub mod wire;
 
-/// What went well, or what to tell the user.
+/// A result, or an error to show to the user.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

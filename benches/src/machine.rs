@@ -1,6 +1,6 @@
-//! What the figures are of: a machine.
+//! The machine that the figures come from.
 
-/// Processor, cores and system, as far as the system tells.
+/// Processor, cores and system, as far as the system reports them.
 pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or_else(|_| "?".to_owned(), |n| n.to_string());
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

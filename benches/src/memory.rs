@@ -1,8 +1,8 @@
-//! How much memory a process has.
+//! The memory of a process.
 
 use crate::Outcome;
 
-/// Memory that this process has in RAM, in bytes.
+/// Memory of this process in RAM, in bytes.
 pub fn own_memory() -> Outcome<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,6 +1,6 @@
-//! Where values lie.
+//! Quantiles of measured values.
 
-/// The value that this part of all values, from 0 to 1, is below: 0.5 is the median. They are put in order.
+/// The value below which this share of all values lies, from 0 to 1: 0.5 is the median. Sorts the values.
 pub fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     #[expect(

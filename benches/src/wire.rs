@@ -1,16 +1,16 @@
-//! A server asked without a client library, so that none is in what is measured.
+//! Commands on a bare socket, so that no client library is part of the measurement.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use fairlock_testkit::{BlockingClient, Resp};
 
-/// A connection that one command after the other is sent on.
+/// A connection that takes one command after the other.
 #[derive(Debug)]
 pub struct Wire(BlockingClient);
 
 impl Wire {
-    /// Connects to `redis://[[user]:password@]host:port[/…]`, and says who it is if the URL does.
+    /// Connects to `redis://[[user]:password@]host:port[/…]`, and authenticates if the URL has a password.
     pub fn connect(url: &str) -> io::Result<Wire> {
         let (login, address) = parts(url)?;
         let mut wire = Wire(BlockingClient::connect(address)?);

@@ -1,4 +1,4 @@
-//! What a lock costs that nobody else wants, in memory and on a server that this program starts. `benches/README.md`
+//! The cost of an uncontended lock, in memory and on a server that this program starts. `benches/README.md`
 //! says how to run it and how to read it.
 
 use std::hint::black_box;
@@ -14,19 +14,19 @@ use fairlock_testkit::Server;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// As many tasks lock at once, each a lock of its own, in the benches of many.
+/// The number of tasks in the benches of many tasks, each with a lock of its own.
 const TASKS: u64 = 64;
 
-/// The ratio is the median of so many rounds, each a block of pairs of both kinds.
+/// The ratio is the median of this number of rounds. Each round is a block of pairs of both kinds.
 const ROUNDS: usize = 60;
 const PAIRS: u32 = 200;
 
-/// What the ratio may be: an acquire and a release are two scripts, and hardly more.
+/// The limit of the ratio: an acquire and a release are two scripts, and should cost hardly more.
 const BAR: f64 = 1.15;
 
 fn main() -> ExitCode {
     if !std::env::args().any(|arg| arg == "--bench") {
-        // `cargo test --all-targets` calls it so.
+        // `cargo test --all-targets` runs the program without `--bench`.
         println!(
             "uncontended: run it as `cargo bench --package fairlock-benches --bench uncontended`, see benches/README.md"
         );
@@ -51,7 +51,8 @@ fn run() -> Outcome<()> {
     let redis = runtime.block_on(LockManager::connect(&server.url()))?;
     let bare = runtime.block_on(Bare::connect(&server.url()))?;
 
-    // In a task, as users would: what `block_on` itself polls is woken across threads for every reply.
+    // This runs in a task, as for users. A future that `block_on` itself polls is woken across threads for
+    // every reply.
     runtime.block_on(runtime.spawn(ratio(redis.lock("ratio"), bare.clone())))??;
 
     let mut criterion = Criterion::default()
@@ -69,10 +70,10 @@ fn run() -> Outcome<()> {
     Ok(())
 }
 
-/// The same benches on either kind of store.
+/// The same benches for either kind of store.
 fn locks(criterion: &mut Criterion, kind: &str, runtime: &Runtime, locks: &LockManager) -> Outcome<()> {
     let mut group = criterion.benchmark_group(kind);
-    // One pair outside the measurement tells of anything that is wrong; inside, errors are only kept from being
+    // One pair outside of the measurement shows any error. Inside of it, errors are only kept from being
     // optimized away.
     runtime.block_on(pair(&locks.lock("check")))?;
 
@@ -102,7 +103,7 @@ async fn pair(lock: &Lock) -> fairlock::Result<()> {
     lock.acquire().await?.release().await
 }
 
-/// Every task does so many pairs on a lock of its own.
+/// Every task makes this number of pairs on a lock of its own.
 async fn many(locks: &LockManager, iterations: u64) -> Duration {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
@@ -118,7 +119,8 @@ async fn many(locks: &LockManager, iterations: u64) -> Duration {
     started.elapsed()
 }
 
-/// Compares an acquire and release with two bare scripts, block by block: what the machine does meanwhile hits both.
+/// Compares an acquire and a release with two bare scripts, in alternating blocks, so that the machine's
+/// other work affects both.
 async fn ratio(lock: Lock, bare: Bare) -> Outcome<()> {
     let (mut ratios, mut lock_us, mut bare_us) = (Vec::new(), Vec::new(), Vec::new());
     // The first round only warms up.

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Race: A machine is suspended past the lease of a holder.
+    /// Race: A machine is suspended for longer than the lease of a holder.
     #[tokio::test(start_paused = true)]
     async fn deadline_passed_in_suspension_is_noticed_within_a_second_of_waking_up() {
         let timers = Clock::tokio();
@@ -128,7 +128,7 @@ mod tests {
     /// Runs in a time namespace in which the machine was suspended for a day (time_namespaces(7)), if the
     /// system permits to create one.
     ///
-    /// Race: A machine is suspended past the lease of a holder.
+    /// Race: A machine is suspended for longer than the lease of a holder.
     #[cfg(target_os = "linux")]
     #[test]
     fn time_in_suspension_counts() {

@@ -239,7 +239,7 @@ mod tests {
         assert!(deadline.is_some_and(|at| at < tick(5000)), "{deadline:?}");
     }
 
-    /// Race: A push of before the clock was set back is read after it.
+    /// Race: A push that was sent before the server's clock was set back is read afterwards.
     #[test]
     fn deadline_from_before_a_step_back_is_never_taken_for_a_later_one() {
         // In each case, the push was sent just before the clock was set back.

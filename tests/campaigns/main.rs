@@ -1,6 +1,6 @@
-//! Tests that can go on for hours, in their short form; `scripts/campaign` runs the long one.
+//! Tests that can run for hours, in their short form. `scripts/campaign` runs the long form.
 
-// Helpers count as tests: whatever fails in one fails the test.
+// Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
 mod mutants;

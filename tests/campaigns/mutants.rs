@@ -1,7 +1,7 @@
-//! The tests, tested: each edit takes one guard out of a copy of the crate, and some test must go red.
+//! Mutation tests: each edit removes one guard from a copy of the crate, and then some test must fail.
 //!
-//! Edits quote the code, which changes: the gate says first which of them do not apply any more, so that nobody who
-//! renames something has to do it twice at once. It takes long: `scripts/campaign mutants`.
+//! Edits quote the code, and the code changes. So the run first reports all edits that no longer apply, which
+//! allows fixing them at once after a renaming. A whole run takes long: `scripts/campaign mutants`.
 
 mod client;
 #[cfg(unix)]
@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// One guard taken out.
+/// The removal of one guard.
 #[derive(Clone, Copy, Debug)]
 struct Edit {
-    /// What holds no longer.
+    /// The rule that no longer holds.
     rule: &'static str,
     file: &'static str,
-    /// Is in the file exactly once.
+    /// This text is in the file exactly once.
     cut: &'static str,
     put: &'static str,
-    /// Arguments of `cargo test`, the quickest first: a test of one of these must go red.
+    /// Arguments of `cargo test`, with the quickest first. At least one of these runs must fail.
     tests: &'static [&'static str],
-    /// Why no test can tell: then it is an error if one does.
+    /// The reason why no test can notice the edit. It is an error if one does.
     survives: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ const fn edit(
 }
 
 impl Edit {
-    /// An edit that no test can tell.
+    /// An edit that no test can notice.
     const fn equal(self, why: &'static str) -> Edit {
         Edit {
             survives: Some(why),
@@ -55,7 +55,7 @@ impl Edit {
     }
 
     fn check(&self) -> Result<String, String> {
-        // None, if the file is gone.
+        // The text is empty if the file is gone.
         let text = fs::read_to_string(root().join(self.file)).unwrap_or_default();
         self.applied_to(&text)
     }

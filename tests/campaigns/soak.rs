@@ -1,15 +1,18 @@
-//! A soak: client processes contend for locks for as long as one likes, while a random schedule stops, kills, cuts off
-//! and starves them and their server. Everything that a holder believed is written down, and judged afterwards.
+//! A soak test: client processes contend for locks, while a random schedule stops, kills and cuts off them
+//! and their server, and fills its memory. Everything that a holder believes is recorded, and judged
+//! afterwards.
 //!
-//! It goes in rounds, each with a server of its own and a seed of its own, by which it can be repeated alone:
+//! The test runs in rounds. Each round has a server and a seed of its own, and can be repeated alone by that
+//! seed:
 //!
 //! - `round`: one round, from its processes to its verdict;
 //! - `faults`: the schedule;
 //! - `part`: what a client process does;
-//! - `record`: what it writes down; `verdict`: what that must show;
+//! - `record`: what it records; `verdict`: what the records must show;
 //! - `report`: the table.
 //!
-//! `FAIRLOCK_SOAK_SECONDS` and `FAIRLOCK_SOAK_SEED` say how long and from which seed; `scripts/campaign soak` sets them.
+//! `FAIRLOCK_SOAK_SECONDS` and `FAIRLOCK_SOAK_SEED` set the duration and the first seed; `scripts/campaign
+//! soak` sets them.
 
 mod faults;
 mod part;
@@ -26,10 +29,10 @@ use round::Setting;
 
 /// How long a round works at most, before it comes to rest.
 const LONGEST_WORK: Duration = Duration::from_secs(60);
-/// What a round takes beside its work.
+/// How long a round takes in addition to its work.
 const AROUND_WORK: Duration = Duration::from_secs(8);
 
-/// An unsigned number in the environment.
+/// An unsigned number from the environment.
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -42,7 +45,7 @@ fn setting(name: &str) -> Option<u64> {
 async fn no_promise_is_broken_under_random_faults() {
     let budget = Duration::from_secs(setting("FAIRLOCK_SOAK_SECONDS").unwrap_or(60));
     let seed = setting("FAIRLOCK_SOAK_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
-    // Every setting is to have its turn.
+    // Each setting must have its turn.
     let settings = u32::try_from(Setting::ALL.len()).unwrap();
     let work = (budget / settings)
         .saturating_sub(AROUND_WORK)

@@ -1,6 +1,6 @@
-//! What users and operators see beside the locks: documents, spans and events.
+//! What users and operators see beside the locks themselves: documents, spans and events.
 
-// Helpers count as tests: whatever fails in one fails the test.
+// Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
 mod races;

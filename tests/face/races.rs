@@ -1,5 +1,7 @@
-//! The tests that documents name exist. The table of races in `tests/README.md` is made of the paragraphs `/// Race: …`
-//! over the tests, which say what goes wrong without the code that the test is for.
+//! The tests that the documents name exist, and the table of races is up to date.
+//!
+//! The table in `tests/README.md` is generated from the `/// Race: …` paragraphs over the tests. Each of them
+//! says what would go wrong without the code that the test covers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,17 +10,17 @@ use std::path::{Path, PathBuf};
 const BEGIN: &str = "<!-- races: made of the tests' documentation -->\n";
 const END: &str = "<!-- end of races -->\n";
 
-/// The crate itself, and the test binaries.
+/// The crate itself and the test binaries.
 const TARGETS: [&str; 5] = ["lib", "promises", "servers", "campaigns", "face"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A test, and the races that its documentation names.
+/// A test, with the races in its documentation.
 #[derive(Debug)]
 struct Test {
-    /// Its target and the path in that, such as `servers::faults::…`.
+    /// Its target, and its path within that target, such as `servers::faults::…`.
     path: String,
     races: Vec<String>,
 }
@@ -53,7 +55,8 @@ fn in_folder(folder: &Path, module: &str) -> Vec<Test> {
     tests
 }
 
-/// The tests of one file. It is formatted, so that a module ends at the brace that stands as far right as its `mod`.
+/// The tests of one file. Files are formatted, so a module ends at the closing brace that has the indentation
+/// of its `mod`.
 fn in_source(source: &str, module: &str) -> Vec<Test> {
     let (twice, in_parallel) = (
         listed(source, "on_each_backend!"),
@@ -98,7 +101,7 @@ fn in_source(source: &str, module: &str) -> Vec<Test> {
     tests
 }
 
-/// The name of the function that a line begins.
+/// The name of the function that starts on this line.
 fn function(code: &str) -> Option<&str> {
     let code = code.strip_prefix("async ").unwrap_or(code);
     code.strip_prefix("fn ")?.split('(').next()
@@ -142,7 +145,7 @@ fn table(tests: &[Test]) -> String {
 #[test]
 fn every_test_that_a_document_names_exists() {
     let tests = tests();
-    // A module of tests may be named, too.
+    // A document may also name a module of tests.
     let is_there = |named: &str| {
         let rests = tests.iter().filter_map(|test| test.path.strip_prefix(named));
         rests
@@ -168,7 +171,7 @@ fn every_test_that_a_document_names_exists() {
     }
 }
 
-/// With `UPDATE=1` in the environment it writes the table instead.
+/// With `UPDATE=1` in the environment, this test writes the table instead of checking it.
 #[test]
 fn table_of_races_says_what_the_tests_say() {
     let path = root().join("tests/README.md");

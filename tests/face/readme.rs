@@ -1,8 +1,8 @@
-//! What the README shows: its example, and the keys of a lock.
+//! The README's example, and the keys of a lock that it lists.
 
 const README: &str = include_str!("../../README.md");
 
-/// The crate's documentation has the same example, where it is compiled and run.
+/// The crate's documentation has the same example. It is compiled and run there.
 #[test]
 fn the_example_is_the_one_that_is_tested() {
     let crate_docs = include_str!("../../src/lib.rs");

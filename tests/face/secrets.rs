@@ -1,4 +1,4 @@
-//! Passwords are in no error, no `Debug` output and no log line, also not in those of the layers below.
+//! Passwords never appear in errors, `Debug` output or log lines, including those of dependencies.
 
 use std::fmt::{Debug, Write};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 const PASSWORD: &str = "c0rrect-h0rse";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All that `tracing` and `log` were told, at every level.
+/// Everything that `tracing` and `log` received, at every level.
 static LINES: Mutex<String> = Mutex::new(String::new());
 
 fn said(what: &str) -> bool {
@@ -58,7 +58,7 @@ impl log::Log for Recorder {
     fn flush(&self) {}
 }
 
-/// One test, since what is recorded is the process's.
+/// This is a single test, because it records everything that the process logs.
 #[tokio::test]
 async fn a_password_is_never_shown() {
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Recorder)).unwrap();
@@ -71,7 +71,7 @@ async fn a_password_is_never_shown() {
     assert_eq!(server.command(&words).await.text(), "OK");
     let url = server.url_as("locks", PASSWORD);
 
-    // All is well; and then both connections break and are opened anew.
+    // First everything works; then both connections break and are opened again.
     let locks = LockManager::builder()
         .server_timeout(SECOND)
         .connect(&url)
@@ -96,7 +96,7 @@ async fn a_password_is_never_shown() {
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 
-    // The password is changed under the client, which comes back with the old one.
+    // The password changes while the client is connected. The client comes back with the old one.
     server
         .command(&["ACL", "SETUSER", "locks", "resetpass", ">another"])
         .await;
@@ -104,7 +104,7 @@ async fn a_password_is_never_shown() {
     let refused = lock.acquire().await.unwrap_err();
     unshown(&refused);
 
-    // A new client is refused, or finds nobody, or cannot read its URL.
+    // A new client is refused, or finds no server, or has a URL that cannot be parsed.
     let refused = LockManager::connect(&url).await.unwrap_err();
     assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
     unshown(&refused);

@@ -14,7 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 type Fields = BTreeMap<&'static str, String>;
 
-/// What was recorded: of each span its name and fields once it is closed, of each event its level and fields.
+/// What was recorded: the name and fields of each span once it is closed, and the level and fields of each
+/// event.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<(String, Fields)>>>);
 
@@ -64,12 +65,12 @@ impl Recorder {
     }
 }
 
-/// In memory, where time can be paused.
+/// Records the work on a paused clock, for locks in memory.
 fn recorded(work: impl AsyncFnOnce()) -> Recorder {
     recorded_in(true, work)
 }
 
-/// On one thread, so that everything that happens is recorded.
+/// Records the work on one thread, so that nothing is missed.
 fn recorded_in(paused_time: bool, work: impl AsyncFnOnce()) -> Recorder {
     let recorder = Recorder::default();
     let subscriber = tracing_subscriber::registry().with(recorder.clone());

@@ -1,4 +1,4 @@
-//! One body, two tests: in memory and on a real server.
+//! Each test body runs twice: in memory and on a real server.
 //!
 //! ```ignore
 //! on_each_backend! { a_release_wakes_the_waiter }
@@ -9,10 +9,12 @@
 //! }
 //! ```
 //!
-//! In memory time is paused, so leases end at once and to the millisecond; bodies measure with tokio's `Instant`
-//! and sleep with tokio. `on_each_backend_in_parallel!` is for bodies that need real threads, and so real time.
+//! In memory the time is paused, so leases end at once and to the millisecond. The bodies measure time with
+//! tokio's `Instant`, and sleep with tokio. `on_each_backend_in_parallel!` is for bodies that need real
+//! threads, and therefore real time.
 //!
-//! A body that hangs fails, by name: a test that never ends would end all others with it.
+//! A body that hangs fails under its own name. Otherwise a test that never ends would keep all others from
+//! finishing.
 
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore};
 use fairlock_testkit::{Server, prefix};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Where the locks of one test live: a store or a server, of which it has a prefix to itself.
+/// Where the locks of one test live: a store, or a server on which the test has its own key prefix.
 #[derive(Debug)]
 pub(crate) struct Backend {
     home: Home,
@@ -48,7 +50,7 @@ impl Backend {
         }
     }
 
-    /// A client with all settings at their defaults.
+    /// A client with default settings.
     pub(crate) async fn client(&self) -> LockManager {
         self.client_with(|settings| settings).await
     }
@@ -84,7 +86,7 @@ impl Backend {
         }
     }
 
-    /// By how much something may come later than it should: a loaded machine is slow, and a loaded server too.
+    /// How much later than expected something may happen: a loaded machine or server is slow.
     pub(crate) fn slack(&self) -> Duration {
         match self.home {
             Home::Memory(_) => Duration::from_millis(100),
@@ -97,8 +99,8 @@ impl Backend {
         Duration::from_millis(900)
     }
 
-    /// Waits until `count` are queued for the lock, and the server sees so many clients' subscriptions to it: from
-    /// then on nobody misses a turn.
+    /// Waits until `count` requests are queued for the lock, and the server sees the subscriptions of
+    /// `clients` clients. From then on no request misses its turn.
     pub(crate) async fn queued(&self, lock: &Lock, count: u64, clients: usize) {
         let start = Instant::now();
         while lock.status().await.unwrap().waiting != count || self.subscriptions().await < clients {
@@ -106,12 +108,12 @@ impl Backend {
             sleep(Duration::from_millis(2)).await;
         }
         if self.server().is_none() {
-            // In memory a waiter subscribes in the next turn of its runtime.
+            // In memory, a waiter subscribes when its runtime runs it next.
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// How many channels of this test have a subscriber; in memory nobody can tell.
+    /// How many channels of this test have a subscriber. In memory this is not known.
     pub(crate) async fn subscriptions(&self) -> usize {
         let Some(server) = self.server() else {
             return usize::MAX;
@@ -122,15 +124,15 @@ impl Backend {
     }
 }
 
-/// Far more real time than any body takes, on however slow a machine.
+/// Far more real time than any body takes, even on a slow machine.
 const HANGS: Duration = Duration::from_secs(180);
 
-/// Runs the body of a test in real time.
+/// Runs the body of a test in real time, and fails the test if the body hangs.
 pub(crate) async fn to_its_end(body: impl Future<Output = ()>) {
     timeout(HANGS, body).await.expect("a test that does not hang");
 }
 
-/// Makes each of these functions a test in memory, with time paused, and one on a server.
+/// Makes two tests of each of these functions: one in memory with paused time, and one on a server.
 macro_rules! on_each_backend {
     ($($body:ident),* $(,)?) => {
         mod in_memory {
@@ -154,7 +156,7 @@ macro_rules! on_each_backend {
     };
 }
 
-/// The same with real threads and real time, in memory too.
+/// Does the same with real threads and real time, in memory too.
 macro_rules! on_each_backend_in_parallel {
     ($($body:ident),* $(,)?) => {
         mod in_parallel {

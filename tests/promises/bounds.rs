@@ -1,4 +1,4 @@
-//! The public face, as a user's program meets it: bounds of types and futures, `Debug`, and conversions.
+//! The public interface as a user's program sees it: bounds of types and futures, `Debug`, and conversions.
 
 // Some functions only have to compile.
 #![allow(clippy::unwrap_used, dead_code)]
@@ -27,7 +27,7 @@ on_each_backend! {
     everything_can_be_printed,
 }
 
-/// What can be put anywhere: into a static, another task, another thread.
+/// Types with these bounds can be moved anywhere: into a static, another task or another thread.
 fn portable<T: Send + Sync + Unpin + 'static>() {}
 fn printable<T: Debug>() {}
 fn cheap<T: Clone>() {}
@@ -90,7 +90,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     error::<Unreleased>();
 }
 
-/// Each call borrows nothing, so that it can be spawned. Never run.
+/// No call borrows anything, so each can be spawned. This function is never run.
 fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fence: Fence) {
     drop(call(lock.acquire()));
     drop(call(lock.acquire_timeout(Duration::ZERO)));
@@ -131,7 +131,7 @@ impl Db {
     }
 }
 
-/// The example that the README begins with.
+/// The first example of the README.
 #[tokio::test]
 async fn the_first_example_works_as_it_is_written() -> Result<(), AnyError> {
     let server = fairlock_testkit::Server::start().await;

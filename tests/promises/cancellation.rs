@@ -1,4 +1,4 @@
-//! Calls that are dropped midway: nothing of them is left, and nobody else waits for it.
+//! Calls that are dropped halfway leave nothing behind, and hold up no other caller.
 
 use std::fmt::Debug;
 use std::future::poll_fn;
@@ -33,16 +33,17 @@ on_each_backend_in_parallel! {
     a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
 }
 
-/// Far less than a lease, a claim window or a room's timer: whoever waited for one of those is found out.
+/// Much shorter than a lease, a claim window or a waitlist's timer: a test that had to wait for one of those
+/// fails.
 const SOON: Duration = Duration::from_millis(1500);
-/// So long without a poll, and there will be no further one.
+/// If the future is not polled for this long, it will not be polled again.
 const QUIET: Duration = Duration::from_millis(60);
 
 #[derive(Debug)]
 enum Ended<T> {
     Finished(T),
     Dropped,
-    /// It was never polled so often.
+    /// The future was polled fewer times than that.
     Quiet,
 }
 
@@ -61,7 +62,7 @@ async fn dropped_at_poll<F: Future>(last: usize, future: F) -> Ended<F::Output> 
     timeout(QUIET, polled).await.unwrap_or(Ended::Quiet)
 }
 
-/// The lock is to be had at once, and is left free.
+/// The lock can be acquired at once, and is left free.
 async fn assert_free(client: &LockManager, name: &str) {
     let guard = timeout(SOON, client.lock(name).acquire())
         .await
@@ -142,7 +143,7 @@ async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backe
     }
 }
 
-/// Polls a wait until it is queued, and so many times from the release on.
+/// Polls a wait until its request is queued, and then a given number of times after the release.
 ///
 /// Race: A waiter is cancelled as it is granted the lock.
 async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Backend) {
@@ -188,7 +189,7 @@ async fn unread_grant_goes_to_the_next_waiter(backend: Backend) {
     }
     guard.release().await.unwrap();
     let fence = async || lock.status().await.unwrap().holder.map(|holder| holder.fence);
-    // It holds by now, and does not know, since nobody polls it.
+    // It holds the lock by now, but does not know it, because its future is not polled.
     eventually("granted", SOON, async || {
         fence().await.is_some() && here.stats().held == 1
     })
@@ -273,7 +274,7 @@ async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backe
         }
         dropped.abort();
         released.await.unwrap().unwrap();
-        // Perhaps it was not too late to be served.
+        // Perhaps it was still served in time.
         drop(dropped.await);
         let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
         next.release().await.unwrap();
@@ -309,7 +310,7 @@ async fn a_wait_dropped_outside_a_runtime_leaves_nothing(backend: Backend) {
     std::thread::spawn(move || drop(there)).join().unwrap();
 }
 
-/// What a call says at its first poll.
+/// The result of a call at its first poll.
 fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
     matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
 }

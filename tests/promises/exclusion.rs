@@ -1,4 +1,4 @@
-//! One holder at a time, and who may give the lock back.
+//! Mutual exclusion, and who may release a lock.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ async fn a_lock_is_free_after_its_release(backend: Backend) {
         assert!(Some(fence) > last, "fences increase");
         guard.release().await.unwrap();
         assert_eq!(lock.status().await.unwrap().holder, None);
-        // What was released already cannot be taken away any more.
+        // A fence that has been released cannot be released by force.
         assert!(!lock.force_release(fence).await.unwrap());
         last = Some(fence);
     }
@@ -187,7 +187,7 @@ async fn holds_of_many_tasks_of_one_client_do_not_overlap(backend: Backend) {
     contend(vec![client; 6], 30).await;
 }
 
-/// Each of these takes the lock so many times, by turns with and without waiting.
+/// Each client takes the lock `rounds` times, alternating between waiting and not waiting.
 async fn contend(clients: Vec<LockManager>, rounds: usize) {
     let history = History::default();
     let expected = clients.len() * rounds;
@@ -262,7 +262,7 @@ mod on_a_real_server {
         assert_eq!(usize::try_from(total).unwrap(), PROCESSES * ROUNDS);
     }
 
-    /// Reads the value, waits a little and writes one more: without a lock, updates get lost.
+    /// Reads the value, waits a little and writes the value plus one. Without a lock, updates get lost.
     #[tokio::test]
     #[ignore = "a part for other tests, in a process of its own"]
     async fn updater() {
@@ -297,7 +297,7 @@ mod on_a_real_server {
             server.command(&["SET", &foreign, "mine"]).await;
             let lock = client.lock(name);
             let held = if kind == "clients:" {
-                // Only those who wait look at it.
+                // Only a request that waits uses this key, so the lock is held first.
                 lock.try_acquire().await.unwrap().acquired()
             } else {
                 None
@@ -316,7 +316,7 @@ mod on_a_real_server {
         assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
         let refused = client.lock("a").status().await;
         assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
-        // Other locks are no worse for it.
+        // Other locks are not affected.
         client.lock("d").acquire().await.unwrap().release().await.unwrap();
     }
 }

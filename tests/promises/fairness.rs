@@ -1,4 +1,4 @@
-//! First come, first served; and everybody is served.
+//! Waiters are served in arrival order, and every waiter is served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ on_each_backend_in_parallel! {
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Waits for the lock in a task, and logs it.
+/// Waits for the lock in a task, and logs the wait.
 fn wait(tasks: &mut JoinSet<()>, lock: &Lock, history: &History, waiter: usize) {
     let (wait, history) = (lock.acquire(), history.clone());
     tasks.spawn(async move {
@@ -67,13 +67,14 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(backend: B
     history.assert_fences_increase();
 }
 
-/// Each lets its lease run out, in one of the ways to do so. Nobody's client is taken for dead for it.
+/// Each holder lets its lease expire, in one of the ways to do so. This must not make the server take its
+/// client for dead.
 ///
-/// Race: A lease that is meant to run out is taken for the death of its client.
+/// Race: A lease that is meant to expire is taken for the death of its client.
 async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     const WAITERS: usize = 30;
     let lease = Duration::from_millis(150);
-    // Others' questions come at once, whoever is next.
+    // Other clients poll at once, whichever request is next.
     let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
     let guard = lock.acquire().await.unwrap();
@@ -122,7 +123,7 @@ async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(backen
         backend.queued(&client.lock("a"), 4, 1).await;
         guard.release().await.unwrap();
     };
-    // `biased`: polled from the first to the last.
+    // `biased`: the futures are polled from first to last.
     let all = async { tokio::join!(biased; wait(0), wait(1), wait(2), wait(3), release) };
     timeout(LONG, all).await.expect("all to be served");
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
@@ -183,8 +184,8 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
         while client.stats().waiting == before {
             yield_now().await;
         }
-        // The queue is never as long as it is here, since the impatient come and go; a call takes no longer. It is
-        // counted a moment before it is sent.
+        // The queue is never longer than now, because impatient callers come and go, and a call takes no
+        // longer than this. A caller is counted a moment before its call is sent.
         sleep(Duration::from_millis(30)).await;
         client.ping().await.unwrap();
     }
@@ -201,10 +202,10 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
     history.assert_order(0..WAITERS);
 }
 
-/// Race: A wait is longer than every timer.
+/// Race: A wait lasts longer than every timer.
 async fn wait_outlives_all_timers(backend: Backend) {
     let here = backend.client().await;
-    // The shortest timers that are allowed; in memory, an hour passes.
+    // The shortest timers that are allowed. In memory, an hour passes.
     let there = backend
         .client_with(|settings| {
             settings
@@ -334,8 +335,8 @@ async fn every_one_of_many_clients_finishes_its_rounds(backend: Backend) {
 mod on_a_real_server {
     use super::*;
 
-    /// A newcomer whose subscription is not up yet misses its turn. It is asked for again as soon as it is up, and
-    /// so are all others that missed theirs with it.
+    /// A newcomer misses its turn if its subscription is not up yet. Its driver polls as soon as the
+    /// subscription is up, and all requests that missed their turn with it ask again too.
     ///
     /// Race: A newcomer's turn comes before its subscription is up.
     #[tokio::test]
@@ -352,11 +353,11 @@ mod on_a_real_server {
             waits.spawn(far.lock("a").acquire());
         }
         backend.queued(&here.lock("a"), 8, 0).await;
-        // They are found unreachable, and removed.
+        // These requests are found unreachable, and are removed.
         guard.release().await.unwrap();
         let guard = here.lock("a").acquire().await.unwrap();
         assert_eq!(here.lock("a").status().await.unwrap().waiting, 0);
-        // One more is queued, and the client counts as alive again.
+        // One more request is queued, and the client counts as alive again.
         waits.spawn(far.lock("a").acquire());
         backend.queued(&here.lock("a"), 1, 1).await;
         guard.release().await.unwrap();

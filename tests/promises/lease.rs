@@ -1,4 +1,4 @@
-//! Leases: what renews them, what ends them, and how a holder is told.
+//! Leases: what renews them, what ends them, and how a holder hears of the end.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ on_each_backend_in_parallel! {
 }
 
 const LONG: Duration = Duration::from_secs(30);
-/// The server counts whole milliseconds, so a lease can be shorter by as much.
+/// The server counts whole milliseconds, so a lease can be shorter by one.
 const MS: Duration = Duration::from_millis(1);
 
 async fn a_forgotten_guard_keeps_the_lock_for_one_lease(backend: Backend) {
@@ -108,7 +108,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
     if backend.server().is_none() {
-        // On a slow machine the push may be read too late, and the grant asked for anew.
+        // On a slow machine the push may be read too late, and the lock is then granted again.
         assert_eq!(there.stats().handed_over, 1);
     }
     let lost = guard.lost().await;
@@ -144,7 +144,7 @@ async fn a_pushed_grant_is_claimed_at_the_full_lease(backend: Backend) {
     guard.release().await.unwrap();
 }
 
-/// Race: A stuck job is renewed for ever.
+/// Race: The lease of a stuck job is renewed for ever.
 async fn max_hold_ends_a_hold(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(600), Duration::from_millis(1500));
@@ -166,7 +166,7 @@ async fn max_hold_ends_a_hold(backend: Backend) {
             .unwrap(),
     );
     assert!(start.elapsed() <= max_hold + backend.slack());
-    // None: no bound.
+    // `None` means no bound.
     let unbounded = lock.max_hold(None).acquire().await.unwrap();
     unbounded.release().await.unwrap();
 }
@@ -181,7 +181,7 @@ async fn a_max_hold_shorter_than_the_lease_counts(backend: Backend) {
     assert_eq!(lost.reason(), LostReason::MaxHold);
 }
 
-/// Race: A stuck job is renewed for ever.
+/// Race: The lease of a stuck job is renewed for ever.
 async fn a_leaked_guard_is_freed_by_its_max_hold(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let (lease, max_hold) = (Duration::from_millis(500), Duration::from_millis(1200));
@@ -223,7 +223,8 @@ async fn lost_resolves_with_the_end_of_the_lease_and_not_before(backend: Backend
     let lost = watcher.await.unwrap();
     assert_eq!(guard.check(), Err(lost.clone()));
     assert_eq!(lost.name(), "a");
-    // Not before the holder is told can another hold: its lease on the server is not over yet, or only just.
+    // No other request can hold the lock before this holder is told: its lease on the server has not expired
+    // yet, or only just.
     let again = guard.lost().await;
     assert_eq!(again, lost);
 }
@@ -280,7 +281,7 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backen
         .await
         .unwrap();
     let start = Instant::now();
-    // Its threads drop the tasks when they come to it.
+    // The threads of the runtime drop its tasks in their own time.
     eventually("closed", backend.slack(), async || here.is_closed()).await;
     for ended in [
         here.lock("b").acquire().await.map(drop),
@@ -309,7 +310,7 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backen
 mod on_a_real_server {
     use super::*;
 
-    /// Race: A renewal goes on after the release.
+    /// Race: Renewals go on after the release.
     #[tokio::test]
     async fn nothing_touches_a_lock_after_its_release() {
         let backend = Backend::on_a_server().await;
@@ -317,7 +318,7 @@ mod on_a_real_server {
         let client = backend.client().await;
         let lease = Duration::from_millis(400);
         let guard = client.lock("a").lease(lease).acquire().await.unwrap();
-        // It has been renewed, so there is a renewal to be stopped.
+        // The lease has been renewed, so there are renewals to stop.
         sleep(lease).await;
         guard.release().await.unwrap();
         let key = format!("{}:{{a}}", backend.prefix());
@@ -344,14 +345,14 @@ mod on_a_real_server {
         let locks = builder.connect(&server.url()).await.unwrap();
         let each = (0..LOCKS).map(|n| locks.lock(format!("{n}")).acquire());
         let guards = futures_util::future::try_join_all(each).await.unwrap();
-        // This is the only thread, so that nothing is renewed meanwhile.
+        // This is the only thread, so nothing is renewed meanwhile.
         std::thread::sleep(lease / 3 + Duration::from_secs(1));
-        // The keeper has its first turns, and no more: each reply that it reads lets it go on.
+        // The background task runs a few times, and no more: it continues only when it reads a reply.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }
         let another = locks.lock("another").acquire().await.unwrap();
-        // Each hold tells when it was last renewed: a lease before its deadline.
+        // The last renewal of each hold was one lease before its deadline.
         let until = server.lock_summary("fairlock:{another}").await.until;
         let count = "local count = 0
             for n = 0, ARGV[1] - 1 do

@@ -1,7 +1,7 @@
-//! What the locks promise, in memory and on a server: one file for each promise.
+//! The promises of the locks, in memory and on a server, with one file for each promise.
 
 #![cfg(all(unix, feature = "redis"))]
-// Helpers count as tests: whatever fails in one fails the test.
+// Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
 mod backend;

@@ -1,4 +1,4 @@
-//! Owners: for whom a lock is re-entrant, and for whom it is not.
+//! Owners: for which of them a lock is re-entrant, and for which it is not.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ on_each_backend! {
 const SOON: Duration = Duration::from_millis(1500);
 const LONG: Duration = Duration::from_secs(30);
 
-/// Race: A nested hold fences its own outer section out.
+/// Race: A nested hold fences out its own outer section.
 async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let owner = Owner::new();
@@ -56,7 +56,7 @@ async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
     assert!(next.fence() > fence);
 }
 
-/// Race: An owner takes a lock without end.
+/// Race: An owner takes a lock again and again, without a limit.
 async fn an_owner_that_holds_as_often_as_it_may_is_told_so(backend: Backend) {
     const MOST: u64 = 256;
     let (here, there) = (backend.client().await, backend.client().await);
@@ -88,7 +88,7 @@ async fn without_an_owner_a_lock_is_not_reentrant(backend: Backend) {
     let ended = client.lock("a").acquire_timeout(Duration::from_millis(50)).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     guard.release().await.unwrap();
-    // Two guards of one lock have owners of their own.
+    // Two guards of one lock have different owners.
     let first = client.lock("a").acquire().await.unwrap();
     let (owner, fence) = (first.owner().clone(), first.fence());
     first.release().await.unwrap();
@@ -136,7 +136,7 @@ async fn the_holder_does_not_wait_behind_others(backend: Backend) {
     let outer = lock.acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
     backend.queued(&here.lock("a"), 1, 1).await;
-    // It would wait for itself otherwise.
+    // Otherwise it would wait for itself.
     let inner = timeout(SOON, lock.acquire()).await.expect("no wait").unwrap();
     assert_eq!(inner.fence(), outer.fence());
     inner.release().await.unwrap();
@@ -231,7 +231,7 @@ async fn a_dropped_guard_gives_back_one_hold(backend: Backend) {
     let lock = here.lock("a").owner(&Owner::named("one"));
     let outer = lock.acquire().await.unwrap();
     drop(lock.acquire().await.unwrap());
-    // Whatever is sent after it comes after it.
+    // Calls that are sent after the ping arrive after it.
     here.ping().await.unwrap();
     fairlock_testkit::eventually("one hold", backend.slack(), async || {
         there.lock("a").status().await.unwrap().holder.unwrap().holds == 1
@@ -252,7 +252,7 @@ async fn a_grant_to_a_named_owner_is_its_own(backend: Backend) {
     guard.release().await.unwrap();
     let pushed = timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
     assert_eq!(pushed.owner(), &Owner::named("one"));
-    // Re-entrant also for a client that had nothing to do with the grant.
+    // The lock is re-entrant for its owner even in a client that had no part in the grant.
     let again = here
         .lock("a")
         .owner(&Owner::named("one"))
@@ -287,7 +287,8 @@ mod on_a_real_server {
         process.ended().await;
     }
 
-    /// A grant that is read when too little is left of it is withdrawn, and the next one has the same fence.
+    /// A grant that is read with too little of its lease left is withdrawn. The next grant has the same
+    /// fence.
     #[tokio::test]
     async fn late_grant_is_replaced_by_another() {
         let backend = Backend::on_a_server().await;

@@ -1,4 +1,5 @@
-//! Settings and names that are not allowed: each is refused with its name and its limits, before anything is sent.
+//! Settings and names that are not allowed are refused before anything is sent. The error names the setting
+//! and its limits.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ on_each_backend! {
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The message of a refusal, which tells the value and what is allowed.
+/// The message of a refusal, with the value and what is allowed.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
@@ -71,7 +72,7 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
         (new().prefix("a:spin"), "\"a:spin\"", "must not end"),
     ];
     for (builder, value, limit) in cases {
-        // Nobody listens there: whoever tried to connect would be told that.
+        // Nothing listens at this address, so an attempt to connect would give a different error.
         let messages = [
             refused(builder.clone().in_memory(&MemoryStore::new())),
             refused(builder.connect("redis://127.0.0.1:1").await),
@@ -137,7 +138,7 @@ async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
     }
 }
 
-/// What each call answers at its first poll, so without a word to the server.
+/// The result of each call at its first poll, so before anything is sent to the server.
 #[track_caller]
 fn at_once(lock: &Lock) -> Vec<String> {
     let fence = Fence::try_from(1).unwrap();

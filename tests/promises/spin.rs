@@ -1,4 +1,4 @@
-//! The spin lock: the baseline excludes too, though it knows no order.
+//! The spin lock, which is the baseline of the benches: it excludes too, but knows no order.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Waiting for a lock: when it ends, and what is left then.
+//! Waiting for a lock: when a wait ends, and what is left afterwards.
 
 use std::time::Duration;
 
@@ -31,11 +31,12 @@ on_each_backend! {
     an_idle_client_answers_a_ping,
 }
 
-/// How long a waiter may need to hear of a release: far less than any timer, which would hide a lost message.
+/// How long a waiter may take to hear of a release. This is far less than any timer, which would hide a lost
+/// message.
 const SOON: Duration = Duration::from_millis(1500);
 const LONG: Duration = Duration::from_secs(30);
 
-/// What a waiter gets that is to be woken now.
+/// The guard of a waiter that should wake up now.
 async fn woken(waiter: JoinHandle<Result<LockGuard>>) -> LockGuard {
     timeout(SOON, waiter).await.expect("woken").unwrap().unwrap()
 }
@@ -74,7 +75,7 @@ async fn a_wait_of_a_client_behind_itself_ends_with_the_release(backend: Backend
 async fn a_lease_that_runs_out_lets_the_waiter_in(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(400);
-    // Before the lease begins: how long its answer takes is no matter then.
+    // This is before the lease begins, so the time of the reply does not matter.
     let start = Instant::now();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     guard.forget();
@@ -182,7 +183,7 @@ async fn a_try_never_waits(backend: Backend) {
     drop(woken(waiter).await);
 }
 
-/// Race: A forced release is repeated, when the next one holds.
+/// Race: A forced release is repeated when the next waiter already holds the lock.
 async fn forced_release_wakes_the_first_waiter_and_repeated_evicts_no_holder(backend: Backend) {
     let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
@@ -219,7 +220,7 @@ async fn a_full_client_refuses_at_once(backend: Backend) {
         waiters.push(tokio::spawn(there.lock("a").acquire()));
         backend.queued(&here.lock("a"), place, 1).await;
     }
-    // Answered at its first poll: nothing was sent. The bound is over all locks.
+    // Refused at the first poll, so nothing was sent. The bound counts the waiters of all locks.
     for name in ["a", "b"] {
         let refused = there
             .lock(name)
@@ -232,7 +233,7 @@ async fn a_full_client_refuses_at_once(backend: Backend) {
         assert_eq!(max_waiters, 2);
         assert!(error.is_transient());
     }
-    // Who does not wait needs no place.
+    // A call that does not wait needs no place.
     let tried = there.lock("b").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some());
     guard.release().await.unwrap();
@@ -240,7 +241,7 @@ async fn a_full_client_refuses_at_once(backend: Backend) {
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
     there.lock("a").acquire().await.unwrap().release().await.unwrap();
-    // None: no bound.
+    // `None` means no bound.
     let unbounded = backend.client_with(|settings| settings.max_waiters(None)).await;
     drop(unbounded.lock("a").acquire().await.unwrap());
 }
@@ -254,7 +255,7 @@ async fn closing_ends_waits_and_calls(backend: Backend) {
     ];
     backend.queued(&here.lock("a"), 2, 1).await;
     assert!(!there.is_closed());
-    // What is still under way to the server must be over first, which can take 2 s (`not_after`).
+    // Calls that are still under way must be over first, which can take 2 s (`not_after`).
     sleep(Duration::from_millis(100)).await;
     let start = Instant::now();
     there.close().await.unwrap();
@@ -330,10 +331,10 @@ async fn the_last_clone_closes_the_manager(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.clone().lock("a");
     drop(here);
-    // A lock keeps its manager, and so does a call under way.
+    // A lock keeps its manager alive, and so does a call under way.
     let guard = lock.acquire().await.unwrap();
     drop(lock);
-    // A guard that lives can still be released.
+    // A guard that is still alive can be released.
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
     guard.release().await.unwrap();
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());

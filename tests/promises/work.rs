@@ -28,7 +28,7 @@ async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
         panic!("{stopped:?}")
     };
     assert_eq!(lost.reason(), LostReason::Expired);
-    // Nothing is begun once it is lost.
+    // The work is not started once the lease is lost.
     let begun = guard.run(async { panic!("begun without the lock") }).await;
     assert!(matches!(begun, Err(Error::Lost(_))));
     drop(guard);
@@ -40,7 +40,7 @@ async fn work_that_ends_in_time_returns_its_result(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
-    // The work's own error is not the lock's.
+    // The error of the work is not an error of the lock.
     let failed: Result<(), &str> = guard.run(async { Err("no ink") }).await.unwrap();
     assert_eq!(failed, Err("no ink"));
     guard.check().unwrap();

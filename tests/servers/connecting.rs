@@ -1,5 +1,5 @@
-//! The ways to a server: by TLS, by a Unix socket, to a database, in either protocol. Each carries a whole hand-over,
-//! which takes both connections of two clients.
+//! Connections by TLS, by a Unix socket, to a numbered database, and in both protocols. Each test makes a
+//! whole hand-over, which needs both connections of two clients.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn client() -> LockManagerBuilder {
     LockManager::builder().server_timeout(Duration::from_secs(5))
 }
 
-/// Has one client hand the lock over to another one that waits.
+/// Makes one client hand the lock over to another one that waits.
 async fn hand_over(settings: &LockManagerBuilder, url: &str) {
     let first = settings.clone().connect(url).await.unwrap();
     let second = settings.clone().connect(url).await.unwrap();
@@ -22,7 +22,7 @@ async fn hand_over(settings: &LockManagerBuilder, url: &str) {
         first.lock("a").status().await.unwrap().waiting == 1
     })
     .await;
-    // Until the subscription is up, the waiter is passed over and asks.
+    // Before the subscription is up, the waiter would be skipped and would have to poll.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let fence = held.fence();
     held.release().await.unwrap();
@@ -53,7 +53,7 @@ async fn both_protocols_carry_a_hand_over() {
         hand_over(&client(), &url).await;
         let _connected = client().connect(&url).await.unwrap();
         let clients = server.command(&["CLIENT", "LIST"]).await.text().to_owned();
-        // Servers before 7.0 don't tell.
+        // Servers before 7.0 do not report the protocol.
         assert!(clients.contains(shown) || !clients.contains("resp="), "{clients}");
     }
 }
@@ -116,7 +116,8 @@ mod by_tls {
 
     use super::*;
 
-    /// A server by TLS that `authority` vouches for, and its URL; `None` if the server at hand was built without TLS.
+    /// A TLS server with a certificate of `authority`, and its URL; `None` if the installed server was built
+    /// without TLS.
     async fn server(authority: &Authority, clients: &str) -> Option<(Server, String)> {
         if !Server::has_tls() {
             eprintln!("skipped: the server at hand was built without TLS");

@@ -1,5 +1,6 @@
-//! What a failover to a replica costs, on real sentinels: clients follow, waiters come back to their places as far as the
-//! new primary knows of them, fences increase, and no stale write is accepted by a resource that checks the fence.
+//! Failovers to a replica, with real sentinels. Clients follow the primary. Waiters return to their places,
+//! as far as the new primary knows them. Fences increase, and a resource that checks the fence accepts no
+//! stale write.
 
 mod campaign;
 #[cfg(target_os = "linux")]
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockGuard, LockManager};
 use fairlock_testkit::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
 
-/// Longer than a failover takes, also when the sentinels need a second vote: a hold that the new primary knows of goes on
-/// there.
+/// Longer than a failover takes, even when the sentinels need a second vote. A hold that the new primary
+/// knows continues there.
 const LEASE: Duration = Duration::from_secs(20);
-/// In which clients have found the new primary once the sentinels name it, on a busy machine too.
+/// How long clients take to find the new primary once the sentinels name it, on a busy machine too.
 const FOLLOW: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -26,7 +27,7 @@ async fn client(url: &str) -> LockManager {
     builder.connect(url).await.unwrap()
 }
 
-/// A set whose replicas have what its primary has: a held lock, and three who wait for it.
+/// A set in which the replicas have all data of the primary: a held lock, and three waiters.
 struct Scene {
     group: Sentinels,
     former: usize,
@@ -51,7 +52,7 @@ async fn scene() -> Scene {
     }
 }
 
-/// Has three clients wait for the lock in turn.
+/// Makes three clients wait for the lock, one after the other.
 async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<LockGuard>> {
     let mut waiters = Vec::new();
     for place in 1..=3 {
@@ -67,7 +68,7 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
     waiters
 }
 
-/// Waits until so many waiters can be reached by this server.
+/// Waits until this server sees the subscriptions of so many waiters.
 async fn subscribed(server: &Server, waiters: usize) {
     eventually("all waiters are subscribed again", LIMIT, async || {
         let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
@@ -76,8 +77,8 @@ async fn subscribed(server: &Server, waiters: usize) {
     .await;
 }
 
-/// Waits until the waiters can be reached by the new primary: before that they would miss their turns. Then the holder
-/// gives the lock back, and the waiters get it in their order with larger and larger fences.
+/// Waits until the new primary can reach the waiters; before that they would miss their turns. Then the
+/// holder releases the lock, and the waiters get it in their order, with increasing fences.
 async fn served_in_order(
     Scene {
         group,
@@ -119,7 +120,7 @@ async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
     served_in_order(scene, now).await;
 }
 
-/// Race: A former primary goes on taking writes.
+/// Race: A former primary still accepts writes.
 #[tokio::test]
 async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     let scene = scene().await;
@@ -137,7 +138,8 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
         let name = format!("b{number}");
         let guard = locks.lock(&name).acquire().await.unwrap();
         if guard.release().await.is_err() {
-            // The clients went there between the two, and there nobody knows of it.
+            // The clients moved to the new primary between the two calls, and the new primary does not know
+            // this hold.
             return false;
         }
         let key = format!("fairlock:{{{name}}}");
@@ -153,7 +155,7 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     served_in_order(scene, now).await;
 }
 
-/// Race: A former primary goes on taking writes.
+/// Race: A former primary still accepts writes.
 #[tokio::test]
 async fn primary_returning_from_a_freeze_finds_no_client() {
     let scene = scene().await;
@@ -164,7 +166,7 @@ async fn primary_returning_from_a_freeze_finds_no_client() {
     let now = group.switched(*former).await;
     eventually("the client is there", FOLLOW, async || locks.ping().await.is_ok()).await;
     group.servers[*former].resume();
-    // It takes some seconds until a sentinel makes it a replica.
+    // A sentinel takes some seconds to make the former primary a replica.
     locks.lock("c").acquire().await.unwrap().release().await.unwrap();
     for (server, count) in [(now, 1), (*former, 0)] {
         let there = group.servers[server].command(&["EXISTS", "fairlock:{c}"]).await;
@@ -183,7 +185,7 @@ async fn holder_without_any_server_left_is_told_before_its_lease_ends() {
         server.kill();
     }
     guard.lost().await;
-    // A renewal may have got through before the servers were gone.
+    // A renewal may have succeeded before the servers were gone.
     assert!(granted.elapsed() < 2 * LEASE, "{:?}", granted.elapsed());
     assert!(guard.check().is_err());
 }
@@ -207,7 +209,7 @@ async fn highest_config_epoch_wins() {
         .await;
     let now = group.switched(former).await;
     let impostor = impostor::start(group.servers[former].port()).await;
-    // Who is asked first, and who answers first, counts for nothing.
+    // The order in which sentinels are asked, and in which they reply, does not matter.
     let slow = Proxy::start(group.sentinels[0].port());
     slow.delay(Duration::from_millis(20));
     let url = format!(

@@ -1,7 +1,8 @@
-//! What the locks promise when processes, connections and servers fail, tested from outside: on real servers,
-//! through networks that fail on command, and with processes that are killed and stopped.
+//! Failing processes, connections and servers, tested from outside: with real servers, networks that fail on
+//! command, and processes that are killed and stopped.
 //!
-//! One binary, so that the tests, which mostly wait, run beside each other. Each has a server of its own.
+//! All of these tests are in one binary, so that they run side by side: most of their time is waiting. Each
+//! has a server of its own.
 
 mod clocks;
 mod connections;

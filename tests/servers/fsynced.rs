@@ -1,5 +1,5 @@
-//! Grants that count only once disks have them, on real servers. One that has no `WAITAOF` (before Redis 7.2) refuses, and
-//! that is what is then shown of it.
+//! Grants that count only once they are on disk, on real servers. A server without `WAITAOF` (before Redis
+//! 7.2) is refused; then these tests check that refusal.
 
 mod cost;
 
@@ -10,7 +10,7 @@ use fairlock_testkit::{Cluster, Resp, Server, eventually};
 use futures_util::future::join_all;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// In which what needs no lease to end must have happened, on a busy machine too.
+/// Everything that needs no lease to end happens within this time, on a busy machine too.
 const SOON: Duration = Duration::from_secs(5);
 const NAME: &str = "orders:42";
 
@@ -18,8 +18,8 @@ fn settings() -> LockManagerBuilder {
     LockManager::builder().prefix("t").fsynced(true)
 }
 
-/// A server with an append-only file that is synced so often, unless it cannot tell when that is done: then that it is
-/// refused is all there is to show.
+/// A server with an append-only file and this `appendfsync`. `None` if the server has no `WAITAOF`; then this
+/// only checks that the server is refused.
 async fn with_file(appendfsync: &str) -> Option<Server> {
     let server = Server::builder()
         .config("appendonly", "yes")
@@ -39,7 +39,7 @@ async fn knows_waitaof(server: &Server) -> bool {
     matches!(info.array(), [Resp::Array(about)] if !about.is_empty())
 }
 
-/// What a server at hand has to say that can't confirm anything.
+/// The words that tell the user why the installed server cannot confirm anything.
 async fn advice_of(server: &Server) -> &'static str {
     match knows_waitaof(server).await {
         true => "appendonly yes",
@@ -63,7 +63,7 @@ fn not_replicated<T: std::fmt::Debug>(result: Result<T>, expected: (u32, u32)) {
     }
 }
 
-/// Nobody holds the lock and nobody waits for it, now.
+/// Whether the lock is free now and its queue is empty.
 async fn is_free(lock: &Lock) -> bool {
     let status = lock.status().await.unwrap();
     status.holder.is_none() && status.waiting == 0

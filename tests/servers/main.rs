@@ -1,9 +1,9 @@
-//! How the locks get along with real servers: one file or folder for each kind of server, connection or fault.
+//! The locks on real servers, with one file or folder for each kind of server, connection or fault.
 //!
-//! Most of these tests wait most of the time, and each that breaks something has servers of its own.
+//! Most of these tests spend their time waiting. Each test that breaks something has servers of its own.
 
 #![cfg(all(unix, feature = "redis"))]
-// Helpers count as tests: whatever fails in one fails the test.
+// Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;

@@ -1,4 +1,4 @@
-//! Grants that count only once replicas have them, on a real primary with two replicas of its own for each test.
+//! Grants that count only once replicas have them. Each test has a real primary with two replicas of its own.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
-/// In which what needs no lease to end must have happened, on a busy machine too.
+/// Everything that needs no lease to end happens within this time, on a busy machine too.
 const SOON: Duration = Duration::from_secs(5);
 const NAME: &str = "orders:42";
 
@@ -32,7 +32,8 @@ impl Scene {
     }
 
     async fn primary() -> Server {
-        // Otherwise a replica waits for company before it is sent anything.
+        // Without this setting the primary delays the first transfer to a replica, in case others ask for it
+        // too.
         let alone = Server::builder().config("repl-diskless-sync-delay", "0");
         alone.start().await
     }
@@ -45,8 +46,8 @@ impl Scene {
     /// Waits until so many replicas have everything.
     async fn in_step(&self, count: i64) {
         let wanted = count.to_string();
-        // Who was given everything counts before it was sent anything more, which begins up to a second later. So there is
-        // to be something more, on the connection that waits.
+        // A replica that has received the initial data counts for `WAIT` up to a second before it receives
+        // later writes. So this connection first makes such a write.
         let is_so = async || {
             let mut client = self.primary.client().await;
             client.command(&["PUBLISH", "in step", ""]).await.unwrap();
@@ -64,13 +65,13 @@ impl Scene {
             .unwrap()
     }
 
-    /// Nobody holds the lock and nobody waits for it, now.
+    /// Whether the lock is free now and its queue is empty.
     async fn is_free(&self, lock: &Lock) -> bool {
         let status = lock.status().await.unwrap();
         status.holder.is_none() && status.waiting == 0
     }
 
-    /// Waits until so many wait for the lock, each a client of its own, and none will miss its turn.
+    /// Waits until `count` requests of different clients wait for the lock, and all of them can be reached.
     async fn in_line(&self, lock: &Lock, count: usize) {
         let are = async || {
             let listening = self.primary.command(&["PUBSUB", "CHANNELS"]).await.array().len();
@@ -80,7 +81,7 @@ impl Scene {
         eventually(&format!("{count} in line"), SOON, are).await;
     }
 
-    /// Closes the connection on which somebody waits for replicas right now. Returns whether there was one.
+    /// Closes a connection that is waiting for replicas right now. Returns whether there was one.
     async fn kill_waiting(&self) -> bool {
         let list = self.primary.command(&["CLIENT", "LIST"]).await;
         let mut waiting = list.text().lines().filter(|line| line.contains(" cmd=wait "));
@@ -94,8 +95,8 @@ impl Scene {
     }
 }
 
-/// A port that leads to another one, and takes so much longer in each direction. (The proxy of the other tests reads
-/// commands and replies; a replica is sent a snapshot too.)
+/// A port that leads to another one with a delay in each direction. (The proxy of the other tests parses
+/// commands and replies, but a replica also receives a snapshot.)
 async fn long_road_to(port: u16, each_way: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let entrance = listener.local_addr().unwrap().port();
@@ -130,7 +131,7 @@ async fn carry(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, delay:
     }
 }
 
-/// Replicas get a second at most.
+/// Replicas have a second at most.
 fn settings() -> LockManagerBuilder {
     LockManager::builder().prefix("t").server_timeout(SECOND)
 }
@@ -262,7 +263,7 @@ async fn a_grant_that_too_few_replicas_have_is_given_back_however_it_was_asked_f
     assert!(scene.is_free(&lock).await);
     assert_eq!(locks.stats().held, 0);
 
-    // Of a re-entrant owner's holds, that one alone.
+    // The outer hold of the same owner is kept.
     let owner = Owner::new();
     let outer = others.lock(NAME).owner(&owner).acquire().await.unwrap();
     not_replicated(lock.clone().owner(&owner).acquire().await);
@@ -372,7 +373,7 @@ async fn a_new_connection_takes_no_grant_of_the_one_before_for_replicated() {
     assert!(said, "{ended:?}");
     assert!(scene.is_free(&locks.lock(NAME)).await);
 
-    // And one that breaks once is got over.
+    // A connection that breaks once does no harm.
     let locks = scene.client(2).await;
     let grant = tokio::spawn(locks.lock(NAME).acquire());
     eventually("killed", SOON, async || scene.kill_waiting().await).await;
@@ -404,7 +405,7 @@ async fn a_primary_that_takes_no_writes_without_replicas_is_unavailable_and_gran
         info.get("min_slaves_good_slaves").is_some_and(|good| good == "1")
     };
     eventually("one replica lags", SOON, refuses).await;
-    // One of them would do for us, but not for the primary.
+    // One replica would be enough for the client, but not for the primary.
     match locks.lock(NAME).acquire().await {
         Err(Error::Unavailable(error)) => assert!(error.to_string().contains("NOREPLICAS"), "{error}"),
         other => panic!("{other:?}"),
@@ -442,7 +443,7 @@ async fn client_without_replicas_opens_no_connection_for_them() {
     let server = Server::start().await;
     let connections = async || {
         let list = server.command(&["CLIENT", "LIST"]).await;
-        // Less the one that asks.
+        // The connection that asks is not counted.
         list.text().lines().count() - 1
     };
     let locks = settings().connect(&server.url()).await.unwrap();

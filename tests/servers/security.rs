@@ -1,5 +1,5 @@
-//! What the README says of security, held against the scripts and against servers: which rights a user needs, what it
-//! can do with them, and what comes of it when one is missing.
+//! The README's statements about security, checked against the scripts and against servers: which rights a
+//! user needs, what a user can do with them, and what happens when one of them is missing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use fairlock_testkit::{Client, Resp, Server, eventually};
 const README: &str = include_str!("../../README.md");
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Rights that the client needs for itself rather than for its scripts.
+/// Rights that the client itself needs, rather than its scripts.
 const OF_THE_CLIENT: [&str; 7] = [
     "evalsha",
     "script|load",
@@ -24,10 +24,11 @@ const OF_THE_CLIENT: [&str; 7] = [
     "client|id",
 ];
 
-/// What the scripts call in a cluster alone. Servers before 7.0 do not know these rights, so they have a line of their own.
+/// Commands that the scripts call only in a cluster. Servers before 7.0 do not know these rights, so they
+/// have their own line in the README.
 const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
 
-/// The user that the README advises, as the words of `ACL SETUSER …`.
+/// The user that the README recommends, as the words of `ACL SETUSER …`.
 fn advised_user() -> Vec<&'static str> {
     let line = README.lines().find(|line| line.starts_with("ACL SETUSER"));
     line.expect("the README advises a user").split(' ').collect()
@@ -38,7 +39,7 @@ fn advised_commands() -> BTreeSet<&'static str> {
     words.iter().filter_map(|word| word.strip_prefix('+')).collect()
 }
 
-/// The commands in `redis.call('NAME', …)` and `redis.pcall`, with the subcommand of those that have one.
+/// The commands in `redis.call('NAME', …)` and `redis.pcall`, each with its subcommand if it has one.
 fn called_by(script: &str) -> BTreeSet<String> {
     let calls = script
         .match_indices("call('")
@@ -80,7 +81,7 @@ fn the_advised_rights_are_those_that_the_scripts_need() {
     assert_eq!(advised, needed);
 }
 
-/// Makes the advised user anew, without one of its rights if `but` names one.
+/// Creates the recommended user again, without the right that `but` names.
 async fn advise(server: &Server, but: Option<&str>) {
     let words = advised_user();
     let name = words[2];
@@ -99,19 +100,20 @@ async fn server_with_the_advised_user() -> (Server, String) {
     (server, url)
 }
 
-/// What the server refused since it was last asked to forget it.
+/// What the server has refused since its ACL log was last reset.
 async fn denials(server: &Server) -> Vec<Resp> {
     server.command(&["ACL", "LOG"]).await.array().to_vec()
 }
 
-/// Whether a waiter has asked whether the server sees its subscription. Before 7.0 subcommands are not counted apart.
+/// Whether a waiter has checked that the server sees its subscription. Servers before 7.0 do not count
+/// subcommands separately.
 async fn has_been_looked_for(server: &Server) -> bool {
     let calls = server.calls().await;
     calls.keys().any(|command| command.starts_with("pubsub"))
 }
 
-/// All that a user does with locks: every call, a hand-over that is pushed, several holds of one owner, and the end of
-/// a subscription. Returns how many hand-overs were pushed.
+/// Everything that a user does with locks: every call, a pushed hand-over, several holds of one owner, and
+/// the end of a subscription. Returns how many hand-overs were pushed.
 async fn everything(server: &Server, url: &str) -> Result<u64> {
     let client = || LockManager::builder().heartbeat(SECOND).connect(url);
     let (one, other) = (client().await?, client().await?);
@@ -153,7 +155,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     spin.unlock().await?;
     spin.unlock().await?;
 
-    // A client that is closed ends its subscriptions, and stays for its last guard.
+    // A closed client ends its subscriptions, but keeps running until its last guard is released.
     let last = same.acquire().await?;
     assert!(other.close().await.is_err());
     eventually("unsubscribed", 10 * SECOND, async || {
@@ -213,7 +215,7 @@ async fn the_advised_user_reaches_nothing_but_locks() {
             "{words:?}: {said:?}"
         );
     }
-    // Nor does a script of its own, or a prefix of its own.
+    // The user can do it neither with a script of its own nor with a prefix of its own.
     let script = "return redis.call('DEL', KEYS[1])";
     let sha = attacker.command(&["SCRIPT", "LOAD", script]).await.unwrap();
     let said = attacker
@@ -268,7 +270,8 @@ async fn names_are_data_and_never_commands() {
     assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
 }
 
-/// Whoever has the rights to lock can also break locks, which is what the README says; this is how soon a client notices.
+/// As the README says, a user with the rights to lock can also break locks. This test shows how soon a client
+/// notices.
 #[tokio::test]
 async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     let (server, url) = server_with_the_advised_user().await;
@@ -300,7 +303,7 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
         let reached = attacker.command(&["PUBLISH", &channel, &push]).await.unwrap();
         assert_eq!(reached.int(), 1);
     };
-    // One that no script would send is only a reason to ask, by which the waiter is back in the queue.
+    // A deadline that no script would send is only a reason to ask. That call queues the waiter again.
     forge(now_ms + 60_000).await;
     eventually("it waits again", 10 * SECOND, async || {
         lock.status().await.unwrap().waiting == 1
@@ -319,7 +322,8 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     guard.release().await.unwrap();
 }
 
-/// What a newer client may send. This one cannot read it, so it asks: at once, and not when its timer is due.
+/// A newer client may send such a push. This version cannot parse it, so it asks at once, instead of by its
+/// timer.
 #[tokio::test]
 async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     let server = Server::start().await;
@@ -333,13 +337,13 @@ async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     let waiting = tokio::spawn(lock.acquire());
     let channels = async || server.command(&["PUBSUB", "CHANNELS"]).await.texts();
     eventually("one listens, and has asked", 10 * SECOND, async || {
-        // In this order: the last is such a look itself.
+        // The order matters: the last check is itself such a look at the subscriptions.
         lock.status().await.unwrap().waiting == 1
             && has_been_looked_for(&server).await
             && channels().await.len() == 1
     })
     .await;
-    // As a server that has lost the lock: nobody tells the waiter.
+    // As on a server that has lost the lock, no message reaches the waiter.
     server.command(&["DEL", "fairlock:{a}"]).await;
     for unreadable in ["2 1 1 a", "", "1", "1 0 0 a"] {
         server

@@ -1,4 +1,5 @@
-//! Locks that are spread over several connections: each has its calls and its messages on a pair of its own.
+//! Locks that are spread over several connections: the calls and messages of each lock keep to one connection
+//! pair.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ async fn acquire_all(locks: &LockManager) {
     }
 }
 
-/// The connections whose last command was this one, by their numbers.
+/// The ids of the connections whose last command was this one.
 async fn that_last_did(server: &Server, command: &str) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST"]).await;
     let field = |line: &str, name: &str| {

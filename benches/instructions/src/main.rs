@@ -1,7 +1,8 @@
-//! What the client executes, again and again: for `scripts/count-instructions`, which counts its instructions.
+//! Runs parts of the client again and again, so that `scripts/count-instructions` can count their
+//! instructions.
 //!
-//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes its URL too. And
-//! `fairlock-instructions script <name>` prints a script as it is sent to a server.
+//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes a URL
+//! too. `fairlock-instructions script <name>` prints a script as it is sent to a server.
 
 #[path = "../../../src/store/redis/script/texts.rs"]
 #[expect(dead_code, reason = "what is counted only acquires, releases and renews")]
@@ -72,7 +73,7 @@ async fn pairs(locks: &LockManager, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// The same with a server: commands are written and replies are read besides, by the client library.
+/// The same on a server. In addition, the client library writes commands and reads replies.
 #[cfg(feature = "server")]
 async fn on_server(url: &str, rounds: u32) -> Result<()> {
     pairs(&LockManager::connect(url).await?, rounds).await
@@ -90,11 +91,11 @@ async fn busy(rounds: u32) -> Result<()> {
     guard.release().await
 }
 
-/// Gives up waits for a lock that others wait for, when more is asked than can be served.
+/// Gives up waits for a lock that others wait for, when more is asked for than can be served.
 async fn give_ups(rounds: u32) -> Result<()> {
     let lock = LockManager::in_memory().lock("a");
     let guard = lock.acquire().await?;
-    // After that many have given up in the queue there is no more than one place in it.
+    // After that many waiters have given up in the queue, it has a single place.
     for _ in 0..32 {
         assert!(lock.acquire().now_or_never().is_none(), "it is held");
     }
@@ -107,7 +108,7 @@ async fn give_ups(rounds: u32) -> Result<()> {
     waiting.await?.release().await
 }
 
-/// Hands a lock from one client to another that waits, through its waiting room.
+/// Hands a lock from one client to another that waits, through its waitlist.
 async fn hand_overs(rounds: u32) -> Result<()> {
     let store = MemoryStore::new();
     let client = || LockManager::builder().in_memory(&store);

@@ -80,7 +80,7 @@ async fn hold_released_as_its_renewal_is_due_leaves_nothing() {
     assert!(locked(&background.schedule).places.is_empty());
 }
 
-/// Race: A renewal runs whose answer nobody hears.
+/// Race: A renewal runs, and its reply is lost.
 #[tokio::test(start_paused = true)]
 async fn lease_lost_here_does_not_go_on_at_the_server() {
     let store = MemoryStore::new();
@@ -146,7 +146,8 @@ fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
 /// The poll made its request the holder again. It was answered before the process, which had been paused,
 /// looks at its hold.
 ///
-/// Race: A poll makes its request the holder again as the lease is over, and is answered before that is seen.
+/// Race: A poll makes its request the holder again when its lease is over, and is answered before the client
+/// notices.
 #[tokio::test(start_paused = true)]
 async fn poll_at_the_end_of_its_hold_leaves_nothing() {
     let locks = locks(&MemoryStore::new());
@@ -175,7 +176,7 @@ async fn poll_at_the_end_of_its_hold_leaves_nothing() {
 
 /// The poll is written before the release, runs after it, and is answered before the release is.
 ///
-/// Race: A poll is taken down as sent, and runs after the release of its request.
+/// Race: A poll is noted as sent, and runs after the release of its request.
 #[tokio::test(start_paused = true)]
 async fn poll_after_the_release_leaves_nothing() {
     let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
@@ -321,7 +322,7 @@ async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool 
     client.store.inspect(call).await.unwrap().reply.holder.is_some()
 }
 
-/// Race: A client is closed as a waiter comes in, is granted the lock, or gives it back.
+/// Race: A client is closed while a waiter enters, is granted the lock, or releases it.
 #[tokio::test(start_paused = true)]
 async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_release() {
     let (shared, keys, terms, grant) = granted_once(None).await;
@@ -338,7 +339,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
 }
 
-/// Race: A client is closed as a waiter comes in, is granted the lock, or gives it back.
+/// Race: A client is closed while a waiter enters, is granted the lock, or releases it.
 #[tokio::test(start_paused = true)]
 async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     let owner = Owner::new();

@@ -214,8 +214,8 @@ fn stand_still(fixture: &Fixture) {
     assert!(tokio::time::advance(claim_window).now_or_never().is_none());
 }
 
-/// Race: A grant that a client did not claim costs its waiters their turn, and its next one comes before
-/// them.
+/// Race: An unclaimed grant costs the waiters of its client their turn, and the client's next request is
+/// served before them.
 #[tokio::test(start_paused = true)]
 async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
     let fixture = Fixture::new();
@@ -233,7 +233,7 @@ async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
     released(granted(later).await).await;
 }
 
-/// Race: A lease that is meant to run out is taken for the death of its client.
+/// Race: A lease that is meant to expire is taken for the death of its client.
 #[tokio::test(start_paused = true)]
 async fn lease_meant_to_expire_costs_its_clients_waiters_no_turn() {
     let (lease, ms) = (Duration::from_secs(2), Duration::from_millis);
@@ -564,7 +564,7 @@ async fn all_waiters_ask_at_once_after_one_was_found_removed() {
 
 /// The call has waited to be written, or another thread was faster while it was being written.
 ///
-/// Race: A poll is taken down as sent, and runs after the release of its request.
+/// Race: A poll is noted as sent, and runs after the release of its request.
 #[tokio::test(start_paused = true)]
 async fn poll_after_the_end_of_its_request_leaves_nothing() {
     // The hold of the request was released, or its caller stopped waiting.
@@ -599,7 +599,8 @@ async fn poll_after_the_end_of_its_request_leaves_nothing() {
 /// The turn of the request comes before its client listens, and its first reply comes after the poll that
 /// asks whether anything was missed.
 ///
-/// Race: A turn comes before the subscription is up, and the answer that tells of the ticket after it.
+/// Race: A turn comes before the subscription is up, and the reply with the ticket arrives only once it is
+/// up.
 #[tokio::test(start_paused = true)]
 async fn turn_missed_before_ticket_reply_is_recovered_at_once() {
     let fixture = Fixture::new();
@@ -687,7 +688,7 @@ async fn timeout_at_lease_end_does_not_advise_an_immediate_retry() {
     assert_eq!(retry_after, Duration::from_millis(1));
 }
 
-/// Race: A client is closed as a waiter comes in, is granted the lock, or gives it back.
+/// Race: A client is closed while a waiter enters, is granted the lock, or releases it.
 #[tokio::test(start_paused = true)]
 async fn closed_client_admits_no_request_to_its_waitlists() {
     let fixture = Fixture::new();

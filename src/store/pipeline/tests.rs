@@ -315,7 +315,7 @@ async fn call_given_up_while_it_waited_is_not_written() {
     assert_eq!(fixture.wire.written(), ["stays"]);
 }
 
-/// Race: Waits are given up while the server is away, and what must be taken back piles up.
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
 async fn callers_leaving_while_nothing_can_be_sent_are_forgotten() {
     let fixture = Fixture::down();
@@ -330,7 +330,8 @@ async fn callers_leaving_while_nothing_can_be_sent_are_forgotten() {
     assert_eq!(waiting(), 0);
 }
 
-/// Race: Calls wait so long for their turn behind a far network that they are late as they are sent.
+/// Race: Calls wait so long in the backlog behind a slow network that they are already late when they are
+/// sent.
 #[tokio::test(start_paused = true)]
 async fn call_counts_as_sent_when_it_is_written() {
     let fixture = Fixture::down();

@@ -124,7 +124,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
 }
 
-/// Race: An owner takes a lock without end.
+/// Race: An owner takes a lock again and again, without a limit.
 #[test]
 fn a_full_server_takes_no_further_hold_of_an_owner() {
     let mut setting = Setting::start();

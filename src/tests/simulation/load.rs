@@ -80,7 +80,7 @@ fn a_grant_takes_two_calls(load: impl Fn(Plan) -> Plan) {
     }
 }
 
-/// Race: A client that is not reached has always somebody to ask for, and so never comes to subscribe.
+/// Race: An unreachable client always has calls to send, and so never subscribes.
 #[test]
 fn a_grant_takes_two_calls_where_many_wait_for_one_lock() {
     a_grant_takes_two_calls(|plan| Plan {
@@ -92,7 +92,7 @@ fn a_grant_takes_two_calls_where_many_wait_for_one_lock() {
     });
 }
 
-/// Race: A client that is not reached has always somebody to ask for, and so never comes to subscribe.
+/// Race: An unreachable client always has calls to send, and so never subscribes.
 #[test]
 fn a_grant_takes_two_calls_where_a_client_waits_for_many_locks() {
     a_grant_takes_two_calls(|plan| Plan {

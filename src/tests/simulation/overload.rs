@@ -126,7 +126,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
     }
 }
 
-/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
+/// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[test]
 fn overloaded_lock_is_held_almost_all_the_time() {
     // With several clients each has one waiter in the queue at least, and patience for their turns is what it
@@ -149,7 +149,7 @@ fn overloaded_lock_is_held_almost_all_the_time() {
     }
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[test]
 fn late_notice_of_a_timeout_delays_no_other_caller() {
     let plan = plan(1, 20, 2);

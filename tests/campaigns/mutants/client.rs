@@ -40,7 +40,7 @@ const RULES: &str = "src/store/memory/rules.rs";
 const OUTSTANDING: &str = "src/sync/outstanding.rs";
 const WITHDRAWALS: &str = "src/engine/background/withdrawals.rs";
 
-/// The promises, in memory and with time paused.
+/// The tests of the promises, in memory and with paused time.
 const PROMISES: &str = "--test promises in_memory";
 const WAITLIST_TESTS: &str = "--lib waitlist::";
 const CLOCK_OFFSET_TESTS: &[&str] = &["--lib clock_offset"];

@@ -1,4 +1,4 @@
-//! The gate: edit by edit, on a copy of the tree.
+//! Applies one edit after the other to a copy of the tree, and runs the tests.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -16,9 +16,9 @@ use super::{Edit, edits, root};
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// By a test of this name.
+    /// A test of this name failed.
     Killed(String),
-    /// A test of this suite does not come to its end.
+    /// A test of this suite did not end.
     Endless(String),
     Survived,
     DoesNotCompile,
@@ -93,7 +93,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// A copy of the crate. It stays, so that the next run builds only what has changed.
+/// A copy of the crate. It is kept, so that the next run only builds what has changed.
 struct Tree {
     root: PathBuf,
     /// How long a suite may run before it counts as endless.
@@ -124,7 +124,7 @@ impl Tree {
         tree
     }
 
-    /// Runs a suite without any edit, once: it must be green, and its time is the measure of what takes too long.
+    /// Runs a suite once without any edit. It must pass, and its duration sets the limit of later runs.
     fn learn(&mut self, suite: &'static str) {
         if self.limits.contains_key(suite) {
             return;
@@ -146,14 +146,14 @@ impl Tree {
         self.limits.insert(suite, limit);
     }
 
-    /// The first verdict other than survival, with the edit in place. A busy machine can turn a test red by itself, so
-    /// red counts when it comes twice in three runs.
+    /// Applies the edit, and returns the first verdict other than survival. On a busy machine a test can fail
+    /// by itself, so a failure counts only if two of three runs fail.
     fn judge(&self, edit: &Edit) -> Verdict {
         let file = self.root.join(edit.file);
         let text = fs::read_to_string(&file).unwrap();
         let edited = edit.applied_to(&text).unwrap();
         for suite in edit.tests {
-            // That one takes an edited script at run time, so that nothing must be built for it.
+            // This suite reads an edited script at run time, so nothing has to be built for it.
             let at_run_time = if edit.file.starts_with("lua/") && *suite == super::lua::AGAINST_RULES {
                 let other = self.root.join("edited.lua");
                 fs::write(&other, &edited).unwrap();
@@ -211,7 +211,7 @@ impl Tree {
                     red => Verdict::Killed(red.unwrap_or("a test binary that crashed".to_owned())),
                 };
             }
-            // The other tests need not come to their end, which some of them may never do.
+            // The other tests need not end. Some of them may never do.
             if red.is_some() || began.elapsed() > limit {
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 child.wait().unwrap();
@@ -227,11 +227,12 @@ impl Tree {
             .current_dir(&self.root)
             .args(["test", "--all-features", "--quiet"])
             .args(suite.split(' '))
-            // Of its own: cargo would take what it has built of the one tree for that of the other.
+            // The copy has a target folder of its own. Otherwise cargo would take the build of one tree for
+            // that of the other.
             .env("CARGO_TARGET_DIR", self.root.join("target"))
-            // A failure is all that counts, not the smallest.
+            // Any failure counts, so there is no need to shrink it.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
-            // Enough to come to every kind of reply, and there are many edits.
+            // Enough cases to see every kind of reply; more would take too long with so many edits.
             .env("PROPTEST_CASES", "2000")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
@@ -239,7 +240,7 @@ impl Tree {
     }
 }
 
-/// Writes only what differs: what has not changed is not built again.
+/// Writes only the files that differ, so that unchanged files are not built again.
 fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir_all(to).unwrap();
@@ -262,7 +263,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The first test that libtest tells the failure of.
+/// The first test that libtest reports as failed.
 fn first_red(output: &str) -> Option<String> {
     let red = |line: &str| line.trim().strip_suffix(" --- FAILED").map(str::to_owned);
     output.lines().find_map(red)

@@ -16,7 +16,7 @@ const SPIN_RELEASE: &str = "lua/spin_release.lua";
 const SUMMARY: &str = "lua/lib/summary.lua";
 const WITHDRAW: &str = "lua/withdraw.lua";
 
-/// Random calls and their edges, against the rules in plain Rust.
+/// Random calls and edge cases, compared with the rules in plain Rust.
 pub(super) const AGAINST_RULES: &str = "--lib conformance";
 const MODEL: &[&str] = &[AGAINST_RULES];
 const REFUSALS: &[&str] = &["--test servers faults::refusals::"];

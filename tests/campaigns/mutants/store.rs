@@ -1,4 +1,4 @@
-//! The guards of the way to the servers, in the order of the files.
+//! The guards of the connections to servers, in the order of the files.
 
 use super::{Edit, edit};
 

@@ -17,10 +17,10 @@ use super::record::Disturbance;
 use super::round::{LEASE_MS, Scene, Setting, Victim};
 use super::verdict::Forgetting;
 
-/// What breaks, and for how many milliseconds.
+/// What breaks. Each fault lasts for a number of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    // To one client process, or to its network.
+    // Faults of one client process, or of its network.
     Stopped,
     StoppedPastLease,
     Killed,
@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     BlackHole,
     Delayed,
     ReplyLost,
-    // To the server, and so to all.
+    // Faults of the server, which affect all clients.
     CommandsKilled,
     SubscriptionsKilled,
     Paused,
@@ -66,16 +66,16 @@ const TO_ALL: [Fault; 6] = [
     Fault::ServerStopped,
 ];
 
-/// To all, in settings that allow for it.
+/// Faults that affect all clients, in settings that allow them.
 const TO_MEMORY: [Fault; 2] = [Fault::Restarted, Fault::Flushed];
 
 impl Fault {
-    /// All there are, in the order of the table.
+    /// All faults, in the order of the table.
     pub(crate) fn all() -> impl Iterator<Item = Fault> {
         TO_ONE.into_iter().chain(TO_ALL).chain(TO_MEMORY)
     }
 
-    /// As the table calls it.
+    /// The name in the table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::Stopped => "client stopped, for less than its lease",
@@ -100,7 +100,8 @@ impl Fault {
         }
     }
 
-    /// For how many ms it lasts; of a slow network and a lost reply, how slow and which.
+    /// How long the fault lasts, in ms. For a slow network it is the delay, and for a lost reply the number
+    /// of the reply.
     fn range(self) -> Range<u64> {
         match self {
             Fault::Stopped => 20..LEASE_MS / 4,
@@ -117,16 +118,17 @@ impl Fault {
         }
     }
 
-    /// Whether waiters may miss their turn by it. The scripts are loaded again before anything else is sent.
+    /// Whether waiters may miss their turn because of it. (The scripts are loaded again before anything else
+    /// is sent.)
     fn disturbs(self) -> bool {
         self != Fault::ScriptsFlushed
     }
 }
 
-/// How often each was done.
+/// How often each fault was caused.
 pub(crate) type Counts = BTreeMap<Fault, u64>;
 
-/// Breaks things until `until`, and mends them.
+/// Causes faults until `until`, and ends each of them.
 pub(crate) async fn rage(scene: &Arc<Scene>, mut rng: SmallRng, until: Instant) -> Counts {
     let mut counts = Counts::new();
     let mut running = JoinSet::new();
@@ -149,7 +151,7 @@ pub(crate) async fn rage(scene: &Arc<Scene>, mut rng: SmallRng, until: Instant) 
         let victim = scene.victims.choose(&mut rng).expect("a victim");
         let scene = Arc::clone(scene);
         if is_to_one {
-            // One trouble at a time for each.
+            // Each process has one fault at a time.
             let Ok(victim) = Arc::clone(victim).try_lock_owned() else {
                 continue;
             };
@@ -196,7 +198,7 @@ async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Victim>, fault: Fault
             sleep(ms).await;
         }
         Fault::Stranded => {
-            // What is sent now stays on its way.
+            // Calls that are sent now get stuck.
             victim.proxy.freeze_open();
             sleep(Duration::from_millis(20)).await;
             victim.proxy.strand();

@@ -1,5 +1,5 @@
-//! What a client process does: its tasks take locks in all the ways there are, hold them for a while, and use what
-//! they protect.
+//! A client process: its tasks take locks in all possible ways, hold them for a while, and use the protected
+//! resource.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,16 @@ use tokio::time::{sleep, timeout};
 use super::record::{End, Entry, Record};
 use super::round::{LOCKS, PREFIX, TASKS, settings};
 
-/// A lease that ends while its holder goes on and looks at nothing.
+/// A lease that ends while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
-/// When a process that should run every few milliseconds runs only after so long, it was not itself.
+/// A process that should run every few milliseconds counts as disturbed if it runs only after this time.
 pub(crate) const LATE: Duration = Duration::from_millis(50);
-/// How long tasks of a closed client take to end at most.
+/// How long the tasks of a closed client take to end at most.
 const TASKS_END: Duration = Duration::from_secs(5);
 
-/// Starts a client process. It works until it hears `stop`, says `idle <held> <waiting>` when all its tasks are done;
-/// closes at `close`, says `closed`, or what was left, and then `tasks <n>`: how many tasks the client has left behind.
+/// Starts a client process. At `stop` it ends its work, and answers `idle <held> <waiting>` when all its
+/// tasks are done. At `close` it closes its client, and answers `closed` or what was left, and then `tasks
+/// <n>`: the number of tasks that the client left behind.
 pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> Process {
     let (port, seed) = (resource_port.to_string(), seed.to_string());
     let args = [
@@ -36,7 +37,7 @@ pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> 
     Process::spawn("soak::part::client_part", &args)
 }
 
-// One thread: then the order in which tasks write down that they ask is that of the first polls.
+// With one thread, the tasks record their requests in the order of the first polls.
 #[tokio::test]
 #[ignore = "a part for other tests, in a process of its own"]
 async fn client_part() {
@@ -45,12 +46,12 @@ async fn client_part() {
     let began = now_ns();
     let port = u16::try_from(role.number("resource")).unwrap();
     let locks = loop {
-        // It may be started amid faults.
+        // The process may start during a fault.
         if let Ok(locks) = settings().connect(&role.arg("url")).await {
             break locks;
         }
     };
-    // Nobody is reachable before its subscriptions are up.
+    // The client is unreachable before its subscriptions are up.
     record.disturbed(began);
     let stopped = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
@@ -95,7 +96,7 @@ async fn close(locks: LockManager) -> String {
     }
 }
 
-/// How many tasks this runtime still has, once there was time for them to end.
+/// How many tasks this runtime still has, after some time for them to end.
 async fn tasks_left() -> usize {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let none = async {
@@ -132,7 +133,7 @@ impl Worker {
     async fn work(&mut self) {
         let record = Arc::clone(&self.record);
         while !self.stopped.load(Ordering::Relaxed) {
-            // Half of the locks change hands as fast as can be; at the others people work.
+            // Half of the locks change hands as fast as possible. The others are held for longer.
             let is_slow = self.number % 2 == 1;
             if is_slow && self.rng.random_ratio(1, 50) {
                 self.blind_turn(record.asks(self.number)).await;
@@ -147,7 +148,8 @@ impl Worker {
                     if self.rng.random_ratio(1, 5) {
                         drop(guard);
                     } else {
-                        // What it says was looked at before, and a server that is away is part of the soak.
+                        // The lease was checked before this. An error is possible, because the server may be
+                        // away during a soak.
                         let _ = guard.release().await;
                     }
                 }
@@ -159,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Takes the lock in one of the ways there are.
+    /// Takes the lock in one of the possible ways.
     async fn acquire(&mut self) -> Result<LockGuard, End> {
         let patience = self.millis(0, 300);
         let result = match self.rng.random_range(0..10) {
@@ -181,7 +183,8 @@ impl Worker {
         }
     }
 
-    /// Holds the lock for a while, in steps, and stops when the guard says lost. Returns whether it never did.
+    /// Holds the lock for a while, in steps, and stops when the guard reports the loss of the lease. Returns
+    /// whether the lease was kept.
     async fn hold(&mut self, entry: &mut Entry<'_>, guard: &LockGuard, is_slow: bool) -> bool {
         if !entry.looks(guard) {
             return false;
@@ -209,7 +212,7 @@ impl Worker {
         entry.looks(guard)
     }
 
-    /// Holds for longer than its lease, and writes without a look.
+    /// Holds the lock for longer than its lease, and writes without checking.
     async fn blind_turn(&mut self, mut entry: Entry<'_>) {
         let began = now_ns();
         let acquired = self.lock.clone().fixed_lease(BLIND_LEASE).acquire().await;
@@ -225,7 +228,7 @@ impl Worker {
         }
         entry.over(End::Lost);
         drop(guard);
-        // Who lets a lease run out counts as dead for a moment.
+        // A client whose lease expired counts as dead for a moment.
         self.record.disturbed(began);
     }
 

@@ -1,10 +1,11 @@
-//! What client processes write down of their waits and holds, and how it is read.
+//! The records that client processes write of their waits and holds, and the code that reads them.
 //!
-//! Each process has a file of its own, and writes each line at once, so that one that is killed leaves all that it
-//! has written. Times are those of `CLOCK_MONOTONIC`, which all processes of a machine share.
+//! Each process has its own file, and writes each line at once, so the records of a killed process are
+//! complete. Times are those of `CLOCK_MONOTONIC`, which all processes of a machine share.
 //!
-//! A holder believes that it holds from its first look at the guard to its last one that found it held. The time of a
-//! look is taken *before* the look: a process that is stopped between the two writes down what was true then.
+//! A holder believes that it holds the lock from its first check of the guard to the last check that found it
+//! held. The time of a check is taken *before* the check: a process that is stopped between the two then
+//! records what was true at that time.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ pub(crate) struct Record {
     waits: AtomicU64,
 }
 
-/// One wait that is being written down, and the hold that it leads to.
+/// One wait that is being recorded, and the hold that it leads to.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
     record: &'a Record,
@@ -32,9 +33,9 @@ pub(crate) struct Entry<'a> {
 /// How a wait or a hold ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The lock was given back.
+    /// The lock was released.
     Released,
-    /// The guard said that the lease was lost.
+    /// The guard reported the loss of the lease.
     Lost,
     /// There was no grant.
     GivenUp,
@@ -51,7 +52,7 @@ impl Record {
         }
     }
 
-    /// A task asks for a lock now.
+    /// Records that a task asks for a lock now.
     pub(crate) fn asks(&self, lock: usize) -> Entry<'_> {
         let id = self.waits.fetch_add(1, Ordering::Relaxed);
         self.write(&format!("asked {id} {lock} {}", now_ns()));
@@ -62,13 +63,13 @@ impl Record {
         }
     }
 
-    /// Since then, until now, this process was not what others may rely on.
+    /// Records that others could not rely on this process from then until now.
     pub(crate) fn disturbed(&self, since_ns: u64) {
         self.write(&format!("disturbed {since_ns} {}", now_ns()));
     }
 
     fn write(&self, line: &str) {
-        // In one piece, so that a process that is killed leaves no half of it.
+        // The line is written in one piece, so that a killed process leaves no half line.
         (&self.file)
             .write_all(format!("{line}\n").as_bytes())
             .expect("a line is written");
@@ -76,7 +77,7 @@ impl Record {
 }
 
 impl Entry<'_> {
-    /// Looks at the guard, and writes down that the lock was held until now if it was.
+    /// Checks the guard, and records that the lock was held until now if it was.
     pub(crate) fn looks(&mut self, guard: &LockGuard) -> bool {
         let now = now_ns();
         let is_held = guard.check().is_ok();
@@ -94,7 +95,7 @@ impl Entry<'_> {
     }
 }
 
-/// One wait, as it is read.
+/// One wait, as read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     /// The process that waited.
@@ -102,11 +103,11 @@ pub(crate) struct Wait {
     pub(crate) lock: usize,
     pub(crate) asked_ns: u64,
     pub(crate) belief: Option<Belief>,
-    /// Nothing if its process was killed before.
+    /// `None` if its process was killed before the end.
     pub(crate) end: Option<End>,
 }
 
-/// For how long a holder was sure that it held.
+/// How long a holder was sure that it held the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Belief {
     pub(crate) fence: u64,
@@ -114,16 +115,16 @@ pub(crate) struct Belief {
     pub(crate) until_ns: u64,
 }
 
-/// A span in which somebody, or everybody, had other troubles than waiting for its turn.
+/// A span of time in which one process, or all of them, could not be expected to be reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Disturbance {
-    /// Nothing: everybody.
+    /// `None` means all processes.
     pub(crate) process: Option<usize>,
     pub(crate) from_ns: u64,
     pub(crate) until_ns: u64,
 }
 
-/// Reads what the process of that number wrote, if there is a file.
+/// Reads the records of the process with that number, if there is a file.
 pub(crate) fn read(path: &str, process: usize) -> Option<(Vec<Wait>, Vec<Disturbance>)> {
     let text = std::fs::read_to_string(path).ok()?;
     let (mut waits, mut disturbances) = (Vec::new(), Vec::new());

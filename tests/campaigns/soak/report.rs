@@ -14,7 +14,7 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct Column {
     rounds: usize,
-    /// In the order of [`FIGURES`].
+    /// The sums, in the order of [`FIGURES`].
     figures: [u64; FIGURES.len()],
     faults: Counts,
 }
@@ -48,7 +48,7 @@ fn figures(outcome: &Outcome) -> [u64; FIGURES.len()] {
 }
 
 impl Outcome {
-    /// The round in a line, and its violations.
+    /// The round in one line, and its violations.
     pub(crate) fn summary(&self) -> String {
         let faults: u64 = self.faults.values().sum();
         let mut text = format!(

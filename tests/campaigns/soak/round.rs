@@ -21,14 +21,15 @@ pub(crate) const LEASE_MS: u64 = 1_500;
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
 const PROCESSES: usize = 4;
 pub(crate) const LOCKS: usize = 6;
-/// Tasks of each process at each lock.
+/// Tasks of each process for each lock.
 pub(crate) const TASKS: usize = 3;
-/// How long it takes at most, once nothing breaks any more, until everybody has had their turn and stopped.
+/// How long it takes at most, after the last fault, until all tasks have had their turn and stopped.
 const REST: Duration = Duration::from_secs(30);
-/// In which what was sent has run or never will, the last word on it was said, and the leases of the killed ended.
+/// By then all calls have run or never will, the last withdrawals have run, and the leases of killed
+/// processes have ended.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// Short leases, so that faults are often longer.
+/// The leases are short, so that faults often last longer.
 pub(crate) fn settings() -> LockManagerBuilder {
     LockManager::builder()
         .prefix(PREFIX)
@@ -37,14 +38,15 @@ pub(crate) fn settings() -> LockManagerBuilder {
         .heartbeat(Duration::from_secs(2))
 }
 
-/// What becomes of the server, and so what is promised.
+/// What happens to the server, which decides what is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// It never ends.
+    /// The server never ends.
     StaysUp,
-    /// It is killed and restarted, and has written everything down.
+    /// The server is killed and restarted, and has saved everything.
     Remembers,
-    /// It is killed and restarted, or flushed, with all that it knew: two may hold at once, for one lease.
+    /// The server is killed and restarted, or flushed, and loses everything. Two holders may overlap for one
+    /// lease.
     Forgets,
 }
 
@@ -65,7 +67,7 @@ impl Setting {
     }
 }
 
-/// What all in a round share.
+/// What all parts of a round share.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) setting: Setting,
@@ -75,7 +77,7 @@ pub(crate) struct Scene {
     notes: Mutex<Notes>,
 }
 
-/// What the faults did to order and memory.
+/// The effects of faults on the order, and the times at which the server lost its data.
 #[derive(Debug, Default)]
 struct Notes {
     disturbances: Vec<Disturbance>,
@@ -88,14 +90,14 @@ pub(crate) struct Victim {
     process: Option<Process>,
     pub(crate) proxy: Proxy,
     resource_port: u16,
-    /// The files of its processes, but for the number of the start.
+    /// The path of the records of its processes, without the number of the start.
     records: PathBuf,
     place: usize,
     starts: usize,
     seed: u64,
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) setting: Setting,
@@ -136,7 +138,7 @@ impl Victim {
         victim
     }
 
-    /// Starts another process in the place of one that is dead.
+    /// Starts another process in place of a dead one.
     pub(crate) fn replace(&mut self) {
         self.starts += 1;
         let seed = self.seed.wrapping_add(self.starts as u64);
@@ -148,7 +150,7 @@ impl Victim {
         self.process.as_mut().expect("a process")
     }
 
-    /// The number of the process that runs now: no two of a round have the same.
+    /// The number of the process that runs now. All processes of a round have different numbers.
     pub(crate) fn number(&self) -> usize {
         self.number_of(self.starts)
     }
@@ -161,7 +163,7 @@ impl Victim {
         format!("{}-{start}", self.records.display())
     }
 
-    /// What all processes of this place have written down. One that was killed at once has written nothing.
+    /// Reads the records of all processes of this place. A process that was killed at once has none.
     fn read(&self, history: &mut History) {
         for start in 1..=self.starts {
             let path = self.record(start);
@@ -172,7 +174,7 @@ impl Victim {
         }
     }
 
-    /// The next line that the process says, unless it ends or takes too long.
+    /// The next line of the process, unless the process ends or takes too long.
     async fn says(&mut self) -> String {
         let place = self.place;
         let said = self.process().line_within(REST).await;
@@ -180,7 +182,7 @@ impl Victim {
     }
 }
 
-/// One round, which works for so long.
+/// Runs one round, whose faults go on for `work`.
 pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     let setting = Setting::of(seed);
     let server = match setting {
@@ -253,7 +255,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     }
 }
 
-/// Has all processes finish what they are at, and close. Returns what they left undone.
+/// Makes all processes finish their work and close. Returns what they left undone.
 async fn rest(scene: &Scene) -> Vec<String> {
     let mut violations = Vec::new();
     for (order, expected) in [("stop", &["idle 0 0"][..]), ("close", &["closed", "tasks 0"][..])] {
@@ -273,13 +275,13 @@ async fn rest(scene: &Scene) -> Vec<String> {
     violations
 }
 
-/// What is left on the server when all clients are closed: nothing, but keys that go by themselves.
+/// What is left on the server when all clients are closed. Only keys with a TTL may be left.
 async fn left_behind(scene: &Scene) -> Vec<String> {
     let server = &scene.server;
     let mut violations = Vec::new();
     let locks = settings().connect(&server.url()).await.expect("a server at rest");
     for lock in 0..LOCKS {
-        // Who comes now passes over the dead, and waits for their leases.
+        // This request skips those of dead clients, and waits for their leases.
         match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
             Ok(guard) => guard.release().await.expect("a release at rest"),
             Err(error) => violations.push(format!("lock {lock} cannot be had: {error}")),
@@ -292,7 +294,7 @@ async fn left_behind(scene: &Scene) -> Vec<String> {
     drop(locks);
     let started = Instant::now();
     loop {
-        // Our own is one of them.
+        // One of them is this connection.
         let connections = server.info("clients").await["connected_clients"].clone();
         let channels = server.command(&["PUBSUB", "CHANNELS"]).await.texts();
         if connections == "1" && channels.is_empty() {
@@ -319,11 +321,11 @@ async fn waiting(server: &Server, lock: usize) -> i64 {
 async fn is_held(server: &Server, lock: usize) -> bool {
     let summary = server.lock_summary(&key("", lock)).await;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    // The server's clock is ours.
+    // The server runs on this machine, so both have the same clock.
     u128::from(summary.until) > now.expect("a time").as_millis()
 }
 
-/// Notices when the machine or the server is slow, which excuses whoever missed a turn.
+/// Notices when the machine or the server is slow. A waiter may then miss its turn.
 async fn beat(scene: Arc<Scene>) {
     let port = scene.server.port();
     let mut client = None;

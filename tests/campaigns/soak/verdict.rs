@@ -1,36 +1,36 @@
-//! What the merged records must show.
+//! The checks of the merged records.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::record::{Belief, Disturbance, Wait};
 
-/// How much later than it is sent a request of an undisturbed process is queued at most, among those of others.
+/// The longest time between the sending of a request by an undisturbed process and its place in the queue.
 const ON_THE_WAY: Duration = Duration::from_millis(250);
-/// How long a disturbance lasts on: connections are replaced, calls repeated, places taken again.
+/// How long a disturbance has effects: connections are replaced, calls repeated, and places taken again.
 const AFTER_EFFECTS: Duration = Duration::from_secs(2);
 
-/// A time at which the server lost what it knew: after it was called for, and before it was confirmed.
+/// The span in which the server lost its data: after the test asked for it, and before it was confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgetting {
     pub(crate) from_ns: u64,
     pub(crate) until_ns: u64,
 }
 
-/// All that happened in a round.
+/// Everything that happened in a round.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) waits: Vec<Wait>,
     pub(crate) disturbances: Vec<Disturbance>,
     pub(crate) forgettings: Vec<Forgetting>,
-    /// The longest lease that a hold may still have when the server forgets it.
+    /// The longest lease that a hold may still have when the server loses it.
     pub(crate) lease: Duration,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<String>,
-    /// Holders who believed so at once, within a lease after the server had forgotten the first of them.
+    /// Overlaps within one lease after the server had lost the first of the two holds.
     pub(crate) overlaps_allowed: u64,
     /// Waits whose place in the order was checked.
     pub(crate) ordered: u64,
@@ -60,7 +60,7 @@ impl History {
         verdict
     }
 
-    /// No two believed at once that they hold.
+    /// No two holders believed to hold at the same time.
     fn exclusion(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.from_ns);
         let mut longest: Option<&Hold> = None;
@@ -81,7 +81,7 @@ impl History {
         }
     }
 
-    /// Whether the server forgot one of them before it granted the other, no longer than a lease ago.
+    /// Whether the server lost one of them before it granted the other, no longer than a lease ago.
     fn was_forgotten(&self, one: &Hold, other: &Hold) -> bool {
         let lease = u64::try_from(self.lease.as_nanos()).unwrap_or(u64::MAX);
         let explains = |first: &Hold, second: &Hold| {
@@ -94,10 +94,10 @@ impl History {
         explains(one, other) || explains(other, one)
     }
 
-    /// Nobody who was undisturbed was overtaken by one who asked later. Fences tell the order of the grants.
+    /// No undisturbed waiter was overtaken by one that asked later. Fences give the order of the grants.
     fn order(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.fence);
-        // The last to have asked among the grants so far: of all, and of each process.
+        // The last request among the grants so far: of all processes, and of each process.
         let mut last: Option<&Hold> = None;
         let mut last_of: BTreeMap<usize, &Hold> = BTreeMap::new();
         let on_the_way = u64::try_from(ON_THE_WAY.as_nanos()).unwrap_or(u64::MAX);
@@ -135,7 +135,8 @@ impl History {
     }
 }
 
-/// Each fence was granted once, and is larger than that of every hold which was known when it was asked for.
+/// Each fence was granted once, and is larger than the fence of every hold that was known when the request
+/// was made.
 fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
     let mut seen = HashSet::new();
     for hold in holds.iter() {
@@ -159,13 +160,14 @@ fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
     }
 }
 
-/// A verdict that finds nothing is worth as much as what it would have found.
+/// These tests show that the verdict finds violations where there are some.
 mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// A wait of a process: asked at, held from, until, under the fence; in seconds.
+    /// A wait of a process: when it asked, from when until when it held, and under which fence. Times are in
+    /// seconds.
     fn wait(process: usize, [asked, from, until, fence]: [u64; 4]) -> Wait {
         Wait {
             process,
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!((verdict.violations, verdict.overlaps_allowed), (Vec::new(), 1));
         forgetful.lease = Duration::from_secs(1);
         assert_found(&forgetful, "two at once");
-        // Asked for after that, and so granted by a server that knew.
+        // The request was made after that, so a server with its data granted it.
         forgetful.lease = Duration::from_secs(9);
         forgetful.forgettings[0] = Forgetting {
             from_ns: 0,
@@ -246,7 +248,7 @@ mod tests {
         let twice = [wait(0, [1, 2, 2, 7]), wait(1, [1, 3, 3, 7])];
         assert_found(&history(twice), "a fence twice");
         let mut falling = history([wait(0, [1, 2, 2, 7]), wait(1, [3, 4, 4, 6])]);
-        // Or else, as fences tell the order, the first was overtaken.
+        // Otherwise the first would count as overtaken, because fences give the order.
         falling.disturbances = vec![Disturbance {
             process: Some(0),
             from_ns: SECOND,
@@ -278,7 +280,7 @@ mod tests {
         let mut waits = [wait(0, [1, 6, 6, 9]), wait(0, [1, 5, 5, 8])];
         waits[1].asked_ns += 1;
         assert_found(&history(waits.clone()), "overtaken");
-        // Between two, nobody can say who was queued first.
+        // Between two processes, the order of their requests in the queue is not known.
         waits[1].process = 1;
         assert_eq!(history(waits).judge().violations, Vec::<String>::new());
     }

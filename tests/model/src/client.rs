@@ -1,4 +1,5 @@
-//! A client: its waitlist (as in `src/engine/waitlist.rs`, `src/engine/acquire.rs`), and what its keeper sends unasked.
+//! A client: its waitlist (as in `src/engine/waitlist.rs` and `src/engine/acquire.rs`), and what its
+//! background sends.
 
 use crate::protocol::Protocol;
 use crate::rules::Rule;
@@ -7,7 +8,7 @@ use crate::state::{
 };
 
 impl Protocol {
-    /// Its waiting requests, in the order of their ids.
+    /// The waiting requests of a client, in the order of their ids.
     pub fn waiting<'a>(
         &'a self,
         state: &'a State,
@@ -25,7 +26,7 @@ impl Protocol {
         self.ask(state, request, false);
     }
 
-    /// The call that asks for a request.
+    /// The acquire call of a request; a poll if `is_question`.
     pub fn question(&self, state: &State, request: RequestId, is_question: bool) -> Acquire {
         let ticket = state.requests[request].ticket;
         let mode = match (state.clients[self.client_of(request)].opened, is_question) {
@@ -43,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// Sends it, unless the very same is about to be sent.
+    /// Sends the call, unless an equal one is waiting to be sent.
     pub fn ask(&self, state: &mut State, request: RequestId, is_question: bool) {
         let call = Call::Acquire(self.question(state, request, is_question));
         let calls = &mut state.clients[self.client_of(request)].calls;
@@ -52,7 +53,7 @@ impl Protocol {
         }
     }
 
-    /// Of the waiting, the one whose turn comes first: as long as it has not lost its place, none has.
+    /// The waiting request whose turn comes first. While it has its place, so have all others.
     fn first(&self, state: &State, client: ClientId) -> Option<RequestId> {
         if !self.has(Rule::AskForTheNext) {
             return self.waiting(state, client).next();
@@ -62,7 +63,7 @@ impl Protocol {
             .min_by_key(|request| (ticket(request).is_none(), ticket(request)))
     }
 
-    /// The room's question: asks for the first of it.
+    /// Polls for the first request of the waitlist.
     pub fn ask_first(&self, state: &mut State, client: ClientId) {
         if let Some(first) = self.first(state, client) {
             self.ask(state, first, true);
@@ -76,7 +77,7 @@ impl Protocol {
         }
     }
 
-    /// An answer has come.
+    /// Handles a reply.
     pub fn hear_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
         let Reply { call, answer } = reply;
         self.look_at_subscription(state, client, &call, &answer);
@@ -84,8 +85,8 @@ impl Protocol {
             Answer::Granted(grant) => {
                 self.tell(state, client, grant);
                 if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
-                    // It found the lock free: it may have missed its turn, the others theirs with it, and the client
-                    // its record.
+                    // The call found the lock free. So this request may have missed its turn, the others with
+                    // it, and the client may have lost its presence record.
                     state.clients[client].opened = false;
                     self.ask_first(state, client);
                 }
@@ -122,8 +123,8 @@ impl Protocol {
         }
     }
 
-    /// A question tells whether the server sees the subscription. One that is confirmed and not seen, also when it is
-    /// asked again, is made anew by another connection.
+    /// A poll tells whether the server sees the subscription. A confirmed subscription that the server still
+    /// does not see is replaced, on another connection.
     fn look_at_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
         let seen = match answer {
             Answer::Queued { seen, .. } | Answer::Gone { seen } => *seen,
@@ -135,7 +136,7 @@ impl Protocol {
         }
     }
 
-    /// A grant is heard of: it counts for a request that still waits.
+    /// Handles a grant, which counts for a request that still waits.
     pub fn tell(&self, state: &mut State, client: ClientId, grant: Grant) {
         let Grant {
             request, fence, late, ..
@@ -156,12 +157,12 @@ impl Protocol {
         }
     }
 
-    /// The grant came too late: gives up its request for good, and waits on under a new one.
+    /// The grant came too late: gives up its request for good, and waits on under a new id.
     fn withdraw(&self, state: &mut State, client: ClientId, grant: Grant) {
         let Grant { request, fence, .. } = grant;
         self.note_loss(state, client);
         if !self.has(Rule::NewIdAfterWithdrawal) {
-            // What one would do first: give this grant back, and wait on under the same id.
+            // The obvious alternative: release this grant, and wait on under the same id.
             let give_back = if self.has(Rule::ReleaseNamesFence) {
                 Call::Withdraw(request)
             } else {
@@ -181,8 +182,8 @@ impl Protocol {
         }
     }
 
-    /// The record may be lost, with a lease or with a connection: the next call opens it again, whatever the answers
-    /// tell to calls that are under way.
+    /// The presence record may be lost, with a lease or with a connection. The next call registers again,
+    /// whatever the replies to calls under way say.
     pub fn note_loss(&self, state: &mut State, client: ClientId) {
         let client = &mut state.clients[client];
         client.opened = false;
@@ -206,7 +207,7 @@ impl Protocol {
         }
     }
 
-    /// The holder stops believing, and lets go.
+    /// The holder stops believing that it holds, and releases.
     pub fn release(&self, state: &mut State, request: RequestId) {
         if let Stage::Holding(fence) = state.requests[request].stage {
             state.requests[request].stage = Stage::Releasing;
@@ -224,8 +225,8 @@ impl Protocol {
         }
     }
 
-    /// A release was answered. One that found nothing may have come behind a question that queued the request anew, or
-    /// made it the holder again.
+    /// Handles the reply to a release. If the release found nothing, an earlier poll may have run after it,
+    /// which queued the request again or made it the holder.
     pub fn released(&self, state: &mut State, id: RequestId, found: bool) {
         let request = &mut state.requests[id];
         if request.stage == Stage::Releasing {
@@ -237,7 +238,7 @@ impl Protocol {
         }
     }
 
-    /// Whether unanswered calls of a request that is over may still run.
+    /// Whether unanswered calls of an ended request may still run.
     pub fn out_is_due(&self, state: &State, request: RequestId) -> bool {
         let Client { crashed, calls, .. } = &state.clients[self.client_of(request)];
         let asked = &state.requests[request];
@@ -247,7 +248,8 @@ impl Protocol {
             && calls.iter().all(|call| call.request() != request)
     }
 
-    /// It is later than the `not_after` of all of them: none will run after the withdrawal that is sent now.
+    /// Sends the last withdrawal. It is past the `not_after` of all calls of the request, so none of them
+    /// will run after it.
     pub fn send_last_out(&self, state: &mut State, request: RequestId) {
         let client = &mut state.clients[self.client_of(request)];
         if self.has(Rule::NotAfter) {
@@ -258,7 +260,8 @@ impl Protocol {
         state.requests[request].loose = false;
     }
 
-    /// The subscription is confirmed. The first time the room asks its question; after a reconnect everybody asks.
+    /// The subscription is confirmed. The first time, the waitlist polls; after a reconnect, all requests ask
+    /// again.
     pub fn subscribed(&self, state: &mut State, client: ClientId) {
         let this = &mut state.clients[client];
         this.subscribed = true;
@@ -274,7 +277,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a question of this room would bring anything new. The others change nothing, and are left out.
+    /// Whether a poll of this waitlist would change anything. Polls that change nothing are left out.
     pub fn question_tells(&self, state: &State, client: ClientId) -> bool {
         let Some(first) = self.first(state, client) else {
             return false;

@@ -1,4 +1,4 @@
-//! How much of everything there is: who calls, and what may go wrong how often.
+//! The size of a configuration: who calls, and how often which fault may happen.
 
 use crate::rules::{Rule, Rules};
 
@@ -7,21 +7,23 @@ use crate::rules::{Rule, Rules};
 pub struct Budget {
     /// Callers that stop waiting.
     pub cancels: u8,
-    /// Lost connections for calls.
+    /// Lost command connections.
     pub disconnects: u8,
     /// Lost subscriber connections.
     pub deafenings: u8,
-    /// Subscriber connections that lead to a replica from then on: all is heard there, and nobody is counted.
+    /// Subscriber connections that lead to a replica from then on. They receive everything, but are not
+    /// counted.
     pub strays: u8,
-    /// Messages lost without a sign.
+    /// Messages that are lost without a sign.
     pub lost_pushes: u8,
-    /// A client or a network that is too slow: leases that run out under a holder or under a message.
+    /// A client or a network that is too slow, so that a lease expires under a holder or before its push is
+    /// read.
     pub slowness: u8,
-    /// Records that run out, since their client was silent.
+    /// Presence records that expire because their client was silent.
     pub lapsed_records: u8,
     /// Processes that die.
     pub crashes: u8,
-    /// Questions that are asked though nothing happened.
+    /// Polls for which nothing gave a reason.
     pub questions: u8,
     pub renewals: u8,
 }
@@ -46,7 +48,7 @@ pub struct Configuration {
     pub name: &'static str,
     /// For each client, how many acquire calls its users make.
     pub callers: &'static [usize],
-    /// How many more ids each client has, for requests that go on under a new one.
+    /// How many more ids each client has, for requests that go on under a new id.
     pub spares: usize,
     pub budget: Budget,
     pub rules: Rules,
@@ -64,8 +66,8 @@ impl Configuration {
         }
     }
 
-    /// The same without timers: where no lease ends and nothing is lost without a sign, everybody is told of
-    /// everything, and nobody is served late.
+    /// The same without timers. Where no lease ends and nothing is lost without a sign, every client is told
+    /// of everything, and no waiter is served late.
     const fn prompt(name: &'static str, budget: Budget) -> Configuration {
         Configuration {
             rules: Rules::ALL.without(Rule::Timer),
@@ -177,7 +179,7 @@ pub const PROMPT_DEAFENING: Configuration = Configuration::prompt(
     },
 );
 
-/// Explored whole in little time: they run with the tests.
+/// Configurations that are explored completely in little time. They run with the tests.
 pub const SMALL: [Configuration; 14] = [
     CALM,
     CANCEL,
@@ -195,7 +197,7 @@ pub const SMALL: [Configuration; 14] = [
     PROMPT_DEAFENING,
 ];
 
-/// Two faults that meet, more callers, a third client: as much of it as there is time for.
+/// Two faults that meet, more callers, or a third client. They are explored as far as time allows.
 pub const LARGE: [Configuration; 16] = [
     Configuration::of(
         "a cancel, a lost connection",

@@ -1,4 +1,4 @@
-//! What each rule is for: where its absence breaks a promise, and which.
+//! The reason for each rule: where a promise breaks without it, and which promise.
 
 use crate::configuration::{
     CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DEAFENING, PROMPT_DISCONNECT,
@@ -10,7 +10,7 @@ use crate::properties::{
 };
 use crate::rules::Rule;
 
-/// A protocol without some rules, the fewest that matter, and what is found.
+/// A protocol without some rules, as few as possible, and the promise that breaks.
 #[derive(Clone, Copy, Debug)]
 pub struct Counterexample {
     pub without: &'static [Rule],
@@ -18,7 +18,7 @@ pub struct Counterexample {
     pub violates: &'static str,
 }
 
-/// A rule whose absence alone breaks nothing that is seen here, and why.
+/// A rule whose absence alone breaks nothing in this model, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Unbroken {
     pub without: Rule,

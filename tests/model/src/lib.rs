@@ -1,11 +1,11 @@
-//! The protocol of fairlock as a state machine, every interleaving of which is explored: what the scripts and the
-//! clients do, and what a network does to them.
+//! The protocol of fairlock as a state machine whose every interleaving is explored: the scripts, the
+//! clients, and the network between them.
 //!
-//! Modelled are queueing, hand-over with removal and return, records and `gone`, subscriptions, claim windows,
-//! leases that run out, grants that are heard of too late, cancellation, calls that come after their caller's
-//! bound, lost messages and connections, calls of closed connections that run later, slow clients and dead ones.
-//! Left out are re-entrance, tries, servers that forget, and all numbers: how long something takes is not seen
-//! here, only in which order things can happen.
+//! The model covers queueing, hand-over with removal and return, presence records and `gone` (*not
+//! registered*), subscriptions, claim windows, leases that expire, late grants, cancellation, calls that run
+//! after their caller's bound, lost messages and connections, calls of closed connections that run later,
+//! slow clients and dead ones. It leaves out re-entrance, tries, servers that lose data, and all numbers: it
+//! shows in which order things can happen, but not how long they take.
 
 pub mod client;
 pub mod configuration;

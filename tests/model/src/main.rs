@@ -1,4 +1,4 @@
-//! Explores the protocol, and prints what was found: `scripts/campaign model`.
+//! Explores the protocol, and prints the result: `scripts/campaign model`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,13 +9,14 @@ use fairlock_model::configuration::{Configuration, LARGE, SMALL};
 use fairlock_model::counterexamples::{COUNTEREXAMPLES, UNBROKEN};
 use fairlock_model::search::{Limits, Outcome, explore};
 
-/// Explores every interleaving of the protocol in small configurations, and shows what each of its rules is for.
+/// Explores every interleaving of the protocol in small configurations, and shows the reason for each of its
+/// rules.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// For how long, in all; the search for counterexamples takes some of it
+    /// Total duration in seconds; the search for counterexamples takes some of it
     #[arg(long, default_value_t = 900)]
     seconds: u64,
-    /// How many steps are tried at most per configuration, which bounds the memory: some 400 bytes each
+    /// Most steps per configuration, which bounds the memory: some 400 bytes each
     #[arg(long, default_value_t = 30_000_000)]
     steps: usize,
 }
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     );
     let configurations: Vec<_> = SMALL.iter().chain(&LARGE).collect();
     for (done, configuration) in configurations.iter().enumerate() {
-        // What is not used up goes to the others. A tenth is kept for the counterexamples.
+        // Unused time goes to the other configurations. A tenth is kept for the counterexamples.
         let left = until.saturating_duration_since(Instant::now()) * 9 / 10;
         let share = left / u32::try_from(configurations.len() - done).unwrap_or(1);
         let outcome = explore(

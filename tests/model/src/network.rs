@@ -1,11 +1,11 @@
-//! What goes wrong: connections that close under calls which run all the same, messages that get lost, processes that
-//! are slow or die.
+//! Faults: connections that close while their calls still run, messages that are lost, and processes that are
+//! slow or die.
 
 use crate::protocol::Protocol;
 use crate::rules::Rule;
 use crate::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
 
-/// What a call came to.
+/// The outcome of a call.
 enum Outcome {
     Acquired(Answer),
     Released { found: bool },
@@ -29,7 +29,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the next call of a live connection may come after the bound of its caller, who has given up.
+    /// Whether the next call of a live connection may run after the bound of its caller, who has given up.
     pub fn comes_too_late(&self, state: &State, client: ClientId) -> bool {
         let next = state.clients[client].calls.first();
         next.is_some_and(|call| {
@@ -37,7 +37,7 @@ impl Protocol {
         })
     }
 
-    /// The server runs a call of a connection that is closed.
+    /// The server runs a call of a closed connection.
     pub fn run_stuck(&self, state: &mut State, client: ClientId, index: usize) {
         let call = state.clients[client].stuck.remove(index);
         self.run(state, &call);
@@ -69,8 +69,8 @@ impl Protocol {
         state.history.left_free |= state.server.hold.is_none() && state.server.queue.iter().any(reachable);
     }
 
-    /// The connection for calls is replaced. What was not answered is sent again. The subscriber connection is replaced
-    /// too, so that both lead to one server; once it is subscribed, everybody asks.
+    /// The command connection is replaced, and unanswered calls are sent again. The subscriber connection is
+    /// replaced too, so that both lead to one server. When it has subscribed, all requests ask again.
     pub fn disconnect(&self, state: &mut State, client: ClientId) {
         for call in self.hang_up(state, client) {
             match call {
@@ -92,7 +92,7 @@ impl Protocol {
         }
     }
 
-    /// The process dies: nobody there believes anything any more.
+    /// The process dies, and none of its holders believes anything any more.
     pub fn crash(&self, state: &mut State, client: ClientId) {
         self.hang_up(state, client);
         let this = &mut state.clients[client];
@@ -107,7 +107,7 @@ impl Protocol {
         }
     }
 
-    /// Closes the connection for calls. Returns those that were not answered.
+    /// Closes the command connection. Returns the unanswered calls.
     fn hang_up(&self, state: &mut State, client: ClientId) -> Vec<Call> {
         let this = &mut state.clients[client];
         let calls = std::mem::take(&mut this.calls);
@@ -132,8 +132,8 @@ impl Protocol {
         state.clients[client].pushes.clear();
     }
 
-    /// The deadline of the hold passes on the server. Its holder has stopped believing before: its own deadline is
-    /// never later. Whoever hears of the grant from now on can tell that it is over.
+    /// The deadline of the hold passes on the server. Its holder has stopped believing before that, because
+    /// its own deadline is never later. A client that reads the grant from now on can tell that it is over.
     pub fn expire(&self, state: &mut State) {
         if let Some(hold) = &mut state.server.hold {
             hold.over = true;
@@ -145,7 +145,7 @@ impl Protocol {
         }
     }
 
-    /// The client is so slow that little is left of what it is about to hear of.
+    /// The client is so slow that little is left of the grants it is about to read.
     pub fn linger(&self, state: &mut State, client: ClientId) {
         state.clients[client]
             .unheard()

@@ -1,8 +1,8 @@
-//! What must hold in every state that can be reached.
+//! What must hold in every reachable state.
 //!
-//! Some promises can only be judged when nothing is due any more: the state is *quiet* when all that is left to come
-//! are leases that end, and *at rest* when there are none of these either. Every fault that was going to happen has
-//! happened by then, and nobody who waits is going to be told.
+//! Some promises can only be judged when nothing is due any more. The state is *quiet* when only the ends of
+//! leases are still to come, and *at rest* when these have come too. By then, all faults have happened, and
+//! no waiter is going to be told of a grant.
 
 use stateright::Property;
 
@@ -70,8 +70,8 @@ fn is_quiet(model: &Protocol, state: &State) -> bool {
     due.is_empty()
 }
 
-/// A client to which and from which nothing is on its way, and whose timer would find nothing, knows of all its
-/// requests that they are in the queue, also while somebody else holds the lock.
+/// If nothing is under way to or from a client, and its timer would find nothing, then all its requests are
+/// in the queue, even while another client holds the lock.
 fn no_client_is_forgotten(model: &Protocol, state: &State) -> bool {
     (0..state.clients.len()).all(|client| {
         let this = &state.clients[client];

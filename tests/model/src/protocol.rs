@@ -1,4 +1,4 @@
-//! The state machine: what can happen next, and what then comes of it.
+//! The state machine: what can happen next, and what follows from it.
 
 use std::time::Instant;
 
@@ -9,17 +9,17 @@ use crate::properties;
 use crate::rules::Rule;
 use crate::state::{Client, ClientId, Presence, Request, RequestId, Server, Stage, State, Ticket};
 
-/// A configuration of the protocol, to be explored.
+/// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]
 pub struct Protocol {
     configuration: Configuration,
-    /// By request.
+    /// The client of each request.
     clients: Vec<ClientId>,
-    /// When nothing new is explored any more.
+    /// No new states are explored after this time.
     until: Instant,
 }
 
-/// Named after who acts.
+/// Each action is named after the one who acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     UserAcquires(RequestId),
@@ -28,7 +28,7 @@ pub enum Action {
     ClientHearsReply(ClientId),
     ClientHearsPush(ClientId),
     ClientSubscribes(ClientId),
-    /// The timer of its room: only when the answer brings something new.
+    /// The timer of its waitlist. It only acts when the reply would change something.
     ClientAsksByTimer(ClientId),
     ClientAsksForNothing(ClientId),
     ClientRenews(RequestId),
@@ -37,7 +37,7 @@ pub enum Action {
     ClientLingers(ClientId),
     ClientCrashes(ClientId),
     ServerRunsCall(ClientId),
-    /// It finds that its caller has given up by then, and does nothing.
+    /// The call finds that its caller has given up by then, and does nothing.
     ServerRunsCallTooLate(ClientId),
     ServerRunsStuckCall(ClientId, usize),
     ServerNoticesDeafness(ClientId),
@@ -74,7 +74,7 @@ impl Protocol {
         (0..self.clients.len()).filter(move |&request| self.clients[request] == client)
     }
 
-    /// The ids that users begin with are the first of their client, the spare ones the last.
+    /// The first ids of a client are for its callers, and the last ones are spare.
     fn callers_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> {
         self.ids_of(client).take(self.configuration.callers[client])
     }
@@ -85,7 +85,7 @@ impl Protocol {
             .find(|&request| state.requests[request].stage == Stage::Unused)
     }
 
-    /// Remembers whether somebody in the queue was there before the one who got the lock.
+    /// Records whether a request in the queue was there before the one that got the lock.
     pub fn note_overtaken(&self, state: &mut State, granted: (Ticket, RequestId)) {
         let came_before = |&(_, other): &(Ticket, RequestId)| {
             let other = &state.requests[other];
@@ -96,8 +96,8 @@ impl Protocol {
         state.history.overtaken |= state.server.queue.iter().any(came_before);
     }
 
-    /// What happens by itself, sooner or later, however little goes wrong. The leases of the dead come apart from the
-    /// rest, since they take so long.
+    /// What happens sooner or later without any fault. The leases of dead holders are separate, because they
+    /// take so long.
     pub fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (client, this) in state.clients.iter().enumerate() {
             let presence = state.server.presence[client];
@@ -143,13 +143,13 @@ impl Protocol {
         }
     }
 
-    /// The hold is one that nobody has claimed.
+    /// The hold was pushed and has not been claimed.
     fn claim_window_ends(&self, state: &State) -> bool {
         let unclaimed = state.server.held().is_some_and(|hold| hold.pushed);
         unclaimed && self.has(Rule::ClaimWindow) && self.expires_unprovoked(state)
     }
 
-    /// A lease ends that nobody renews, with nothing on its way that could change that.
+    /// A lease ends that is not renewed, and nothing is under way that could change that.
     pub fn expires_unprovoked(&self, state: &State) -> bool {
         state.server.held().is_some_and(|hold| {
             let client = &state.clients[self.client_of(hold.request)];
@@ -158,7 +158,7 @@ impl Protocol {
         })
     }
 
-    /// What may happen besides, as often as the budget allows.
+    /// What else may happen, as often as the budget allows.
     fn possible(&self, state: &State, actions: &mut Vec<Action>) {
         let budget = &state.budget;
         for (client, this) in state.clients.iter().enumerate().filter(|(_, this)| !this.crashed) {
@@ -317,7 +317,7 @@ impl Model for Protocol {
             Action::RecordLapses(client) => {
                 state.budget.lapsed_records -= 1;
                 state.server.presence[client].record = false;
-                // Its own clock has told the client before.
+                // By its own clock the client knew this before.
                 state.clients[client].opened = false;
             }
             Action::StuckCallVanishes(client, index) => drop(state.clients[client].stuck.remove(index)),

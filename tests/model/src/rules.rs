@@ -1,4 +1,4 @@
-//! The rules of the protocol that can be switched off, one by one. Each is there because its absence breaks a promise.
+//! The rules of the protocol, which can be switched off one by one. Without a rule, a promise breaks.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Exploring a configuration, breadth first: the first violation found is a shortest one.
+//! Explores a configuration breadth first, so that the first violation found has the fewest steps.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +7,21 @@ use stateright::{Checker, HasDiscoveries, Model};
 use crate::configuration::Configuration;
 use crate::protocol::{Action, Protocol};
 
-/// When an exploration stops though there is more.
+/// When an exploration stops before its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How many steps are tried, those to known states too.
+    /// How many steps are tried, including those to known states.
     pub steps: usize,
     pub time: Duration,
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Different ones.
+    /// The number of different states.
     pub states: usize,
     pub depth: usize,
-    /// All there is was explored, or a violation was found.
+    /// Everything was explored, or a violation was found.
     pub complete: bool,
     pub violation: Option<Violation>,
     pub took: Duration,
@@ -35,7 +35,7 @@ pub struct Violation {
 
 pub fn explore(configuration: Configuration, limits: Limits) -> Outcome {
     let mut outcome = explore_to(configuration, limits, None);
-    // Within one depth the search goes on for a while, and may report a longer one.
+    // The search goes on for a while at one depth, so the first violation may not be a shortest one.
     while let Some(found) = &outcome.violation {
         let shorter = explore_to(configuration, limits, Some(found.steps.len()));
         match shorter.violation {
@@ -46,7 +46,7 @@ pub fn explore(configuration: Configuration, limits: Limits) -> Outcome {
     outcome
 }
 
-/// Explores what can be reached in fewer than so many steps.
+/// Explores what can be reached in fewer steps than this.
 fn explore_to(configuration: Configuration, limits: Limits, fewer_than: Option<usize>) -> Outcome {
     let began = Instant::now();
     let until = began + limits.time;
@@ -55,7 +55,7 @@ fn explore_to(configuration: Configuration, limits: Limits, fewer_than: Option<u
         .finish_when(HasDiscoveries::AnyFailures)
         .target_state_count(limits.steps);
     if let Some(steps) = fewer_than {
-        // It counts states, the first of which takes no step.
+        // The limit counts states, and the first state takes no step.
         builder = builder.target_max_depth(steps + 1);
     }
     let checker = builder.spawn_bfs().join();

@@ -1,4 +1,5 @@
-//! The scripts, as in `lua/`: each runs as a whole. Left out: re-entrance, tries, a bound of the hand-over.
+//! The scripts, as in `lua/`. Each runs as a whole. Left out: re-entrance, tries, and the bound of a
+//! hand-over.
 
 use crate::protocol::Protocol;
 use crate::rules::Rule;
@@ -9,7 +10,7 @@ impl Server {
         self.queue.iter().any(|&(_, queued)| queued == request)
     }
 
-    /// The hold that counts: one that is over does not.
+    /// The current hold, unless its deadline has passed.
     pub fn held(&self) -> Option<&Hold> {
         self.hold.as_ref().filter(|hold| !hold.over)
     }
@@ -72,7 +73,7 @@ impl Protocol {
                     .iter()
                     .any(|&(queued, _)| queued >= next_ticket)
                 {
-                    // Nobody was told of this ticket.
+                    // No client was told of this ticket.
                     state.server.next_ticket = next_ticket;
                 }
                 return Answer::Granted(grant);
@@ -95,8 +96,8 @@ impl Protocol {
         }
     }
 
-    /// `lua/release.lua` of the grant under this fence or, without one, `lua/withdraw.lua`. Returns whether there was that
-    /// hold.
+    /// `lua/release.lua` for the grant under this fence; without a fence, `lua/withdraw.lua`. Returns whether
+    /// there was such a hold.
     pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) -> bool {
         self.drop_ended(state, self.client_of(request));
         let by_id = fence.is_none() || !self.has(Rule::ReleaseNamesFence);
@@ -128,8 +129,8 @@ impl Protocol {
         }
     }
 
-    /// Drops a hold whose deadline is past, and with it the record of its client, which is dead or asleep: unless it
-    /// is the one that calls.
+    /// Drops a hold whose deadline has passed, and the presence record of its client, which is dead or
+    /// asleep. A client that makes the call itself keeps its record.
     fn drop_ended(&self, state: &mut State, caller: ClientId) {
         if let Some(ended) = state.server.hold.take_if(|hold| hold.over) {
             let client = self.client_of(ended.request);
@@ -139,7 +140,7 @@ impl Protocol {
         }
     }
 
-    /// `lua/lib/hand_over.lua`: gives the free lock to the first in the queue who can be reached.
+    /// `lua/lib/hand_over.lua`: gives the free lock to the first reachable request in the queue.
     fn hand_over(&self, state: &mut State, caller: Option<RequestId>) {
         let mut passed_over = Vec::new();
         while !state.server.queue.is_empty() {
@@ -170,7 +171,7 @@ impl Protocol {
                 break;
             }
             if presence.record && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
-                // It hears all the same, at a replica.
+                // The client receives the message all the same, at a replica.
                 state.clients[client].pushes.push(Grant {
                     request,
                     fence,

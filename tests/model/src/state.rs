@@ -1,7 +1,8 @@
-//! What there is: one server with one lock, a few clients, their requests, and what is on its way between them.
+//! The state: one server with one lock, a few clients, their requests, and what is under way between them.
 //!
-//! Time is an order of events. Deadlines have no numbers: that one has passed is an event, which may come whenever
-//! the real clocks allow it. Fences and tickets are small numbers, since only their order counts.
+//! Time is an order of events. Deadlines have no numbers: the passing of a deadline is an event, which may
+//! come whenever the real clocks allow it. Fences and tickets are small numbers, because only their order
+//! counts.
 
 use crate::configuration::Budget;
 
@@ -23,12 +24,12 @@ pub struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     pub hold: Option<Hold>,
-    /// The last one given.
+    /// The last fence that was granted.
     pub fence: Fence,
-    /// In the order of tickets.
+    /// Queued requests, in the order of their tickets.
     pub queue: Vec<(Ticket, RequestId)>,
     pub next_ticket: Ticket,
-    /// By client.
+    /// The presence of each client.
     pub presence: Vec<Presence>,
 }
 
@@ -36,36 +37,37 @@ pub struct Server {
 pub struct Hold {
     pub request: RequestId,
     pub fence: Fence,
-    /// Granted by somebody else's call, and not claimed yet.
+    /// Granted by the call of another request, and not claimed yet.
     pub pushed: bool,
-    /// Its deadline has passed; no script has run since.
+    /// Its deadline has passed, and no script has run since.
     pub over: bool,
 }
 
-/// What the server knows of a client.
+/// What the server knows about a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Presence {
-    /// It has a record, and counts as alive.
+    /// The client has a presence record, and counts as alive.
     pub record: bool,
-    /// A connection is subscribed to its channel here, though perhaps nobody is at its other end any more.
+    /// A connection has subscribed to its channel on this server, though its other end may be gone.
     pub subscriber: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Client {
     pub crashed: bool,
-    /// It takes its record for opened.
+    /// The client believes that it is registered.
     pub opened: bool,
     pub subscribed: bool,
-    /// It has been subscribed before, so the next time is a reconnect.
+    /// The client has been subscribed before, so the next subscription is a reconnect.
     pub was_subscribed: bool,
     /// Calls on the live connection, in the order of sending.
     pub calls: Vec<Call>,
-    /// Answers on the live connection, in the order of the calls.
+    /// Replies on the live connection, in the order of the calls.
     pub replies: Vec<Reply>,
     /// Messages on the live subscription.
     pub pushes: Vec<Grant>,
-    /// Calls on closed connections, which may still run, at any time and in any order, and answer nobody.
+    /// Calls on closed connections. They may still run at any time and in any order, and their replies are
+    /// lost.
     pub stuck: Vec<Call>,
 }
 
@@ -75,11 +77,11 @@ pub struct Request {
     pub stage: Stage,
     /// Its place in the queue, as far as its client was told.
     pub ticket: Option<Ticket>,
-    /// Some call of it was never answered: it may still run.
+    /// One of its calls was never answered and may still run.
     pub loose: bool,
-    /// History: the first place that it, or the one that it continues, was told.
+    /// History: the first place of this request, or of the one that it continues, that its client was told.
     pub arrived: Option<Ticket>,
-    /// History: it could not be reached at its turn, or heard of it too late, and has not come back since.
+    /// History: it was unreachable at its turn, or heard of it too late, and has not come back since.
     pub missed_turn: bool,
 }
 
@@ -88,10 +90,10 @@ pub enum Stage {
     #[default]
     Unused,
     Waiting,
-    /// Its user believes to hold the lock: what the lock is about.
+    /// Its user believes to hold the lock.
     Holding(Fence),
     Releasing,
-    /// Never used again.
+    /// The request has ended, and its id is never used again.
     Over,
 }
 
@@ -106,7 +108,7 @@ pub enum Call {
     Acquire(Acquire),
     /// Ends the hold of this request under this fence.
     Release(RequestId, Fence),
-    /// Ends whatever this request has.
+    /// Ends whatever the server has of this request.
     Withdraw(RequestId),
     Renew(RequestId, Fence),
 }
@@ -116,21 +118,21 @@ pub struct Acquire {
     pub request: RequestId,
     pub mode: Mode,
     pub ticket: Option<Ticket>,
-    /// It has been queued before, as far as its client knows.
+    /// The request has been queued before, as far as its client knows.
     pub again: bool,
-    /// Its answer may tell the client that the record is open: nothing has been lost since it was sent.
+    /// The reply may tell the client that it is registered: nothing has been lost since the call was sent.
     pub opens: bool,
-    /// History: the request comes back by it after a turn that it missed.
+    /// History: with this call the request comes back after a missed turn.
     pub returns: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Leave the client's record as it is.
+    /// Leaves the presence record of the client as it is.
     Wait,
-    /// Open it.
+    /// `Register`: writes or prolongs it.
     Open,
-    /// Prolong it; without one the answer is `Gone`.
+    /// `Poll`: prolongs it. Without a record, the answer is `Gone`.
     Question,
 }
 
@@ -139,12 +141,12 @@ pub struct Grant {
     pub request: RequestId,
     pub fence: Fence,
     pub pushed: bool,
-    /// Whoever hears of it now can tell that it is over, or nearly so.
+    /// Its reader can tell that the grant is over, or nearly so.
     pub late: bool,
 }
 
-/// The answer to an acquire call. The other calls need none: what they do is known once they have run on a connection
-/// that lives.
+/// The reply to an acquire call. Other calls need no reply here: their effect is known once they have run on
+/// a live connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reply {
     pub call: Acquire,
@@ -156,7 +158,7 @@ pub enum Answer {
     Granted(Grant),
     Queued {
         ticket: Ticket,
-        /// It was not in the queue before, or had a later place.
+        /// The request was not in the queue before, or had a later place.
         enqueued: bool,
         /// The holder's grant, if the holder is another request of the same client.
         sibling: Option<Grant>,
@@ -168,26 +170,26 @@ pub enum Answer {
     },
 }
 
-/// What properties must remember.
+/// What the properties must remember.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
-    /// The newest fence that somebody has believed in.
+    /// The newest fence that a holder has believed in.
     pub newest_believed: Fence,
-    /// Somebody believed in an older one after that.
+    /// A holder believed in an older fence after that.
     pub went_back: bool,
-    /// Somebody in the queue was passed over by one who came later.
+    /// A request in the queue was overtaken by a later one.
     pub overtaken: bool,
-    /// A script ended with the lock free and a request queued that could be reached.
+    /// A script ended with the lock free and a reachable request queued.
     pub left_free: bool,
 }
 
 impl Client {
-    /// Nothing is on its way between this client and the server.
+    /// Nothing is under way between this client and the server.
     pub fn is_still(&self) -> bool {
         self.calls.is_empty() && self.replies.is_empty() && self.pushes.is_empty() && self.stuck.is_empty()
     }
 
-    /// The grants that it has not heard of yet, though they are on their way.
+    /// The grants that are under way to this client and not read yet.
     pub fn unheard(&mut self) -> impl Iterator<Item = &mut Grant> {
         let replied = self
             .replies

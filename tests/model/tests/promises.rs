@@ -1,4 +1,4 @@
-//! The promises hold in everything that can happen in the small configurations.
+//! The promises hold in every reachable state of the small configurations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Every rule is there because something breaks without it, which is found; or it is said why nothing does.
+//! For each rule, this finds what breaks without it, or checks that nothing does where a reason is given.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn a_protocol_without_the_rule_breaks_a_promise() {
 #[test]
 fn the_other_rules_break_nothing_alone() {
     for unbroken in UNBROKEN {
-        // What takes longest is left to the large campaign.
+        // The configurations that take longest are left to the campaign.
         for configuration in SMALL
             .into_iter()
             .filter(|small| small.budget.cancels + small.budget.disconnects == 0)

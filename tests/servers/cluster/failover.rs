@@ -10,7 +10,7 @@ use super::scene::{all_served, longest_gap, overlaps, overtakings, serve_some};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Race: A failover loses what the replica had not heard of.
+/// Race: A failover loses writes that had not reached the replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
     const WAITERS: usize = 40;
@@ -51,7 +51,7 @@ async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
     assert!((1..WAITERS).contains(&served_before), "{served_before}");
     assert_eq!(grants.len(), WAITERS, "each is served once");
     history.assert_fences_increase();
-    // Once, since a grant that the replica never heard of may be given again.
+    // One overlap is possible: a grant that never reached the replica may be granted again.
     assert!(overlaps(&grants) <= 1, "{} overlaps", overlaps(&grants));
 }
 

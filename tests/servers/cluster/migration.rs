@@ -12,7 +12,7 @@ use super::scene::{all_served, clients, longest_gap, overtakings, queue, serve_s
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Clients of a lock, and the move that its slot is to make.
+/// Clients of a lock, and the planned move of its slot.
 struct Scene {
     cluster: Cluster,
     locks: Vec<Lock>,
@@ -73,7 +73,7 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     history.assert_no_overlap();
     history.assert_fences_increase();
     assert_eq!(overtakings(&grants), 0, "{grants:?}");
-    // A question of each client at the latest finds out.
+    // At the latest, the next poll of each client finds out about the move.
     assert!(longest_gap(&grants) < 10 * SECOND);
     let keys = cluster.servers[from].keys("fairlock:").await;
     assert!(keys.is_empty(), "left behind: {keys:?}");
@@ -97,7 +97,7 @@ async fn no_waiter_is_passed_over_while_a_slot_is_between_two_servers() {
 
     cluster.send_off(slot, from, to, Duration::ZERO).await;
     let released = tokio::spawn(guard.release());
-    // Nobody listens where the keys are.
+    // The waiters do not listen on the server that has the keys.
     sleep(300 * MS).await;
     assert!(!released.is_finished());
     assert_eq!(waiting(&locks[0]).await, WAITERS as u64);
@@ -109,7 +109,7 @@ async fn no_waiter_is_passed_over_while_a_slot_is_between_two_servers() {
     assert_eq!(overtakings(&grants), 0, "{grants:?}");
 }
 
-/// Race: A server ends a subscription without a word, since its slot has moved.
+/// Race: A server ends a subscription without a message, because the slot has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silently_dropped_subscription_is_repeated() {
     let cluster = Cluster::start().await;
@@ -138,7 +138,7 @@ async fn silently_dropped_subscription_is_repeated() {
     let waiting = tokio::spawn(lock.acquire());
     eventually("the waiter listens", 5 * SECOND, async || channels().await == 1).await;
     let before = listener().await;
-    // So fast that nobody finds the slot at the other server.
+    // The two moves are so quick that no client finds the slot on the other server.
     cluster.migrate(slot, from, to, Duration::ZERO).await;
     cluster.migrate(slot, to, from, Duration::ZERO).await;
     println!("{} subscriptions left", channels().await);
@@ -158,7 +158,7 @@ async fn silently_dropped_subscription_is_repeated() {
     guard.release().await.unwrap();
 }
 
-/// Race: A renewal comes when a slot is half-way.
+/// Race: A renewal arrives while its slot is half moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_while_its_slot_moves() {
     let cluster = Cluster::start().await;
@@ -167,7 +167,8 @@ async fn a_lease_is_renewed_while_its_slot_moves() {
     let slot = cluster.slot("{moving}").await;
     let from = Cluster::first_owner(slot);
     let guard = lock.acquire().await.unwrap();
-    // Longer than the lease, before any key has moved, and with one of them gone ahead.
+    // The pauses are longer than the lease. One is before any key has moved, and another after one key has
+    // moved.
     cluster.migrate(slot, from, (from + 2) % 3, 2 * SECOND).await;
     guard.check().unwrap();
     sleep(2 * SECOND).await;
@@ -175,7 +176,7 @@ async fn a_lease_is_renewed_while_its_slot_moves() {
     guard.release().await.unwrap();
 }
 
-/// Race: A slot that moves keeps locks from everybody, since some of their keys are not there.
+/// Race: Locks cannot be taken while their slot moves, because some of their keys are missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
     let Scene {
@@ -189,7 +190,7 @@ async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
         let done = tokio::time::timeout(2 * SECOND, work).await;
         assert!(done.is_ok(), "{what}: not while the slot moves");
     };
-    // One was held before, one was used before, and one is new.
+    // One lock was held before the move, one was used before it, and one is new.
     let [used, new] = ["{moving}:used", "{moving}:new"];
     let clients = clients(&cluster, 2).await;
     let held = locks[0].acquire().await.unwrap();
@@ -208,7 +209,7 @@ async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
     )
     .await;
     for name in [used, new, "moving"] {
-        // Again and again, on whichever side it is.
+        // Each lock is taken several times, on whichever server it is.
         let turns = async {
             for turn in 0..3 {
                 let [mine, other] = [0, 1].map(|n: usize| clients[(turn + n) % 2].lock(name));
@@ -220,7 +221,7 @@ async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
         };
         soon(name, &mut Box::pin(turns)).await;
     }
-    // What is held on either side, under whichever owner, excludes others as ever when the move is over.
+    // Locks that are held on either server, under any owner, still exclude others after the move.
     let owner = fairlock::Owner::new();
     let (mut old, mut fresh) = (None, None);
     let both = async {

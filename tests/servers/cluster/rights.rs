@@ -1,4 +1,4 @@
-//! The user that the README advises for a cluster.
+//! The rights of the user that the README recommends for a cluster.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_advised_user_can_do_everything_in_a_cluster() {
     let cluster = Cluster::start().await;
-    // One line for every server, and another for those of a cluster.
+    // The README has one line for every server, and another for servers of a cluster.
     let advised: Vec<_> = README
         .lines()
         .filter(|line| line.starts_with("ACL SETUSER"))
@@ -24,7 +24,7 @@ async fn the_advised_user_can_do_everything_in_a_cluster() {
     assert_eq!(advised.len(), 2);
     for server in &cluster.servers {
         for line in &advised {
-            // Servers before 7.0 know no shard channels.
+            // Servers before 7.0 have no shard channels.
             let sharded = !server.command(&["PUBSUB", "SHARDNUMSUB"]).await.is_error();
             let known = |word: &&str| sharded || !OF_SHARDS.contains(word);
             let words: Vec<&str> = line.split(' ').filter(known).collect();
@@ -44,7 +44,7 @@ async fn the_advised_user_can_do_everything_in_a_cluster() {
     let slot = cluster.slot("{moving}").await;
     let from = Cluster::first_owner(slot);
     cluster.migrate(slot, from, (from + 1) % 3, SECOND / 2).await;
-    // Questions, that the rooms ask of the new server.
+    // In this time the waitlists poll the new server.
     sleep(SECOND).await;
     first.release().await.unwrap();
     all_served(&mut waiters, 30 * SECOND).await;

@@ -58,7 +58,7 @@ async fn locks_spread_over_the_masters_and_all_keys_of_one_share_a_slot() {
     }
 }
 
-/// Race: A message goes through a cluster, whose other nodes are not counted.
+/// Race: A message passes through a cluster, where subscribers at other nodes are not counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
     const TASKS: usize = 16;
@@ -87,7 +87,7 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
         lock.status().await.unwrap().waiting == TASKS as u64
     })
     .await;
-    // Every client has asked once more, its subscription being confirmed.
+    // By now every client has polled once after its subscription was confirmed.
     sleep(SECOND / 2).await;
     let before = cluster.calls("evalsha").await;
     first.release().await.unwrap();
@@ -96,7 +96,7 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
     let owner = Cluster::first_owner(cluster.slot("hot").await);
     let connected = cluster.servers[owner].command(&["CLIENT", "LIST"]).await;
     for protocol in ["resp=2", "resp=3"] {
-        // Servers before 7.0 don't tell.
+        // Servers before 7.0 do not report the protocol.
         let text = connected.text();
         assert!(text.contains(protocol) || !text.contains("resp="), "{text}");
     }
@@ -108,14 +108,14 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
         "{acquisitions} acquisitions by {commands} commands, {:.2} each",
         commands as f64 / acquisitions as f64
     );
-    // The first of them had asked before the count began; every client may have had to ask now and then.
+    // The first calls were sent before the count began. Each client may also have had to poll now and then.
     assert!(commands >= 2 * acquisitions - TASKS as u64, "{commands}");
     assert!(commands <= 2 * acquisitions + acquisitions / 10, "{commands}");
     let handed_over: u64 = clients.iter().map(|client| client.stats().handed_over).sum();
     assert!(handed_over >= acquisitions * 9 / 10, "{handed_over} by push");
 }
 
-/// Race: A message goes through a cluster, whose other nodes are not counted.
+/// Race: A message passes through a cluster, where subscribers at other nodes are not counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_many_clients_are_served_in_the_order_of_their_asking() {
     let cluster = Cluster::start().await;
@@ -136,7 +136,7 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_their_asking() {
 async fn any_server_of_the_cluster_is_good_enough_to_find_the_others() {
     let cluster = Cluster::start().await;
     let replica = cluster.servers[5].port();
-    // A list that begins with one where nobody is.
+    // The first server in the list is down.
     let url = format!("valkey-cluster://127.0.0.1:1?node=127.0.0.1:{replica}");
     let locks = LockManager::connect(&url).await.unwrap();
     for n in 0..8 {

@@ -1,4 +1,4 @@
-//! What these tests share: clients of a cluster, and a queue of waiters.
+//! Helpers of these tests: clients of a cluster, and a queue of waiters.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use fairlock_testkit::{Cluster, History, Hold, eventually};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Every other one speaks RESP3, of which no call and no message is to take notice.
+/// Every other client speaks RESP3, which must make no difference to any call or message.
 pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
     let mut clients = Vec::new();
     for n in 0..count {
@@ -17,7 +17,8 @@ pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager>
     clients
 }
 
-/// Queues so many waiters one after the other, on these locks in turn, each of which holds for `hold` once.
+/// Queues `count` waiters one after the other, on these locks in turn. Each waiter holds its lock once, for
+/// `hold`.
 pub(crate) async fn queue(
     locks: &[Lock],
     count: usize,
@@ -33,13 +34,14 @@ pub(crate) async fn queue(
             let entry = history.asks(n);
             let guard = lock.acquire().await.unwrap();
             entry.granted(guard.fence().get());
-            // Who is told that the lease is lost gives the lock back at that moment.
+            // A waiter whose lease is lost stops at that moment.
             tokio::select! {
                 _ = guard.lost() => {}
                 () = sleep(hold) => {}
             }
             entry.released();
-            // The lease may be lost, or the master gone: then it is not held either.
+            // The release may find the lease lost or the master gone. In both cases the lock is not held any
+            // more.
             let _ = guard.release().await;
         });
         eventually("one more waits", Duration::from_secs(20), async || {
@@ -49,8 +51,8 @@ pub(crate) async fn queue(
     }
 }
 
-/// Queues so many waiters behind a holder, each of which holds for 20 ms, and lets them have the lock for a moment. Returns
-/// how many have had it.
+/// Queues `count` waiters behind a holder, each of which holds for 20 ms, and lets some of them have the
+/// lock. Returns how many have had it.
 pub(crate) async fn serve_some(
     locks: &[Lock],
     count: usize,
@@ -59,7 +61,7 @@ pub(crate) async fn serve_some(
 ) -> usize {
     let first = locks[0].acquire().await.unwrap();
     queue(locks, count, Duration::from_millis(20), history, waiters).await;
-    // Their subscriptions are up by then.
+    // By then their subscriptions are up.
     sleep(Duration::from_millis(500)).await;
     first.release().await.unwrap();
     sleep(Duration::from_millis(200)).await;
@@ -95,13 +97,13 @@ pub(crate) fn longest_gap(grants: &[Hold]) -> Duration {
     Duration::from_nanos(grants.windows(2).map(gap).max().unwrap_or_default())
 }
 
-/// How many grants came while the holder before had not given back.
+/// How many grants came before the previous holder had released.
 pub(crate) fn overlaps(grants: &[Hold]) -> usize {
     let overlap = |pair: &&[Hold]| pair[0].released_ns > pair[1].granted_ns;
     grants.windows(2).filter(overlap).count()
 }
 
-/// How many were served before somebody who had asked earlier.
+/// How many requests were served before another one that had asked earlier.
 pub(crate) fn overtakings(grants: &[Hold]) -> usize {
     let is_overtaken = |pair: &&[Hold]| pair[0].asked_ns > pair[1].asked_ns;
     grants.windows(2).filter(is_overtaken).count()

@@ -1,5 +1,7 @@
-//! Failover after failover under clients that contend for a lock and write to a resource that checks the fence. Prints
-//! how often two believed to hold at once, and what the resource made of it: `scripts/campaign failover`.
+//! Repeated failovers under clients that contend for a lock, and write to a resource that checks the fence.
+//!
+//! The test prints how often two clients believed to hold at once, and what the resource did with their
+//! writes. `scripts/campaign failover` runs it for longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,13 +16,14 @@ use rand::{Rng, SeedableRng};
 use super::orphan::{self, Orphanage};
 
 const CLIENTS: u64 = 6;
-/// Longer than a failover takes, so that a holder whom the new primary does not know may believe to hold beside the next.
+/// Longer than a failover takes, so that a holder that the new primary does not know may believe to hold at
+/// the same time as the next one.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// The last writes of a primary, which in every other round its replicas don't get before it is killed.
+/// The time before the kill in which the replicas receive nothing. This is so in every other round.
 const UNREPLICATED: Duration = Duration::from_millis(350);
 
-/// From the grant until the holder let go, or saw that it had lost the lock; and its fence.
+/// The time from the grant until the holder released the lock or saw its loss; and the fence of that hold.
 pub(crate) struct Held {
     pub(crate) from: Instant,
     pub(crate) to: Instant,
@@ -29,9 +32,9 @@ pub(crate) struct Held {
 
 #[derive(Clone, Default)]
 pub(crate) struct Log {
-    /// Of the lock that all contend for.
+    /// The holds of the lock that all clients contend for.
     held: Arc<Mutex<Vec<Held>>>,
-    /// Of the lock whose holders the failovers forget.
+    /// The holds of the lock whose holders are lost in failovers.
     orphans: Arc<Mutex<Vec<Held>>>,
     over: Arc<AtomicBool>,
 }
@@ -117,8 +120,8 @@ fn report(held: &[Held], writes: Writes) {
     assert_eq!(writes.number, writes.accepted, "a stale write was accepted");
 }
 
-/// Holds again and again, mostly for less than a third of a second and now and then for seconds, and writes one more
-/// than it read.
+/// Takes the lock again and again and writes the number it read plus one. Most holds are shorter than a third
+/// of a second; some last for seconds.
 async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     while !log.over.load(Ordering::Relaxed) {
@@ -133,14 +136,15 @@ async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64
             }
         }
         let to = Instant::now();
-        // Under a failover the release may find nothing.
+        // During a failover the release may find nothing.
         let _ = guard.release().await;
         log.held.lock().unwrap().push(Held { from, to, fence });
     }
 }
 
-/// Kills the primary, and returns how long it took until a lock was granted again. Then the killed server is back as a
-/// replica. With orphans, its last writes do not get to its replicas, a grant to one of them among them.
+/// Kills the primary, and returns the time until a lock was granted again. Then restarts the killed server as
+/// a replica. With `orphanage`, the last writes of the primary do not reach its replicas; a grant to an
+/// orphan is among them.
 async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanage>) -> Duration {
     let former = group.primary().await;
     let mut forgotten = None;
@@ -157,7 +161,7 @@ async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanag
     let now = group.switched(former).await;
     let mut granted = None;
     eventually("a lock is granted again", Duration::from_secs(60), async || {
-        // What was granted before the kill and is reported late does not count.
+        // A grant from before the kill that is logged late does not count.
         let held = log.held.lock().unwrap();
         let later = held.iter().map(|held| held.from).filter(|from| *from > killed);
         granted = later.min();
@@ -173,7 +177,7 @@ async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanag
     granted.unwrap() - killed
 }
 
-/// How many began to hold before an earlier one had ended.
+/// How many holds began before an earlier one had ended.
 fn overlaps(held: &[Held]) -> usize {
     let mut order: Vec<&Held> = held.iter().collect();
     order.sort_unstable_by_key(|held| held.from);

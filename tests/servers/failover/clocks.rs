@@ -1,5 +1,6 @@
-//! A new primary whose clock is not that of the former one. What was granted there is over by its own clock: earlier, or
-//! later, than its holder was told. What it grants itself, it alone times.
+//! A new primary whose clock differs from that of the former one. By its clock, the leases of earlier grants
+//! end earlier or later than their holders were told. The leases that it grants itself depend on its own
+//! clock alone.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,16 +13,16 @@ use super::{LIMIT, subscribed};
 const LEASE: Duration = Duration::from_secs(8);
 const WAITERS: usize = 4;
 
-/// Race: A new primary has another clock than the former one.
+/// Race: The clock of a new primary differs from that of the former one.
 #[tokio::test]
 async fn new_primary_with_a_clock_ahead_grants_larger_fences_and_no_hold_lasts_too_long() {
     fail_over(3).await;
 }
 
-/// Race: A new primary has another clock than the former one.
+/// Race: The clock of a new primary differs from that of the former one.
 #[tokio::test]
 async fn new_primary_with_a_clock_behind_grants_larger_fences_and_no_hold_lasts_too_long() {
-    // By more than the failover takes: what it minted by its clock alone would be smaller.
+    // The difference is longer than the failover takes, so fences from the new clock alone would be smaller.
     fail_over(-30).await;
 }
 
@@ -32,7 +33,7 @@ async fn fail_over(replicas_ahead: i64) {
     };
     let group = Arc::new(Sentinels::with(setup).await);
     let connect = async || {
-        // What a message tells of a grant is good for as long as what a reply tells.
+        // With this claim window a pushed grant lasts as long as one in a reply.
         let builder = LockManager::builder().lease(LEASE).claim_window(LEASE);
         builder.server_timeout(LIMIT).connect(&group.url()).await.unwrap()
     };
@@ -64,7 +65,7 @@ async fn fail_over(replicas_ahead: i64) {
     let successor = group.switched(former).await;
     switched.send_replace(Some(successor));
     subscribed(&group.servers[successor], WAITERS).await;
-    // By the new primary's clock the lease may be over.
+    // By the clock of the new primary the lease may have expired.
     let _ = guard.release().await;
     while let Some(waiter) = waiters.join_next().await {
         waiter.unwrap();
@@ -76,7 +77,7 @@ async fn fail_over(replicas_ahead: i64) {
     );
 }
 
-/// The guard doesn't believe to hold for longer than the server says.
+/// The guard must not believe to hold for longer than the server says.
 async fn is_held(guard: &LockGuard, server: &Server) {
     let believed = Instant::now() + guard.lease().remaining();
     let mut client = server.client().await;

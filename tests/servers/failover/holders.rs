@@ -1,4 +1,4 @@
-//! What becomes of a holder when the primary dies: by what its successor knows of the grant.
+//! Holders when the primary dies. The outcome depends on whether the new primary knows the grant.
 
 use std::future::pending;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use fairlock_testkit::{Sentinels, Server, eventually};
 
 use super::{LEASE, client};
 
-/// Race: A failover forgets a holder.
+/// Race: A failover loses a holder.
 #[tokio::test]
 async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_lease_ends() {
     let group = Sentinels::start().await;
@@ -35,7 +35,7 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
     assert!(matches!(reason, LostReason::Taken | LostReason::Expired));
     assert_eq!(lost.reason(), reason);
 
-    // What the former holder still does reaches nobody.
+    // The former holder's calls do not affect the new one.
     let successor = successor.unwrap();
     assert!(successor.fence() > guard.fence());
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
@@ -44,7 +44,7 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
     successor.release().await.unwrap();
 }
 
-/// Race: A failover forgets a holder.
+/// Race: A failover loses a holder.
 #[tokio::test]
 async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock() {
     let group = Sentinels::start().await;
@@ -69,7 +69,7 @@ async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock
     guard.release().await.unwrap();
 }
 
-/// Until when the server has the lock held, by its own clock.
+/// The deadline of the hold on the server, by the server's clock.
 async fn deadline(server: &Server) -> u64 {
     server.lock_summary("fairlock:{a}").await.until
 }

@@ -1,9 +1,10 @@
-//! A sentinel that knows nothing of failovers, and names whom it was told to.
+//! A sentinel that knows nothing of failovers, and names the server that it was told to name.
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Starts one that names the server on `port`, for as long as the runtime lives, and returns its own port.
+/// Starts one that names the server on `port`, for as long as the runtime lives. Returns the port of the
+/// impostor.
 pub(crate) async fn start(port: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -41,7 +42,7 @@ async fn command(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// The number behind the `*` or `$` that a line begins with.
+/// The number after the `*` or `$` at the start of a line.
 async fn number(stream: &mut BufReader<TcpStream>) -> Option<usize> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok()?;

@@ -1,5 +1,5 @@
-//! A holder whose grant no replica has: after the failover nobody knows of it, and the lock is granted again while it
-//! still believes to hold. Only the fence keeps its write out.
+//! A holder whose grant no replica has. After the failover the new primary does not know it, and the lock is
+//! granted again while the first holder still believes to hold it. Only the fence stops its write.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,11 @@ use fairlock_testkit::resource::Resource;
 
 use super::campaign::{Held, Log};
 
-/// The lock, and what it protects.
+/// The name of the lock.
 const NAME: &str = "b";
 pub(crate) const NUMBER: usize = 1;
-/// So long that the holder does not renew it, and hear of the loss, before the next one has the lock.
+/// So long that the next client has the lock before the first holder renews, which is when it hears of the
+/// loss.
 const LEASE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Orphanage {
@@ -35,7 +36,7 @@ impl Orphanage {
         }
     }
 
-    /// Takes the lock, which is free. To be called when what the primary writes does not get to its replicas.
+    /// Takes the lock, which must be free. Call this while the primary's writes do not reach its replicas.
     pub(crate) async fn orphan(&mut self) -> Orphan {
         let guard = self.locks.lock(NAME).lease(LEASE).acquire().await.unwrap();
         let from = Instant::now();
@@ -47,7 +48,7 @@ impl Orphanage {
         }
     }
 
-    /// Has another client take the lock under the new primary. Then both write, the orphan first.
+    /// Makes another client take the lock under the new primary. Then both write, the orphan first.
     pub(crate) async fn succeed(&mut self, orphan: Orphan, log: &Log) {
         let guard = self.others.lock(NAME).acquire().await.unwrap();
         let (from, fence) = (Instant::now(), guard.fence().get());

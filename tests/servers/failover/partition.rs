@@ -1,5 +1,5 @@
-//! A primary that is cut off from its replicas and the sentinels together with a client of its, which has no other way
-//! to hear of the failover. For both, nothing has happened.
+//! A primary is cut off from its replicas and from the sentinels, together with one of its clients. That
+//! client has no other way to hear of the failover, so neither of the two notices anything.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const LEASE: Duration = Duration::from_secs(4);
 
 struct Partition {
     group: Sentinels,
-    /// By which the client inside comes to the sentinels.
+    /// The connections of the client inside to the sentinels.
     links: Vec<Proxy>,
-    /// With the primary, the first of the servers.
+    /// The client on the side of the former primary, which is the first of the servers.
     inside: LockManager,
     outside: LockManager,
-    /// By the client inside, and known to the replicas.
+    /// A guard of the client inside. Its grant is known to the replicas.
     held: LockGuard,
 }
 
@@ -60,7 +60,8 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     } = partition(&[]).await;
     let now = group.switched(0).await;
 
-    // Inside, locks are renewed and granted as ever. Outside, the first is kept for as long as was known at the cut.
+    // Inside, locks are renewed and granted as before. Outside, the first lock stays held for the time that
+    // was known when the network was cut.
     let alone = inside.lock("b").lease(LEASE).acquire().await.unwrap();
     for (before, name) in [(&held, "a"), (&alone, "b")] {
         let guard = outside.lock(name).acquire().await.unwrap();
@@ -71,7 +72,7 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     }
     assert_eq!(role(&group.servers[0]).await, "master");
 
-    // The sentinels find the former primary again before the client finds them.
+    // The sentinels reach the former primary again before the client can reach them.
     group.network.as_ref().unwrap().heal();
     for guard in [&held, &alone] {
         tokio::time::timeout(LIMIT, guard.lost()).await.unwrap();
@@ -93,7 +94,7 @@ async fn a_primary_that_must_have_a_replica_renews_nothing_once_it_is_cut_off() 
     assert_eq!(role(&group.servers[0]).await, "master", "it is still cut off");
 }
 
-/// Both holders have shown their fences to what the lock protects, and then both write.
+/// The resource has seen the fences of both holders. Then both write.
 async fn only_the_newer_writes(older: &LockGuard, newer: &LockGuard) {
     let server = Server::start().await;
     let mut resource = Resource::connect(server.port()).await;

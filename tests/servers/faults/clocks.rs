@@ -1,5 +1,5 @@
-//! Servers whose clock was set back. What they wrote before that is ahead of their time now: here it is written by hand,
-//! since a test cannot set the clock of the machine.
+//! Servers whose clock was set back. Their earlier data is then ahead of their clock. Most tests write such
+//! data by hand, because a test cannot set the clock of the machine.
 
 use fairlock_testkit::{LockSummary, Server};
 
@@ -11,7 +11,7 @@ use super::scene::{
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// Replaces the summary of the lock.
+/// Replaces the summary of the lock by another one.
 async fn write(server: &Server, summary: &LockSummary) {
     let summary = summary.to_string();
     server.command(&["HSET", &lock_key(NAME), "hold", &summary]).await;
@@ -69,7 +69,7 @@ async fn waiter_with_a_ticket_an_hour_ahead_is_served_in_its_turn() {
     server
         .command(&["ZADD", &queue_key(NAME), &ahead, &request])
         .await;
-    // Newcomers get ahead by as much as the clock was set back, and no more than that.
+    // Newcomers are served first by as much as the clock was set back, and by no more than that.
     let newcomer = in_line(&server, &locks, NAME, 2).await;
     guard.release().await.unwrap();
     let guard = granted(newcomer, SOON).await;
@@ -79,7 +79,7 @@ async fn waiter_with_a_ticket_an_hour_ahead_is_served_in_its_turn() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
-/// Some day of January 2001, by a server's clock.
+/// The difference from now to a day in January 2001, in seconds.
 fn before_september_2001() -> i64 {
     978_307_200 - i64::try_from(epoch_ms() / 1000).unwrap()
 }
@@ -125,7 +125,7 @@ async fn clock_set_back_before_its_epoch_lets_no_client_take_a_held_lock() {
     server.set_clock(before_september_2001()).await;
     let second = locks.lock(NAME).try_acquire().await;
     assert!(matches!(second, Err(fairlock::Error::Refused(_))), "{second:?}");
-    // Its renewals are refused too; so it is told in time, and for the right reason.
+    // Its renewals are refused too, so the holder is told in time and with the right reason.
     let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), fairlock::LostReason::Expired);
     drop(guard);
@@ -135,7 +135,7 @@ async fn clock_set_back_before_its_epoch_lets_no_client_take_a_held_lock() {
     guard.release().await.unwrap();
 }
 
-/// Race: The server's clock is set back under a hold with a maximum.
+/// Race: The server's clock is set back during a hold with a maximum hold time.
 #[tokio::test]
 async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
     let server = Server::builder().clock(0).start().await;
@@ -153,7 +153,7 @@ async fn max_hold_ends_a_hold_though_the_servers_clock_is_set_back() {
     let lost = tokio::time::timeout(2 * max_hold, guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), fairlock::LostReason::MaxHold);
     assert!(began.elapsed() <= max_hold, "{:?}", began.elapsed());
-    // And the server is told.
+    // The hold has ended on the server too.
     let next = locks.lock(NAME).acquire_timeout(SECOND / 2).await.unwrap();
     next.release().await.unwrap();
 }

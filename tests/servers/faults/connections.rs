@@ -1,4 +1,4 @@
-//! What becomes of waits and holds whose connections are killed.
+//! Waits and holds whose connections are killed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::scene::{
     subscribers, turn,
 };
 
-/// Four clients with so many waiters each, who take so many turns each, while `fault` is done again and again.
+/// Runs four clients with `waiters` waiters each, which take `turns` turns each, while `fault` is repeated.
 async fn storm(
     server: &Server,
     waiters: usize,
@@ -63,7 +63,7 @@ async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
     history.assert_no_overlap();
     history.assert_fences_increase();
     let longest = history.grants().iter().filter_map(|hold| hold.wait()).max();
-    // Neither a lease nor a claim window had to end for anybody.
+    // No lease and no claim window had to expire for any waiter.
     assert!(longest < Some(4 * SECOND), "{longest:?}");
     nothing_left(&server, NAME, SETTLED).await;
 }
@@ -92,7 +92,8 @@ async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() 
         waiters.push(in_line(&server, &locks, NAME, place).await);
     }
     subscribed(&server, 1).await;
-    // Their turn comes while they can't be reached, which costs them their places and the client its record.
+    // Their turn comes while they are unreachable. So they lose their places, and the client loses its
+    // presence record.
     server.kill_clients("pubsub").await;
     guard.release().await.unwrap();
     for waiter in waiters {
@@ -130,7 +131,7 @@ async fn killed_subscriptions_of_one_client_change_nothing_for_another() {
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(30)).await;
             for id in subscribers(&server).await {
-                // The first to subscribe was the disturbed one, and so is whoever comes later.
+                // The disturbed client subscribed first, and all later subscriptions are also its own.
                 if id != mine[1] {
                     server.command(&["CLIENT", "KILL", "ID", &id]).await;
                 }
@@ -221,7 +222,7 @@ async fn waits_that_end_while_their_connections_are_killed_leave_nothing() {
                 for round in 0..20 {
                     let entry = history.asks(format!("{client}/{waiter}"));
                     let patience = Duration::from_millis((waiter * 7 + round * 3) % 50);
-                    // Dropped, rather than told that its time is over.
+                    // The future is dropped, instead of ending by its own bound.
                     let acquiring = locks.lock(NAME).acquire();
                     if let Ok(guard) = tokio::time::timeout(patience, acquiring).await {
                         let guard = guard.expect("a guard");

@@ -1,4 +1,4 @@
-//! More calls than the network or the server takes at once, and callers that give up meanwhile.
+//! More calls than the network or the server can take at once, and callers that give up meanwhile.
 
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use tokio::task::JoinSet;
 
 use super::scene::{NAME, SECOND, connect, nothing_left, settings, waiting};
 
-/// How many calls of a client are in flight at most.
+/// The largest number of calls that a client has in flight.
 const IN_FLIGHT: u64 = 1024;
 
-/// Five thousand calls a second go through, and a call that was written does nothing two seconds later.
+/// About five thousand calls a second get through, and a call does nothing if it runs two seconds after it
+/// was written.
 ///
-/// Race: Calls wait so long for their turn behind a far network that they are late as they are sent.
+/// Race: Calls wait so long in the backlog behind a slow network that they are already late when they are
+/// sent.
 #[tokio::test]
 async fn backlog_behind_a_far_network_is_sent_in_time() {
     const WAITERS: u16 = 20_000;
@@ -37,7 +39,7 @@ async fn backlog_behind_a_far_network_is_sent_in_time() {
     drop(guard);
 }
 
-/// Race: Waits are given up while the server is away, and what must be taken back piles up.
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test]
 async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do() {
     let server = Server::start().await;
@@ -46,7 +48,7 @@ async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do
         .connect(&server.url())
         .await
         .unwrap();
-    // Each lock has its room, as after some use.
+    // Each lock has its waitlist already, as after some use.
     for name in ["0", "1", "2", "3"] {
         locks.lock(name).acquire().await.unwrap().release().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Servers that forget: their scripts, their data, or everything.
+//! Servers that lose their scripts, some of their data, or everything.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use super::scene::{
 };
 
 const SHORT: Duration = Duration::from_secs(3);
-/// Fewer than a call puts up with before it takes its turn with everybody's next attempts.
+/// Fewer than the reloads that a call goes through in its place. After those it would fail, and its next
+/// attempt would compete with those of the others.
 const FLUSHES: usize = 5;
 
-/// A manager whose holds are renewed, and whose waiters ask, every second.
+/// A manager whose holds are renewed about every second, and whose waitlists poll about every second.
 async fn with_short_lease(server: &Server) -> LockManager {
     let settings = settings().lease(SHORT).claim_window(SECOND);
     settings.connect(&server.url()).await.unwrap()
@@ -92,7 +93,7 @@ async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
     assert_eq!(guard.lost().await.reason(), LostReason::Taken);
     let next = granted(waiter, 4 * SECOND).await;
     assert!(next.fence() > guard.fence());
-    // Under the other name it lasts for the rest of its lease, as a hold of nobody who would renew it.
+    // Under the other name the hold lasts for the rest of its lease. No client would renew it.
     let other = others.lock("b").acquire_timeout(4 * SECOND).await.unwrap();
     assert!(other.fence() > guard.fence());
     other.release().await.unwrap();
@@ -164,7 +165,7 @@ async fn a_server_that_is_down_makes_calls_unavailable_after_the_bound() {
     server.stop();
     let lock = locks.lock(NAME);
     let url = server.url();
-    // A wait with a bound of its own ends by that one.
+    // A wait with a bound of its own ends at that bound.
     let timeout = async {
         let error = lock
             .acquire_timeout(Duration::from_millis(300))
@@ -182,7 +183,7 @@ async fn a_server_that_is_down_makes_calls_unavailable_after_the_bound() {
     );
 }
 
-/// The call ends with `Unavailable`: not before it was tried for a while, and without a hang.
+/// The call ends with `Unavailable`, after some attempts and without a hang.
 async fn unavailable<T: fmt::Debug>(what: &str, call: impl Future<Output = Result<T, Error>>) {
     let started = Instant::now();
     let result = tokio::time::timeout(4 * SECOND, call).await.expect("no hang");

@@ -1,4 +1,4 @@
-//! What becomes of a lock whose holder dies or stands still.
+//! Locks whose holder dies or is stopped.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ async fn holder(server: &Server, lease_ms: &str) -> (Process, u64) {
     (holder, fence)
 }
 
-/// Kills a holder beside so many other keys with a TTL, which put off what Redis does of itself about the lock's.
+/// Kills a holder on a server with many other keys that have a TTL. They delay the expiry of the lock's key
+/// by the server itself.
 async fn killed_beside(other_keys: u32) {
     let server = Server::start().await;
     let fill = "for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'other:' .. i, i, 'PX', 1000000 + i) end";
@@ -26,7 +27,7 @@ async fn killed_beside(other_keys: u32) {
     let locks = connect(&server.url()).await;
     let (mut holder, fence) = holder(&server, "1000").await;
     let waiter = in_line(&server, &locks, NAME, 1).await;
-    // Long enough for a renewal: the lease that ends is not the one that the waiter was told of.
+    // Long enough for a renewal, so that the waiter was told of an earlier deadline than the one that counts.
     tokio::time::sleep(Duration::from_millis(450)).await;
     holder.kill();
     let lease_end = kept(&server, NAME).await.until;
@@ -44,19 +45,19 @@ async fn killed_beside(other_keys: u32) {
     assert!(guard.fence().get() > fence);
 }
 
-/// Race: A lease runs out, and nobody tells.
+/// Race: A lease expires, and no message says so.
 #[tokio::test]
 async fn a_killed_holder_costs_its_lease_and_no_more() {
     killed_beside(0).await;
 }
 
-/// Race: A lease runs out, and nobody tells.
+/// Race: A lease expires, and no message says so.
 #[tokio::test]
 async fn a_killed_holder_costs_no_more_beside_many_other_volatile_keys() {
     killed_beside(20_000).await;
 }
 
-/// Race: A holder is stopped past its lease.
+/// Race: A holder is stopped for longer than its lease.
 #[tokio::test]
 async fn a_holder_stopped_past_its_lease_sees_at_its_first_look_that_it_is_lost() {
     let server = Server::start().await;
@@ -66,14 +67,15 @@ async fn a_holder_stopped_past_its_lease_sees_at_its_first_look_that_it_is_lost(
     holder.stop();
     let guard = granted(waiter, 3 * SECOND).await;
 
-    // It continues with the look itself, before its timers or a reply can have told it anything.
+    // The first thing the process does after it continues is the look, before its timers or a reply can have
+    // changed anything.
     holder.tell("look");
     holder.cont();
     holder.expect("lost").await;
     holder.tell("release");
     holder.expect("lost").await;
 
-    // A resource that checks fences refuses what it writes all the same, and the new holder is not disturbed.
+    // A resource that checks fences would also refuse its writes. The new holder is not disturbed.
     assert!(guard.fence().get() > stale_fence);
     guard.renew().await.unwrap();
     guard.release().await.unwrap();
@@ -99,7 +101,7 @@ async fn a_holder_stopped_for_less_than_its_lease_keeps_the_lock() {
 
 /// Race: A waiter dies after its grant.
 ///
-/// Race: A waiter was told a long TTL, and then the lock went to one who died.
+/// Race: A waiter is told of a long wait, and then the lock goes to a client that dies.
 #[tokio::test]
 async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
     let server = Server::start().await;
@@ -114,7 +116,7 @@ async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
     queued(&server, NAME, 1).await;
     let waiter = in_line(&server, &locks, NAME, 2).await;
     subscribed(&server, 2).await;
-    // Stopped first, so that it is dead before it can claim.
+    // The process is stopped first, so that it cannot claim the grant.
     dead.stop();
     guard.release().await.unwrap();
     assert!(kept(&server, NAME).await.pushed);
@@ -146,7 +148,7 @@ async fn a_guard_that_outlives_its_manager_is_renewed_and_released() {
     }
 }
 
-/// Race: One lock's failing renewal stops those of the others.
+/// Race: A failing renewal of one lock stops the renewals of others.
 #[tokio::test]
 async fn failing_renewals_of_one_lock_do_not_affect_another() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Networks that go silent, between a holder and its server.
+//! Networks that go silent between a holder and its server.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ async fn behind(proxy: &Proxy) -> LockManager {
     settings.connect(&proxy.url()).await.unwrap()
 }
 
-/// A lease is lost here no later than on the server, though the network fails like that; and all goes on after it.
+/// Under this fault of the network, a lease is lost in the client no later than on the server, and locks work
+/// again afterwards.
 async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     let server = Server::start().await;
     let others = connect(&server.url()).await;
@@ -24,7 +25,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     let locks = behind(&proxy).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &others, NAME, 1).await;
-    // A renewal or two.
+    // Long enough for a renewal or two.
     tokio::time::sleep(SECOND).await;
     fault(&proxy);
     server.kill_clients("normal").await;
@@ -48,7 +49,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     assert!(guard.run(async {}).await.is_err());
     assert_eq!(lost.name(), NAME);
 
-    // The release ends too, and the next one holds in time.
+    // The release ends too, and the next waiter gets the lock in time.
     let started = Instant::now();
     assert!(matches!(
         guard.release().await,
@@ -124,7 +125,7 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
         away.ping().await.is_ok()
     })
     .await;
-    // What it left in the queue is taken out.
+    // The request that it left in the queue is removed.
     queued(&server, NAME, 0).await;
     let waiter = in_line(&server, &away, NAME, 1).await;
     proxy.black_hole();
@@ -134,7 +135,7 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
     granted(waiter, 4 * SECOND).await.release().await.unwrap();
 }
 
-/// Race: A grant is read when it is over, or nearly.
+/// Race: A grant is read when its lease is over, or nearly over.
 #[tokio::test]
 async fn waiter_gets_the_lock_by_asking_when_every_push_is_late() {
     let server = Server::start().await;
@@ -152,7 +153,7 @@ async fn waiter_gets_the_lock_by_asking_when_every_push_is_late() {
     guard.release().await.unwrap();
 }
 
-/// Race: No subscription can be had.
+/// Race: A client cannot subscribe.
 #[tokio::test]
 async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     let server = Server::start().await;
@@ -164,7 +165,7 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     let other = locks.lock("b").acquire().await.unwrap();
     let other_waiter = in_line(&server, &deaf, "b", 1).await;
     subscribed(&server, 1).await;
-    // Of its two connections it loses the one for messages, for good.
+    // The client loses its subscriber connection for good, and keeps the command connection.
     proxy.refuse();
     server.kill_clients("pubsub").await;
     let lease = SECOND / 2;
@@ -189,7 +190,7 @@ async fn waiter_notices_half_open_connections_and_keeps_waiting() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &away, NAME, 1).await;
     subscribed(&server, 1).await;
-    // Nothing goes through any more, nobody is told, and new connections work.
+    // Nothing gets through any more, neither side is told, and new connections work.
     proxy.freeze_open();
     guard.release().await.unwrap();
     granted(waiter, 6 * SECOND).await.release().await.unwrap();

@@ -1,5 +1,5 @@
-//! Callers who give up, more of them than can be served, while the server or the network fails them: as soon
-//! as those are well again, callers are served again, and nothing has piled up.
+//! Callers give up because more is asked for than can be served, while the server or the network fails. As
+//! soon as those work again, callers are served again, and nothing has piled up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::scene::{SECOND, connect, nothing_left};
 
 const TASKS: usize = 200;
-/// How many calls of a client are in flight at most.
+/// The largest number of calls that a client has in flight.
 const IN_FLIGHT: usize = 1024;
 const NAMES: [&str; 4] = ["0", "1", "2", "3"];
 
@@ -30,7 +30,7 @@ struct Load {
     acquired: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     tasks: JoinSet<()>,
-    /// The most that was to be taken back at any time.
+    /// The largest number of unconfirmed withdrawals and releases at any time.
     unconfirmed: usize,
 }
 
@@ -58,7 +58,7 @@ impl Load {
         load
     }
 
-    /// How many are acquired in that time.
+    /// How many acquires succeed in that time.
     async fn acquires_in(&mut self, time: Duration) -> u64 {
         let before = self.acquired.load(Ordering::Relaxed);
         let end = Instant::now() + time;
@@ -69,7 +69,8 @@ impl Load {
         self.acquired.load(Ordering::Relaxed) - before
     }
 
-    /// Waits until as many are acquired as before, or almost: these machines are busy with other tests.
+    /// Waits until acquires succeed at nearly the earlier rate. The margin is wide, because the machine is
+    /// also busy with other tests.
     async fn recovers(&mut self, before: u64) {
         let end = Instant::now() + 10 * SECOND;
         while 3 * self.acquires_in(SECOND / 2).await < before {
@@ -77,7 +78,7 @@ impl Load {
         }
     }
 
-    /// Ends it, and sees that nothing is left of it, and nothing had piled up.
+    /// Ends the load, and checks that nothing is left on the server and nothing had piled up.
     async fn end(mut self, server: &Server) {
         self.is_over.store(true, Ordering::Relaxed);
         while let Some(task) = self.tasks.join_next().await {
@@ -90,7 +91,8 @@ impl Load {
         for name in NAMES {
             nothing_left(server, name, SECOND).await;
         }
-        // What may be in flight, and a withdrawal and a release of each task, of this turn and of the one before.
+        // The calls in flight, and for each task a withdrawal and a release of this turn and of the previous
+        // one.
         let bound = IN_FLIGHT + 4 * TASKS;
         assert!(self.unconfirmed <= bound, "{} unconfirmed", self.unconfirmed);
     }
@@ -107,7 +109,7 @@ async fn take(lock: &Lock, way: Way, patience: Duration) -> bool {
     }
 }
 
-/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
+/// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[tokio::test]
 async fn after_a_server_stood_still_as_many_are_served_as_before() {
     let server = Server::start().await;
@@ -121,7 +123,7 @@ async fn after_a_server_stood_still_as_many_are_served_as_before() {
     load.end(&server).await;
 }
 
-/// Race: Callers give up before their turn, and what they leave behind keeps the server from serving others.
+/// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[tokio::test]
 async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     let server = Server::start().await;
@@ -129,7 +131,7 @@ async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     let locks = connect(&proxy.url()).await;
     let mut load = Load::start(&locks, Duration::from_millis(100));
     load.acquires_in(SECOND).await;
-    // A call takes 50 ms, and a hand-over another 50.
+    // A call takes 50 ms, and a hand-over takes another 50 ms.
     proxy.delay(Duration::from_millis(25));
     load.acquires_in(SECOND).await;
     assert!(
@@ -140,7 +142,7 @@ async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     load.end(&server).await;
 }
 
-/// Race: A network delivers late, and all at once, what callers have given up.
+/// Race: A network delivers abandoned calls late, and all at once.
 #[tokio::test]
 async fn after_a_network_delivered_late_and_all_at_once_as_many_are_served_as_before() {
     let server = Server::start().await;
@@ -155,7 +157,7 @@ async fn after_a_network_delivered_late_and_all_at_once_as_many_are_served_as_be
     load.end(&server).await;
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test]
 async fn patient_callers_are_served_in_their_order_among_impatient_ones() {
     let server = Server::start().await;
@@ -183,7 +185,7 @@ async fn patient_callers_are_served_in_their_order_among_impatient_ones() {
     load.end(&server).await;
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test]
 async fn a_bystander_is_served_at_once_while_others_give_up() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! A client in a process of its own, that does what it is told.
+//! A client in a process of its own, which follows the commands of the test.
 
 use fairlock::{LockGuard, LockManager};
 use fairlock_testkit::{Process, Server, role};
@@ -6,10 +6,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::scene::{NAME, settings};
 
-/// Starts a client. It hears:
-/// - `acquire <n>`: waits for the lock `n` times at once, and says `granted <fence>` at each grant;
-/// - `look`: says whether the lease of the last grant is `held` or `lost`;
-/// - `release`: says `released`, or that the lease was `lost`.
+/// Starts a client, which understands these lines:
+/// - `acquire <n>`: waits for the lock `n` times at once, and answers `granted <fence>` at each grant;
+/// - `look`: answers whether the lease of the last grant is `held` or `lost`;
+/// - `release`: answers `released`, or `lost` if the lease was lost.
 pub(crate) fn client(server: &Server, lease_ms: &str, claim_ms: &str) -> Process {
     let url = server.url();
     let args = [("url", url.as_str()), ("lease", lease_ms), ("claim", claim_ms)];
@@ -59,7 +59,7 @@ fn wait(locks: &LockManager, grants: UnboundedSender<LockGuard>) {
     });
 }
 
-/// The fence of the grant that the part says next.
+/// The fence of the next grant that the client reports.
 pub(crate) async fn fence(part: &mut Process) -> u64 {
     let line = part.line().await;
     let fence = line.strip_prefix("granted ").expect("a grant");

@@ -1,4 +1,5 @@
-//! Servers that refuse this user something: said at once, in words that help to mend it, and without passwords.
+//! Servers that refuse this user something. The client says so at once, in words that help to fix it, and
+//! without passwords.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ async fn set_user(server: &Server, name: &str, rules: &str) -> String {
     server.url_as(name, PASSWORD)
 }
 
-/// What the server refused, in the error's own words; no password in them.
+/// The message of a refusal by the server. It contains no password.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     let Err(error) = result else {
@@ -50,7 +51,7 @@ async fn the_least_rights_are_enough_for_every_call() {
     assert!(locks.lock(NAME).try_acquire().await.unwrap().acquired().is_none());
     assert!(locks.lock(NAME).force_release(guard.fence()).await.unwrap());
     assert!(guard.release().await.is_err());
-    // A process that comes back after both connections broke needs no more.
+    // A client that reconnects after both connections broke needs no further right.
     server.kill_clients("normal").await;
     server.kill_clients("pubsub").await;
     locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
@@ -63,7 +64,7 @@ async fn a_waiter_without_its_channel_is_told_which_pattern_it_needs() {
     let server = Server::start().await;
     let url = set_user(&server, "deaf", "allkeys allcommands resetchannels").await;
     let (locks, deaf) = (connect(&server.url()).await, connect(&url).await);
-    // Whoever does not wait needs no channel.
+    // A client that does not wait needs no channel.
     deaf.lock(NAME).acquire().await.unwrap().release().await.unwrap();
 
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -88,7 +89,7 @@ async fn a_holder_that_may_not_publish_releases_and_the_next_has_it_by_its_timer
     let server = Server::start().await;
     let url = set_user(&server, "mute", "allkeys allcommands resetchannels").await;
     let mute = connect(&url).await;
-    // A question every third of a second.
+    // With this heartbeat the waitlist polls every third of a second.
     let others = settings().heartbeat(SECOND).connect(&server.url()).await.unwrap();
     let guard = mute.lock(NAME).acquire().await.unwrap();
     let first = in_line(&server, &others, NAME, 1).await;

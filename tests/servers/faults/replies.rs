@@ -1,4 +1,4 @@
-//! Calls whose replies are lost, and calls that arrive long after everybody has forgotten them.
+//! Calls whose replies are lost, and calls that arrive long after their client has given them up.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use super::scene::{
     queued, settings, subscribed, turn, waiting,
 };
 
-/// One turn of a waiter, whose `n`-th reply is lost, between two turns of others. Returns whether there was one.
+/// One turn of a waiter whose `n`-th reply is lost, between two turns of others. Returns whether a reply was
+/// lost.
 async fn turn_without_reply(server: &Server, n: usize) -> bool {
     let name = format!("reply-{n}");
     let proxy = Proxy::start(server.port());
     let others = connect(&server.url()).await;
-    // A short lease: renewals are part of the turn.
+    // The lease is short, so that renewals are part of the turn.
     let short = settings().lease(2 * SECOND).claim_window(2 * SECOND);
     let short = short.connect(&proxy.url()).await.unwrap();
     let history = History::default();
@@ -43,7 +44,7 @@ async fn turn_without_reply(server: &Server, n: usize) -> bool {
 #[tokio::test]
 async fn no_lost_reply_costs_the_lock_or_exclusion() {
     let server = Server::start().await;
-    // In a turn: acquire, question, one or two renewals, release.
+    // The calls of a turn: acquire, poll, one or two renewals, release.
     let lost = join_all((1..=7).map(|n| turn_without_reply(&server, n))).await;
     assert!(lost[..4].iter().all(|&lost| lost), "{lost:?}");
 }
@@ -76,7 +77,7 @@ async fn spin_hold_with_a_lost_reply_counts_once() {
     let proxy = Proxy::start(server.port());
     let (mine, others) = (connect(&proxy.url()).await, connect(&server.url()).await);
     let mine = SpinLock::new(&mine, NAME);
-    // The scripts are known to the server by now.
+    // From here on the server knows the scripts.
     assert!(mine.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
     mine.unlock().await.unwrap();
     for _ in 0..2 {
@@ -92,7 +93,7 @@ async fn spin_hold_with_a_lost_reply_counts_once() {
     assert!(others.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
 }
 
-/// An acquire that is stuck on its way to the server, and whose connection its client has lost.
+/// An acquire call that is stuck on its way to the server, on a connection that its client has lost.
 async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandle<fairlock::LockGuard> {
     let locks = connect(&proxy.url()).await;
     proxy.freeze_open();
@@ -103,10 +104,10 @@ async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandl
     acquiring
 }
 
-/// Lets a first attempt through that was stuck; `fence` is the last one by then.
+/// Lets a stuck first attempt through. `fence` is the last fence before it runs.
 async fn leaves_nothing_when_it_runs(server: &Server, proxy: &Proxy, fence: Fence) {
     proxy.thaw();
-    // It ran, and holds for nobody; but not for a lease.
+    // The attempt ran, and nobody knows its hold. That hold ends sooner than a lease.
     let has_run = async || kept(server, NAME).await.fence > fence.get();
     eventually("the first attempt runs", SECOND, has_run).await;
     nothing_left(server, NAME, SETTLED).await;
@@ -126,7 +127,7 @@ async fn a_first_attempt_that_runs_after_the_second_was_released_leaves_nothing(
 /// Race: A first attempt runs after the second was granted and released.
 #[tokio::test]
 async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leaves_nothing() {
-    // At once, or when whatever is done at once about it is done.
+    // The attempt runs either at once, or after the client's immediate clean-up.
     for later in [Duration::ZERO, SECOND / 2] {
         let server = Server::start().await;
         let proxy = Proxy::start(server.port());
@@ -164,7 +165,7 @@ async fn a_first_attempt_that_runs_after_its_time_does_nothing() {
     assert_eq!(kept(&server, NAME).await.fence, fence.get());
 }
 
-/// Race: A cancellation overtakes the request.
+/// Race: A withdrawal overtakes the call of its request.
 #[tokio::test]
 async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     let server = Server::start().await;
@@ -177,7 +178,7 @@ async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     proxy.strand();
     tokio::time::sleep(Duration::from_millis(200)).await;
     proxy.thaw();
-    // Whether it holds for a moment or not, the next one does not wait for a lease.
+    // Even if the attempt holds for a moment, the next caller does not have to wait for a lease.
     let next = others.lock(NAME).acquire_timeout(SETTLED).await.unwrap();
     next.release().await.unwrap();
     nothing_left(&server, NAME, SETTLED).await;
@@ -206,7 +207,7 @@ async fn waiter_with_a_late_stuck_attempt_is_queued_once() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
-/// Race: A stale grant is given back late, when its request has a newer one.
+/// Race: A stale grant is released late, when its request already has a newer one.
 #[tokio::test]
 async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let server = Server::start().await;
@@ -220,8 +221,8 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let request = head(&server, NAME).await;
     let channel = server.command(&["PUBSUB", "CHANNELS"]).await.texts().remove(0);
 
-    // Shortly before the waiter is granted the lock in the reply to its own question, an old push to it is sent, which
-    // it reads before that reply.
+    // An old push is sent to the waiter shortly before it is granted the lock in the reply to its own poll.
+    // It reads the push before that reply.
     let delay = Duration::from_millis(300);
     proxy.delay_down(delay);
     let lease_end = kept(&server, NAME).await.until;
@@ -236,7 +237,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     guard.release().await.unwrap();
 }
 
-/// Race: A stale grant is given back late, when its request has a newer one.
+/// Race: A stale grant is released late, when its request already has a newer one.
 #[tokio::test]
 async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_owner() {
     let server = Server::start().await;
@@ -255,13 +256,13 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    // It is granted the lock, and hears of it when most of its claim window is over; meanwhile its owner gets a second
-    // hold elsewhere, under the same fence.
+    // The waiter is granted the lock, and hears of it when most of its claim window is over. Meanwhile its
+    // owner gets a second hold elsewhere, under the same fence.
     proxy.freeze();
     before.release().await.unwrap();
     let second = others.lock(NAME).owner(&owner).acquire().await.unwrap();
     tokio::time::sleep(SECOND * 9 / 10).await;
-    // What it sends when it hears of it gets stuck, and it loses that connection.
+    // The waiter's withdrawal of the late grant gets stuck, and its connection is lost.
     proxy.delay_up(Duration::from_millis(300));
     proxy.thaw();
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -278,7 +279,8 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
     nothing_left(&server, NAME, SETTLED).await;
 }
 
-/// Race: A poll makes its request the holder again as the lease is over, and is answered before that is seen.
+/// Race: A poll makes its request the holder again when its lease is over, and is answered before the client
+/// notices.
 #[tokio::test]
 async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let server = Server::start().await;
@@ -293,8 +295,8 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    // What it asks when the lease ends is under way for longer than a claim window. Meanwhile another client finds the
-    // lock free, and hands it over.
+    // The waiter's poll at the end of the lease is under way for longer than a claim window. Meanwhile
+    // another client finds the lock free, and hands it over.
     let evalshas = proxy.count("EVALSHA");
     proxy.delay_up(window * 2);
     let lease_end = kept(&server, NAME).await.until;

@@ -1,4 +1,4 @@
-//! What locks leave on a server: nothing that stays, at any time, whatever breaks.
+//! Whatever breaks, locks never leave anything on a server that stays for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::scene::{
     NAME, SECOND, SETTLED, SOON, connect, granted, lock_key, nothing_left, queued, settings, turn,
 };
 
-/// The longest time that any key has left, in ms; -1 as soon as one has none.
+/// The longest remaining TTL of all keys, in ms; -1 if a key has none.
 const LONGEST: &str = "local longest = 0
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
@@ -23,10 +23,10 @@ return {longest, ''}";
 
 const LEASE: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(12);
-/// How long keys outlive what they tell of, and how much longer than that they may.
+/// How long keys outlive their content, plus how much longer they may live.
 const KEPT: Duration = Duration::from_secs(70);
 
-/// No key is without a TTL now, nor has a longer one than it needs.
+/// Every key has a TTL now, and none is longer than necessary.
 async fn check(server: &Server) {
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     let (left, key) = (reply.array()[0].int(), reply.array()[1].text());
@@ -35,7 +35,7 @@ async fn check(server: &Server) {
     assert!(u128::try_from(left).unwrap() <= longest.as_millis(), "{left} ms");
 }
 
-/// Race: Names that are used once pile up.
+/// Race: Names that are used only once pile up on the server.
 #[tokio::test]
 async fn every_key_has_a_ttl_at_all_times() {
     let server = Server::start().await;
@@ -98,14 +98,14 @@ async fn every_key_has_a_ttl_at_all_times() {
         nothing_left(&server, name, SETTLED + SECOND).await;
     }
     check(&server).await;
-    // Queues that are empty are no keys at all, and a free lock is kept for its fence, but not for ever.
+    // An empty queue has no key. A free lock is kept for its fence, but not for ever.
     let keys = server.keys("t:queue:").await;
     assert!(keys.is_empty(), "{keys:?}");
     let left = server.command(&["PTTL", &lock_key("a")]).await.int();
     assert!((0..=120_000).contains(&left), "{left} ms");
 }
 
-/// Race: Names that are used once pile up.
+/// Race: Names that are used only once pile up on the server.
 #[tokio::test]
 async fn leftovers_of_killed_processes_expire() {
     let server = Server::start().await;
@@ -115,7 +115,7 @@ async fn leftovers_of_killed_processes_expire() {
     queued(&server, NAME, 49).await;
     dead.kill();
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
-    // The part has a heartbeat of 15 s, which is longer than its lease.
+    // The child process has a heartbeat of 15 s, which is longer than its lease.
     let left = reply.array()[0].int();
     assert!((1..=85_000).contains(&left), "{left} ms");
     assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);

@@ -1,7 +1,7 @@
-//! What becomes of clients whose address leads to another server while their connections stay open: a change of
-//! roles that closes nothing, or a proxy that spreads connections over a primary and its replica.
+//! Clients whose address leads to another server while their connections stay open. The cause is a change of
+//! roles that closes no connection, or a proxy that spreads connections over a primary and its replica.
 //!
-//! A message that is published at a primary is heard by those who subscribe at its replicas too, and they are not
+//! A message that is published at a primary also reaches the subscribers at its replicas, which are not
 //! counted.
 
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use tokio::task::JoinHandle;
 
 use super::scene::{NAME, SECOND, SOON, connect, granted, in_line, settings, subscribed};
 
-/// A connection that is younger is not left for a word of READONLY.
+/// A `READONLY` reply does not replace a connection that is younger than this.
 const OF_AGE: Duration = Duration::from_millis(1_100);
-/// In which a client that is told nothing asks by itself, and has found another server.
+/// A client that receives no message polls within this time, and has then found the other server.
 const BY_ITSELF: Duration = Duration::from_secs(12);
 
 async fn replica_of(primary: &Server) -> Server {
@@ -37,7 +37,7 @@ async fn follows(replica: &Server) {
     eventually("the replica follows", 20 * SECOND, is_up).await;
 }
 
-/// Has the two change roles. No connection is closed.
+/// Exchanges the roles of the two servers. No connection is closed.
 async fn change_roles(primary: &Server, replica: &Server) {
     replica.command(&["REPLICAOF", "NO", "ONE"]).await;
     let port = replica.port().to_string();
@@ -45,7 +45,7 @@ async fn change_roles(primary: &Server, replica: &Server) {
     follows(primary).await;
 }
 
-/// Race: A push is heard at a replica, by a client that is not counted and passed over.
+/// Race: A client that listens at a replica receives a push, although it was not counted and was skipped.
 #[tokio::test]
 async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() {
     let primary = Server::start().await;
@@ -71,7 +71,7 @@ async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() 
     tokio::time::sleep(SOON).await;
     assert!(!second.is_finished(), "two at once");
     guard.check().unwrap();
-    // The other one has found its way too, with the connection that it listens on.
+    // The other waiter has found the new primary too, with its subscriber connection.
     subscribed(&replica, 2).await;
     let fence = guard.fence();
     guard.release().await.unwrap();
@@ -80,7 +80,7 @@ async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() 
     guard.release().await.unwrap();
 }
 
-/// Keeps the lock busy, so that it is never free for as long as this runs.
+/// Keeps the lock busy, so that it is never free while this runs.
 fn keep_busy(locks: &LockManager) -> Vec<JoinHandle<()>> {
     let busy = (0..3).map(|_| {
         let lock = locks.lock(NAME);
@@ -95,14 +95,15 @@ fn keep_busy(locks: &LockManager) -> Vec<JoinHandle<()>> {
     busy.collect()
 }
 
-/// Race: A client calls one server and listens at another.
+/// Race: A client sends its calls to one server and listens at another.
 #[tokio::test]
 async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_lock() {
     let primary = Server::start().await;
     let replica = replica_of(&primary).await;
     let busy = keep_busy(&connect(&primary.url()).await);
     let proxy = Proxy::start(primary.port());
-    // Calls go to the primary, and what it subscribes to is at the replica: twice, until it has found the primary.
+    // Calls go to the primary. The subscriber connection goes to the replica twice before it reaches the
+    // primary.
     proxy.lead_to(&[primary.port(), replica.port(), replica.port(), primary.port()]);
     let locks = connect(&proxy.url()).await;
     let guard = locks.lock(NAME).acquire_timeout(BY_ITSELF).await.unwrap();
@@ -110,7 +111,7 @@ async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_loc
     busy.iter().for_each(JoinHandle::abort);
 }
 
-/// Race: A client calls one server and listens at another.
+/// Race: A client sends its calls to one server and listens at another.
 #[tokio::test]
 async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
     const LOCKS: usize = 200;
@@ -130,17 +131,17 @@ async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
     let waiters: Vec<_> = (0..LOCKS)
         .map(|n| tokio::spawn(locks.lock(name(n)).acquire()))
         .collect();
-    // Until it has tried whatever is tried at once.
+    // By then the client has finished all attempts that it makes at once.
     tokio::time::sleep(4 * SECOND).await;
     let (scripts, connections, began) = (proxy.count("EVALSHA"), proxy.accepted(), Instant::now());
     tokio::time::sleep(6 * SECOND).await;
     let seconds = began.elapsed().as_secs_f64();
     let scripts = f64::from(u32::try_from(proxy.count("EVALSHA") - scripts).unwrap()) / seconds;
     let connections = proxy.accepted() - connections;
-    // Every lock is asked about once in 4.5 s, and after each new connection.
+    // Every lock is polled once in 4.5 s, and after each new connection.
     assert!(scripts < 150.0, "{scripts:.0} scripts per second");
     assert!(connections <= 4, "{connections} connections");
-    // And each gets its lock all the same, when it is free.
+    // Each waiter still gets its lock when that is free.
     drop(guards);
     for waiter in waiters {
         granted(waiter, BY_ITSELF).await.release().await.unwrap();

@@ -1,4 +1,5 @@
-//! What the tests of faults share: managers with short settings, and looks at what a lock left on its server.
+//! Helpers of the tests of faults: managers with short settings, and checks of the data that a lock left on
+//! its server.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,17 +8,18 @@ use fairlock_testkit::{History, LockSummary, Server, eventually};
 use tokio::task::JoinHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The name of the lock in tests that need one only.
+/// The name of the lock in tests that need only one.
 pub(crate) const NAME: &str = "a";
-/// In which whatever needs no timer has happened, on a busy machine too.
+/// Within this time everything has happened that needs no timer, on a busy machine too.
 pub(crate) const SOON: Duration = Duration::from_millis(700);
-/// In which an acquire that was sent has run or never will, and the last word on it was said.
+/// Within this time an acquire that was sent has run or never will, and its request was withdrawn for the
+/// last time.
 pub(crate) const SETTLED: Duration = Duration::from_millis(2500);
 
 const PREFIX: &str = "t";
 
-/// Leases and claim windows that outlast every test, so that a grant in time needs neither to end; and a client
-/// that asks by itself only when `SOON` is over.
+/// Leases and claim windows that outlast every test, so that a timely grant needs neither of them to end. The
+/// client polls by its timer only after `SOON`.
 pub(crate) fn settings() -> LockManagerBuilder {
     LockManager::builder()
         .prefix(PREFIX)
@@ -42,12 +44,13 @@ pub(crate) fn clients_key(name: &str) -> String {
     format!("{PREFIX}:clients:{{{name}}}")
 }
 
-/// What the server has of the lock.
+/// The server's data of the lock.
 pub(crate) async fn kept(server: &Server, name: &str) -> LockSummary {
     server.lock_summary(&lock_key(name)).await
 }
 
-/// The time in ms that the lock's deadline is told in: the server runs on this machine, so its clock is ours.
+/// The current time in ms, as the server sees it: the server runs on this machine, so both have the same
+/// clock.
 pub(crate) fn epoch_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.expect("a time after 1970").as_millis()).expect("a time")
@@ -57,30 +60,30 @@ pub(crate) async fn waiting(server: &Server, name: &str) -> i64 {
     server.command(&["ZCARD", &queue_key(name)]).await.int()
 }
 
-/// The request that is first in the queue.
+/// The first request in the queue.
 pub(crate) async fn head(server: &Server, name: &str) -> String {
     let first = server.command(&["ZRANGE", &queue_key(name), "0", "0"]).await;
     first.array()[0].text().to_owned()
 }
 
-/// Waits until so many are queued.
+/// Waits until `count` requests are queued.
 pub(crate) async fn queued(server: &Server, name: &str, count: i64) {
     let is_so = async || waiting(server, name).await == count;
     eventually(&format!("{count} queued for {name}"), 5 * SECOND, is_so).await;
 }
 
-/// Whether somebody holds the lock.
+/// Whether the lock is held.
 pub(crate) async fn is_held(server: &Server, name: &str) -> bool {
     kept(server, name).await.until > epoch_ms()
 }
 
-/// Waits until nobody holds and nobody is queued: no lease had to end for it.
+/// Waits until the lock is free and its queue is empty. `within` is shorter than a lease.
 pub(crate) async fn nothing_left(server: &Server, name: &str, within: Duration) {
     let is_so = async || !is_held(server, name).await && waiting(server, name).await == 0;
     eventually(&format!("nothing left of {name}"), within, is_so).await;
 }
 
-/// Starts to wait for a lock, and returns when the server has queued it as the `place`-th.
+/// Starts to wait for a lock, and returns when the server has queued the request in the given place.
 pub(crate) async fn in_line(
     server: &Server,
     locks: &LockManager,
@@ -107,7 +110,7 @@ pub(crate) fn granted(
     }
 }
 
-/// Acquires the lock, holds it for `hold`, and releases it: one entry in the history.
+/// Acquires the lock, holds it for `hold`, and releases it; all of this is one entry in the history.
 pub(crate) fn turn(
     locks: &LockManager,
     name: &str,
@@ -126,7 +129,7 @@ pub(crate) fn turn(
     }
 }
 
-/// The ids of the connections that subscribe, in the order in which they were made.
+/// The ids of the subscribed connections, in the order in which they were made.
 pub(crate) async fn subscribers(server: &Server) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
     list.text()
@@ -135,7 +138,7 @@ pub(crate) async fn subscribers(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// Waits until so many connections subscribe.
+/// Waits until so many connections have subscribed.
 pub(crate) async fn subscribed(server: &Server, count: usize) {
     let is_so = async || subscribers(server).await.len() == count;
     eventually(&format!("{count} subscribers"), 5 * SECOND, is_so).await;

@@ -1,5 +1,6 @@
-//! Servers that answer, and refuse: full, busy, paused, loading, read-only, or unable to keep what they are told.
-//! Nothing is executed then, so calls are repeated until the wait, or the patience with the server, is over.
+//! Servers that answer with an error, because they are full, busy, paused, loading, read-only, or unable to
+//! save their data. They execute nothing, so the client repeats its calls until the wait ends or
+//! `server_timeout` is over.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ async fn config(server: &Server, key: &str, value: &str) {
     );
 }
 
-/// An acquire ends in time with `Unavailable`, and with the server's word for it.
+/// An acquire ends in time with `Unavailable`, and with the word of the server's error.
 async fn refused_for_now(locks: &LockManager, name: &str, word: &str) {
     let started = Instant::now();
     let result = tokio::time::timeout(4 * SECOND, locks.lock(name).acquire())
@@ -136,7 +137,7 @@ async fn a_pause_of_all_clients_is_waited_for_and_leaves_nothing() {
             .expect("no hang");
         assert!(matches!(result, Err(Error::Unavailable(_))), "{result:?}");
         granted(waits, 4 * SECOND).await.release().await.unwrap();
-        // What was held back runs when the pause is over, for a caller who has left.
+        // The paused calls run when the pause is over, although their caller has left.
         nothing_left(&server, NAME, SETTLED).await;
     }
 }
@@ -149,7 +150,7 @@ async fn server_refusing_writes_hands_nothing_over_and_announces_no_grant() {
         .start()
         .await;
     let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
-    // What makes a server refuse writes: too few replicas, and a snapshot that can't be written.
+    // Two reasons for which a server refuses writes: too few replicas, and a snapshot that cannot be written.
     std::fs::create_dir(server.dir().join("occupied.rdb")).unwrap();
     let no_replicas = [
         ("min-replicas-to-write", "1"),
@@ -216,7 +217,7 @@ async fn a_release_that_is_dropped_under_a_closed_client_goes_on_too() {
 /// Race: The server is paused, busy, loading, or a replica.
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
-    // For more than a second, in which it answers after every 2 MiB that it read.
+    // Loading takes more than a second. The server answers after every 2 MiB that it has read.
     let server = Server::builder()
         .config("key-load-delay", "300")
         .config("rdbcompression", "no")
@@ -224,7 +225,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         .await;
     let fill = "for i = 1, 4000 do redis.call('SET', 'other:' .. i, string.rep('x', 4096)) end";
     server.command(&["EVAL", fill, "0"]).await;
-    // How long it takes beyond that is the machine's affair.
+    // How much longer it takes depends on the machine.
     let patient = settings().server_timeout(60 * SECOND);
     let (locks, others) = (
         impatient(&server).await,
@@ -233,7 +234,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     assert_eq!(server.command(&["SAVE"]).await.text(), "OK");
     server.kill();
     let loading = async {
-        // Once it accepts connections.
+        // From here on the server accepts connections.
         let is_up = async || Client::connect(server.port()).await.is_ok();
         eventually("the server is up", 10 * SECOND, is_up).await;
         refused_for_now(&locks, NAME, "LOADING").await;
@@ -242,7 +243,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     guard.unwrap().release().await.unwrap();
 }
 
-/// Race: A key of another type has the name.
+/// Race: A key of another type has the lock's name.
 #[tokio::test]
 async fn keys_of_another_type_are_refused_and_left_alone() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! What becomes of a queue when some of those in it die or stand still.
+//! Queues in which some of the waiters die or are stopped.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::scene::{
 
 const CLAIM: Duration = Duration::from_millis(1000);
 
-/// A client in a process of its own, with so many requests in the queue, behind `before` others.
+/// A client in a process of its own, with `requests` requests in the queue behind `before` others.
 async fn queued_part(server: &Server, requests: i64, before: i64) -> Process {
     let mut part = parts::client(server, "30000", "1000");
     part.tell(&format!("acquire {requests}"));
@@ -20,7 +20,7 @@ async fn queued_part(server: &Server, requests: i64, before: i64) -> Process {
     part
 }
 
-/// Kills it, and returns when the server has seen that its connections are closed.
+/// Kills the process, and returns when the server has seen that its connections are closed.
 async fn kill(server: &Server, part: &mut Process) {
     let before = subscribers(server).await.len();
     part.kill();
@@ -70,7 +70,7 @@ async fn process_killed_in_the_middle_of_the_queue_lets_no_waiter_overtake() {
     granted(last, SOON).await.release().await.unwrap();
 }
 
-/// Race: A monitor that hears everything makes the dead look alive.
+/// Race: A monitor that subscribes to everything makes dead clients look alive.
 #[tokio::test]
 async fn dead_process_delays_no_other_despite_a_monitor_of_all_channels() {
     let server = Server::start().await;
@@ -103,7 +103,7 @@ async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_it
     let guard = granted(before, 2 * CLAIM).await;
     assert!(started.elapsed() >= CLAIM, "{:?}", started.elapsed());
 
-    // A newcomer while it is away, and behind it when it is back.
+    // A newcomer queues while the process is stopped, and is behind it when it comes back.
     let newcomer = in_line(&server, &locks, NAME, 1).await;
     frozen.cont();
     queued(&server, NAME, 21).await;
@@ -118,7 +118,7 @@ async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_it
     granted(newcomer, SOON).await.release().await.unwrap();
 }
 
-/// Race: A grant is read when it is over, or nearly.
+/// Race: A grant is read when its lease is over, or nearly over.
 #[tokio::test]
 async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     let server = Server::start().await;
@@ -129,7 +129,7 @@ async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     frozen.stop();
     guard.release().await.unwrap();
     let pushed_fence = kept(&server, NAME).await.fence;
-    // It has a tenth of its claim window left, and nobody else waits.
+    // A tenth of its claim window is left, and no other request waits.
     tokio::time::sleep(CLAIM * 9 / 10).await;
     frozen.cont();
     assert!(parts::fence(&mut frozen).await > pushed_fence);
@@ -146,7 +146,7 @@ async fn a_lock_released_between_the_failed_try_and_the_subscription_is_not_miss
     let proxy = Proxy::start(server.port());
     let (locks, slow) = (connect(&server.url()).await, connect(&proxy.url()).await);
     let guard = locks.lock(NAME).acquire().await.unwrap();
-    // Its request takes effect at once, and it hears of that only when the lock has been released.
+    // The request takes effect at once. Its client hears of that only after the lock was released.
     proxy.delay_down(Duration::from_millis(200));
     let waiter = in_line(&server, &slow, NAME, 1).await;
     assert_eq!(subscribers(&server).await.len(), 0);
@@ -173,7 +173,7 @@ async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to
     let waiter = in_line(&server, &locks, NAME, 2).await;
     subscribed(&server, 2).await;
     slow.stop();
-    // Grants to nobody here, which change nothing when they are read.
+    // Pushes for an unknown request, which have no effect when they are read.
     let stranger = format!("{:032x}:00001000:1:", 7);
     let push = format!("1 1 1 {stranger} {}", "x".repeat(65_536));
     let is_dropped = async || {
@@ -210,14 +210,15 @@ async fn all_requests_of_a_client_return_to_their_places_after_its_record_expire
         waiters.push(in_line(&server, &away, NAME, place).await);
     }
     subscribed(&server, 1).await;
-    // Its subscription stays, but for too long it says nothing.
+    // The subscription stays, but the client is silent for too long.
     proxy.freeze();
     tokio::time::sleep(SECOND * 3 / 2).await;
     guard.release().await.unwrap();
     assert_eq!(waiting(&server, NAME).await, 0);
     let guard = locks.lock(NAME).try_acquire().await.unwrap().acquired().unwrap();
     let newcomer = in_line(&server, &locks, NAME, 1).await;
-    // One more of its own opens its record again: the others must not rely on it.
+    // Another request of the same client registers it again. The earlier requests must not take that for
+    // their own.
     let last = tokio::spawn(away.lock(NAME).acquire());
     tokio::time::sleep(Duration::from_millis(50)).await;
     proxy.thaw();
@@ -234,7 +235,8 @@ async fn all_requests_of_a_client_return_to_their_places_after_its_record_expire
     granted(last, SOON).await.release().await.unwrap();
 }
 
-/// How often the server calls each command that scripts use, for one hand-over with so many behind it.
+/// How often the server runs each command that scripts use, for one hand-over with `behind` requests behind
+/// it.
 async fn cost_of_a_hand_over(behind: i64) -> Vec<(String, u64)> {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
@@ -244,7 +246,7 @@ async fn cost_of_a_hand_over(behind: i64) -> Vec<(String, u64)> {
         .collect();
     queued(&server, NAME, behind + 1).await;
     subscribed(&server, 1).await;
-    // The question that follows the subscription.
+    // Time for the poll that follows the subscription.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = server.calls().await;
     guard.release().await.unwrap();
@@ -263,7 +265,7 @@ async fn cost_of_a_hand_over(behind: i64) -> Vec<(String, u64)> {
     costs
 }
 
-/// Race: A hand-over costs more, the more wait.
+/// Race: A hand-over costs more when more requests wait.
 #[tokio::test]
 async fn a_hand_over_costs_the_server_no_more_with_a_thousand_behind_it() {
     let (few, many) = tokio::join!(cost_of_a_hand_over(3), cost_of_a_hand_over(1_000));
@@ -271,11 +273,11 @@ async fn a_hand_over_costs_the_server_no_more_with_a_thousand_behind_it() {
     assert!(few.contains(&("evalsha".to_owned(), 1)), "{few:?}");
 }
 
-/// Race: All waiters of a client ask at once, again and again.
+/// Race: All waiters of a client poll at once, again and again.
 #[tokio::test]
 async fn all_waiters_of_a_client_share_one_poll() {
     let server = Server::start().await;
-    // A question every third of a second.
+    // With this heartbeat the waitlist polls every third of a second.
     let settings = settings().heartbeat(SECOND);
     let locks = settings.connect(&server.url()).await.unwrap();
     let guard = locks.lock(NAME).acquire().await.unwrap();

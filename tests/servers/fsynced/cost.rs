@@ -1,5 +1,5 @@
-//! What waiting for disks costs on this machine. The figures are the README's:
-//! `cargo test --release --all-features --test servers -- --ignored --nocapture fsynced::cost`.
+//! The cost of waiting for disks on this machine. This prints the README's figures: `cargo test --release
+//! --all-features --test servers -- --ignored --nocapture fsynced::cost`.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn cost_of_waiting_for_disks() {
     }
 }
 
-/// How many acquisitions a second all tasks make together, each on one of so many locks.
+/// How many acquisitions per second all tasks make together, on `locks` locks.
 async fn rate(server: &Server, fsynced: bool, locks: usize) -> f64 {
     let builder = LockManager::builder()
         .prefix(fairlock_testkit::prefix())

@@ -21,7 +21,7 @@ impl Authority {
         }
     }
 
-    /// Its own certificate.
+    /// The authority's own certificate.
     pub fn pem(&self) -> &str {
         &self.pem
     }

@@ -1,5 +1,5 @@
-//! The same client on a blocking socket: for code outside a runtime, and for measurements that have neither a
-//! runtime nor a client library in them.
+//! The same client on a blocking socket, for code outside of a runtime, and for measurements that must
+//! contain neither a runtime nor a client library.
 
 use std::io::{self, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,7 +14,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct BlockingClient {
     reader: BufReader<TcpStream>,
-    /// Commands that are not sent yet.
+    /// Commands that have not been sent yet.
     queued: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl BlockingClient {
         })
     }
 
-    /// Sends a command and reads its reply. An error that the server answers is a reply like any other.
+    /// Sends a command and reads its reply. An error reply counts as a reply.
     pub fn command(&mut self, words: &[&str]) -> io::Result<Resp> {
         self.queue(words);
         self.send()?;
@@ -41,12 +41,12 @@ impl BlockingClient {
         self.queued.extend(command(words));
     }
 
-    /// Sends all that is queued.
+    /// Sends all queued commands.
     pub fn send(&mut self) -> io::Result<()> {
         self.reader.get_mut().write_all(&std::mem::take(&mut self.queued))
     }
 
-    /// Takes back all that is queued.
+    /// Drops all queued commands.
     pub fn forget(&mut self) {
         self.queued.clear();
     }

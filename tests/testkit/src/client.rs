@@ -1,4 +1,4 @@
-//! A client of the Redis protocol that does one thing at a time.
+//! A client of the Redis protocol that sends one command at a time.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::resp::{Resp, command};
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
-    /// What was read of replies that are still to come.
+    /// Bytes of replies that are not complete yet.
     read: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ impl Client {
         })
     }
 
-    /// Sends a command and reads its reply. An error that the server answers is a reply like any other.
+    /// Sends a command and reads its reply. An error reply counts as a reply.
     pub async fn command(&mut self, words: &[&str]) -> io::Result<Resp> {
         self.send(words).await?;
         self.read().await
@@ -37,7 +37,7 @@ impl Client {
         self.stream.write_all(&command(words)).await
     }
 
-    /// Reads the next reply or published message. Nothing is lost when the call is given up.
+    /// Reads the next reply or published message. Nothing is lost when the call is dropped.
     pub async fn read(&mut self) -> io::Result<Resp> {
         loop {
             let mut rest = &self.read[..];
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// The next published message as channel and payload, or nothing within `limit`.
+    /// The channel and the payload of the next published message, or `None` after `limit`.
     pub async fn message(&mut self, limit: Duration) -> Option<(String, String)> {
         let reply = timeout(limit, self.read())
             .await

@@ -1,4 +1,4 @@
-//! Another clock for a server than the machine's: a library that stands before the C library, on Linux.
+//! A server clock that differs from the machine's: a library that is loaded before the C library, on Linux.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// In the directory of a server that has a clock of its own: by how many seconds it is ahead of the machine's.
+/// A file in the directory of a server with its own clock. It says by how many seconds that clock is ahead of
+/// the machine's.
 const OFFSET: &str = "clock-offset";
 
-/// What a command line is to begin with for its program's clock to be so many seconds ahead. The library is put into
-/// that directory, and has to stay there.
+/// The words that must come first in a command line so that the clock of its program is ahead by this many
+/// seconds. The library is written to that directory, and has to stay there.
 pub(crate) fn prelude(dir: &Path, seconds: i64) -> Vec<String> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
     let library = dir.join("clock.so");
@@ -28,7 +29,7 @@ pub(crate) fn prelude(dir: &Path, seconds: i64) -> Vec<String> {
     ]
 }
 
-/// Sets the clock of the server whose prelude lies there.
+/// Sets the clock of the server whose library is in this directory.
 pub(crate) fn set(dir: &Path, seconds: i64) {
     let file = OpenOptions::new().write(true).open(dir.join(OFFSET));
     let file = file.expect("a server with a clock of its own");

@@ -1,4 +1,4 @@
-//! A real cluster: three masters, each with a replica, unless it is asked for another one.
+//! A real cluster. By default it has three masters with a replica each.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ pub const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SLOTS: usize = 16_384;
 
-/// The servers of which the first ones are masters at first, with the same number of slots each. If there are more, each
-/// is the replica of the one as many places before it as there are masters.
+/// The servers. The first ones are masters at the start, with the same number of slots each. Each further one
+/// is a replica: the first replica belongs to the first master, and so on.
 #[derive(Debug)]
 pub struct Cluster {
     pub servers: Vec<Server>,
@@ -20,12 +20,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Three masters, each with a replica.
+    /// Three masters with a replica each.
     pub async fn start() -> Cluster {
         Cluster::of(3, 3).await
     }
 
-    /// Masters that have no replicas.
+    /// Masters without replicas.
     pub async fn of_masters(masters: usize) -> Cluster {
         Cluster::of(masters, 0).await
     }
@@ -110,7 +110,7 @@ impl Cluster {
         value.unwrap_or_default().trim().to_owned()
     }
 
-    /// The id of a server among the others.
+    /// The id of a server within the cluster.
     pub async fn id(&self, server: usize) -> String {
         self.servers[server]
             .command(&["CLUSTER", "MYID"])
@@ -119,7 +119,7 @@ impl Cluster {
             .to_owned()
     }
 
-    /// Names two of the servers if there are as many, so that one may be down.
+    /// A URL with two of the servers, if there are two, so that one may be down.
     pub fn url(&self) -> String {
         let mut ports = self.servers.iter().map(Server::port);
         let one = ports.next().expect("a server");
@@ -135,19 +135,19 @@ impl Cluster {
         usize::try_from(slot).expect("a slot")
     }
 
-    /// Which of three masters has the slot first.
+    /// Which of three masters has the slot at the start.
     pub fn first_owner(slot: usize) -> usize {
         (0..3).find(|i| slot < SLOTS * (i + 1) / 3).expect("a slot")
     }
 
-    /// Moves a slot with all its keys, a key at a time, as an operator's tool does it; the servers in between redirect.
-    /// `pause` is made between two steps.
+    /// Moves a slot with all its keys, one key at a time, as an operator's tools do. The servers redirect
+    /// calls meanwhile. There is a `pause` between two steps.
     pub async fn migrate(&self, slot: usize, from: usize, to: usize, pause: Duration) {
         self.send_off(slot, from, to, pause).await;
         self.assign(slot, from, to).await;
     }
 
-    /// The first part of it: both servers know, and no key has moved.
+    /// The first part of a move: both servers know of it, and no key has moved.
     pub async fn announce(&self, slot: usize, from: usize, to: usize) {
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (from_id, to_id) = (self.id(from).await, self.id(to).await);
@@ -156,7 +156,7 @@ impl Cluster {
         ok(source, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
     }
 
-    /// The first two parts of it: the keys are there, and the slot is not.
+    /// The first two parts of a move: all keys have moved, but the slot has not.
     pub async fn send_off(&self, slot: usize, from: usize, to: usize, pause: Duration) {
         let (source, target) = (&self.servers[from], &self.servers[to]);
         self.announce(slot, from, to).await;
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// The last part of it.
+    /// The last part of a move.
     pub async fn assign(&self, slot: usize, from: usize, to: usize) {
         let (slot, id) = (slot.to_string(), self.id(to).await);
         for server in [to, from] {

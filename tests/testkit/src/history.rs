@@ -1,8 +1,8 @@
-//! Who asked for a lock, got it and gave it back, and when: one history over tasks and processes.
+//! A history of who asked for a lock, got it and released it, and when, over tasks and processes.
 //!
-//! `CLOCK_MONOTONIC` is one clock for all processes of a machine, so events of many merge into one exact order, and
-//! mutual exclusion becomes "sorted intervals do not overlap". A history in a file takes the events of several
-//! processes, one appended line each, and loses none when a process is killed.
+//! `CLOCK_MONOTONIC` is one clock for all processes of a machine. So the events of many processes merge into
+//! one exact order, and mutual exclusion means that sorted intervals do not overlap. A history in a file
+//! takes the events of several processes as appended lines, and loses none when a process is killed.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -26,15 +26,15 @@ pub fn now_ns() -> u64 {
 pub struct Hold {
     pub waiter: String,
     pub asked_ns: u64,
-    /// Nothing while it still waits.
+    /// `None` while it still waits.
     pub granted_ns: Option<u64>,
-    /// Nothing while it still holds.
+    /// `None` while it still holds.
     pub released_ns: Option<u64>,
     pub fence: Option<u64>,
 }
 
 impl Hold {
-    /// From asking to the grant.
+    /// The time from the request to the grant.
     pub fn wait(&self) -> Option<Duration> {
         self.granted_ns
             .map(|granted| Duration::from_nanos(granted.saturating_sub(self.asked_ns)))
@@ -50,7 +50,7 @@ pub struct History {
 #[derive(Debug)]
 enum Sink {
     Memory(Mutex<String>),
-    /// Opened for appending: lines of several processes do not mix.
+    /// Opened for appending, so that the lines of several processes do not mix.
     File(File, std::path::PathBuf),
 }
 
@@ -71,7 +71,7 @@ impl Default for History {
 }
 
 impl History {
-    /// A history that lives in a file, for several processes.
+    /// A history in a file, for several processes.
     pub fn in_file(path: impl AsRef<Path>) -> History {
         let path = path.as_ref().to_owned();
         let file = OpenOptions::new()
@@ -97,12 +97,12 @@ impl History {
         entry
     }
 
-    /// Logs that the process is dead as of now: what it held, it held no longer.
+    /// Logs that the process is dead from now on, and holds nothing any more.
     pub fn died(&self, pid: u32) {
         self.write(&format!("{pid}. died {} - -\n", now_ns()));
     }
 
-    /// All holds so far, in the order in which they were granted, and those not granted after them.
+    /// All holds so far, in the order of their grants, followed by the waits without a grant.
     pub fn holds(&self) -> Vec<Hold> {
         let text = match &*self.sink {
             Sink::Memory(text) => text.lock().unwrap().clone(),
@@ -110,7 +110,7 @@ impl History {
         };
         let mut holds: Vec<(String, Hold)> = Vec::new();
         for line in text.lines() {
-            // The waiter comes last: its name may contain spaces.
+            // The waiter comes last, because its name may contain spaces.
             let [id, event, at, fence, waiter] = line.splitn(5, ' ').collect::<Vec<_>>()[..] else {
                 panic!("no event: {line:?}");
             };
@@ -151,7 +151,7 @@ impl History {
         holds
     }
 
-    /// The holds that were granted, in that order.
+    /// The holds that were granted, in the order of their grants.
     pub fn grants(&self) -> Vec<Hold> {
         self.holds()
             .into_iter()
@@ -159,13 +159,13 @@ impl History {
             .collect()
     }
 
-    /// The waiters in the order in which they were granted the lock.
+    /// The waiters in the order of their grants.
     pub fn order(&self) -> Vec<String> {
         self.grants().into_iter().map(|hold| hold.waiter).collect()
     }
 
-    /// Mutual exclusion: nobody was granted the lock while another held it. A hold that was never given back
-    /// lasts for ever, unless its process [`died`](History::died).
+    /// Checks mutual exclusion: the lock was never granted while another held it. A hold that was not
+    /// released lasts for ever, unless its process [`died`](History::died).
     #[track_caller]
     pub fn assert_no_overlap(&self) {
         let grants = self.grants();
@@ -176,14 +176,14 @@ impl History {
         }
     }
 
-    /// The grants went to these waiters, in this order.
+    /// Checks that the grants went to these waiters, in this order.
     #[track_caller]
     pub fn assert_order<W: fmt::Display>(&self, waiters: impl IntoIterator<Item = W>) {
         let expected: Vec<String> = waiters.into_iter().map(|waiter| waiter.to_string()).collect();
         assert_eq!(self.order(), expected, "the order of the grants");
     }
 
-    /// The grants went in the order of asking.
+    /// Checks that the grants went in the order of the requests.
     #[track_caller]
     pub fn assert_first_come_first_served(&self) {
         for pair in self.grants().windows(2) {
@@ -196,7 +196,7 @@ impl History {
         }
     }
 
-    /// Every grant had a fence, larger than all before it.
+    /// Checks that every grant had a larger fence than all before it.
     #[track_caller]
     pub fn assert_fences_increase(&self) {
         for pair in self.grants().windows(2) {
@@ -217,12 +217,12 @@ impl History {
 }
 
 impl Entry {
-    /// Logs that the lock was granted: call it first thing after the grant, with its fence.
+    /// Logs that the lock was granted. Call this right after the grant, with its fence.
     pub fn granted(&self, fence: u64) {
         self.log("granted", Some(fence));
     }
 
-    /// Logs that the lock is given back: call it just before the release.
+    /// Logs that the lock is released. Call this just before the release.
     pub fn released(self) {
         self.log("released", None);
     }

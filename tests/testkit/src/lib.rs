@@ -1,10 +1,10 @@
-//! What the tests and the benches share: real servers, a network that fails on command, processes that can be
-//! killed, and histories of who held what when.
+//! Helpers that the tests and the benches share: real servers, a network that fails on command, processes
+//! that can be killed, and histories of who held what and when.
 //!
 //! Nothing here uses fairlock itself, so that a fault of the crate cannot hide in its own tests.
 
 #![cfg(unix)]
-// Whatever fails here fails the test that uses it.
+// An error in a helper fails the test that uses it.
 #![allow(clippy::unwrap_used)]
 
 mod authority;
@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Waits until `check` says yes, and fails the test when it has not within `limit` of tokio's time.
+/// Waits until `check` returns true, and fails the test after `limit` of tokio's time.
 pub async fn eventually(what: &str, limit: Duration, mut check: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !check().await {

@@ -4,14 +4,14 @@ use std::fmt;
 
 use crate::resp::Resp;
 
-/// Times in ms of the server's clock.
+/// The fields of the line. Times are in ms, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockSummary {
     /// 0 after a release.
     pub until: u64,
     pub lease: u64,
     pub pushed: bool,
-    /// Somebody may be queued.
+    /// A request may be queued.
     pub has_waiters: bool,
     /// `1`, or `+` for more.
     pub holds: String,
@@ -20,12 +20,12 @@ pub struct LockSummary {
 }
 
 impl LockSummary {
-    /// The command that asks for the summary of the lock of this key.
+    /// The command that returns the summary of the lock with this key.
     pub fn command(key: &str) -> [&str; 3] {
         ["HGET", key, "hold"]
     }
 
-    /// Reads what that command answers: all zeros when there is no such lock.
+    /// Parses the reply to that command. If there is no such lock, the result is all zeros.
     #[track_caller]
     pub fn of(reply: &Resp) -> LockSummary {
         if *reply == Resp::Nil {

@@ -31,13 +31,15 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// A loopback port that nobody listens on, and that nobody else is given as long as this process lives: neither while its server is
-/// killed, nor while its proxy refuses connections. Clients that try it then must not find another test's server there.
+/// A loopback port that is not in use. No other test is given it as long as this process lives, even while
+/// its server is killed, or while its proxy refuses connections. Clients that try the port then must not find
+/// another test's server there.
 ///
-/// It is taken from below the range that the kernel gives to outgoing connections. A client that keeps
-/// reconnecting to a dead port within that range is sooner or later given that very port as its own, is then
-/// connected to itself, and keeps a restarted server from listening. The port 10,000 above, where a server of a cluster
-/// hears the others, is below that range too: there a connection that is over keeps its port for another minute.
+/// The port is below the range that the kernel uses for outgoing connections. A client that keeps
+/// reconnecting to a dead port within that range is sooner or later given that very port as its own. It is
+/// then connected to itself, and keeps a restarted server from listening. The port 10,000 above, where a
+/// server of a cluster hears the others, is below that range too. There a closed connection keeps its port
+/// for another minute.
 pub fn free_port() -> u16 {
     for _ in 0..1_000 {
         let port = u16::try_from(10_000 + random() % 10_000).expect("below 20,000");
@@ -48,8 +50,8 @@ pub fn free_port() -> u16 {
     panic!("no free port between 10000 and 20000");
 }
 
-/// Takes the port as this process's own, unless it is one's already. The UDP port of that number stands for it: that is free,
-/// whoever uses the other one, and the system gives it back when the process ends.
+/// Claims the port for this process, unless it is claimed already. The claim is a bound UDP port of the same
+/// number. It does not conflict with the TCP port, and the system frees it when the process ends.
 fn claim(port: u16) -> bool {
     static CLAIMS: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     let claim = UdpSocket::bind(("127.0.0.1", port));
@@ -58,7 +60,7 @@ fn claim(port: u16) -> bool {
         .is_ok()
 }
 
-/// A directory that is removed with this value.
+/// A directory that is removed when this value is dropped.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 

@@ -1,6 +1,6 @@
-//! Several processes: the test binary starts itself again, with one test in the part of a client.
+//! Tests with several processes: the test binary starts itself again, with one test in the role of a client.
 //!
-//! A part is an ignored test that does nothing unless it was started as one:
+//! A role is an ignored test that does nothing unless it was started as one:
 //!
 //! ```ignore
 //! #[tokio::test]
@@ -31,10 +31,10 @@ const ROLE: &str = "FAIRLOCK_TEST_ROLE";
 const ARG: &str = "FAIRLOCK_TEST_ARG_";
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Marks the lines that a part says, among those that the test harness prints.
+/// Marks the lines that a role sends, among those that the test harness prints.
 const MARK: &str = "@@ ";
 
-/// A process that plays a part. Killed with this value.
+/// A child process in a role. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     role: String,
@@ -43,8 +43,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the ignored test `role` of this very binary in a process of its own; a test in a module is named
-    /// with its path, `roles::holder`.
+    /// Starts the ignored test `role` of this binary in a process of its own. A test in a module is named
+    /// with its path, such as `roles::holder`.
     pub fn spawn(role: &str, args: &[(&str, &str)]) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("this test binary"));
         command
@@ -77,7 +77,8 @@ impl Process {
         self.child.id()
     }
 
-    /// The next line that the part says; fails the test when it ended or says nothing for half a minute.
+    /// The next line from the process. Fails the test if the process has ended, or sends nothing for half a
+    /// minute.
     pub async fn line(&mut self) -> String {
         match timeout(LINE_LIMIT, self.lines.recv()).await {
             Ok(Some(line)) => line,
@@ -86,7 +87,7 @@ impl Process {
         }
     }
 
-    /// The next line, if it is said within `limit`.
+    /// The next line, if it arrives within `limit`.
     pub async fn line_within(&mut self, limit: Duration) -> Option<String> {
         timeout(limit, self.lines.recv()).await.ok().flatten()
     }
@@ -96,30 +97,30 @@ impl Process {
         assert_eq!(self.line().await, line, "from the process {}", self.role);
     }
 
-    /// Tells the part something: its [`Role::heard`].
+    /// Sends a line to the process, which reads it with [`Role::heard`].
     pub fn tell(&mut self, line: &str) {
         let pipe = self.child.stdin.as_mut().expect("a pipe");
         pipe.write_all(format!("{line}\n").as_bytes())
             .expect("a process that reads");
     }
 
-    /// SIGKILL: the process does nothing any more. Its sockets are closed when this returns.
+    /// Sends SIGKILL: the process does nothing any more. Its sockets are closed when this returns.
     pub fn kill(&mut self) {
         signal::kill(self.pid());
         let _ = self.child.wait();
     }
 
-    /// SIGSTOP: the process stands still, its sockets open.
+    /// Sends SIGSTOP: the process is stopped, and its sockets stay open.
     pub fn stop(&self) {
         signal::stop(self.pid());
     }
 
-    /// SIGCONT: the process goes on.
+    /// Sends SIGCONT: the process continues.
     pub fn cont(&self) {
         signal::cont(self.pid());
     }
 
-    /// Waits until the part ended by itself, and fails the test when it failed.
+    /// Waits until the process has ended by itself, and fails the test if the process failed.
     pub async fn ended(&mut self) {
         let start = std::time::Instant::now();
         loop {
@@ -138,7 +139,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Once it was waited for, its id may be another's.
+        // After the wait for its end, the process id may belong to another process.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -146,13 +147,13 @@ impl Drop for Process {
     }
 }
 
-/// What a part knows of the test that started it.
+/// What a role knows about the test that started it.
 #[derive(Debug)]
 pub struct Role {
     lines: UnboundedReceiver<String>,
 }
 
-/// The part that this process is to play, or nothing when it was started as a test.
+/// The role of this process, or `None` if it was started as a test.
 ///
 /// The process ends when the test that started it is gone.
 pub fn role() -> Option<Role> {
@@ -185,18 +186,18 @@ impl Role {
             .unwrap_or_else(|_| panic!("{key} is no number"))
     }
 
-    /// Says a line to the test: its [`Process::line`].
+    /// Sends a line to the test, which reads it with [`Process::line`].
     pub fn say(&self, line: &str) {
-        // The harness may have left the name of this test on the line.
+        // The harness may have printed the name of this test on the same line.
         let mut stdout = std::io::stdout().lock();
         let _ = writeln!(stdout, "{MARK}{line}").and_then(|()| stdout.flush());
     }
 
-    /// Waits for the next line that the test tells this part.
+    /// Waits for the next line from the test.
     pub async fn heard(&mut self) -> String {
         match self.lines.recv().await {
             Some(line) => line,
-            // The thread that reads ends the process.
+            // The reading thread ends the process.
             None => std::future::pending().await,
         }
     }

@@ -1,7 +1,7 @@
-//! A network that fails on command: a TCP proxy between clients and a server, or several in turn.
+//! A network that fails on command: a TCP proxy between clients and one or more servers.
 //!
-//! It runs on a thread of its own, so that a test may block, pause time or drop its runtime meanwhile. It forwards
-//! whole commands and whole replies, so that it can count them and lose exactly one.
+//! The proxy runs on a thread of its own, so that a test may block, pause time or drop its runtime meanwhile.
+//! It forwards whole commands and whole replies, so that it can count them and lose exactly one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::names::free_port;
 
-/// A proxy in front of one server. Ends with this value, and cuts what is open.
+/// A proxy in front of one server. When this value is dropped, the proxy ends and closes its connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -24,14 +24,14 @@ pub struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// What the network does now. Every connection looks at it before each step.
+/// The current faults of the network. Every connection looks at them before each step.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     delay_up: Duration,
     delay_down: Duration,
     /// Connections with a smaller number are frozen.
     frozen_below: u64,
-    /// Connections with a smaller number are cut.
+    /// Connections with a smaller number are closed.
     cut_below: u64,
     /// Connections with a smaller number have lost their client's side.
     stranded_below: u64,
@@ -87,51 +87,52 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Has new connections lead to these servers, one after the other and then again from the first: an address that
-    /// moves to another server, or a proxy that spreads its connections. Open ones stay where they are.
+    /// Makes new connections lead to these servers in turn, like an address that moves to another server, or
+    /// a proxy that spreads its connections. Open connections stay where they are.
     pub fn lead_to(&self, server_ports: &[u16]) {
         let mut servers = self.shared.servers.lock().unwrap();
         *servers = server_ports.to_vec();
-        // The next connection leads to the first of them.
+        // The next connection leads to the first of these servers.
         let before = usize::try_from(self.next()).expect("a count") % servers.len();
         servers.rotate_right(before);
     }
 
-    /// Takes so much longer in each direction, in whole milliseconds.
+    /// Delays each direction by this time, in whole milliseconds.
     pub fn delay(&self, each_way: Duration) {
         self.delay_up(each_way);
         self.delay_down(each_way);
     }
 
-    /// Takes so much longer from the clients to the server.
+    /// Delays the direction from the clients to the server.
     pub fn delay_up(&self, delay: Duration) {
         self.change(|state| state.delay_up = delay);
     }
 
-    /// Takes so much longer from the server to the clients.
+    /// Delays the direction from the server to the clients.
     pub fn delay_down(&self, delay: Duration) {
         self.change(|state| state.delay_down = delay);
     }
 
-    /// Forwards nothing any more, on open and on new connections, and keeps what arrives for later: a network
-    /// that is down for a while.
+    /// Forwards nothing any more, on open and on new connections, and keeps what arrives for later, like a
+    /// network that is down for a while.
     pub fn freeze(&self) {
         self.change(|state| state.frozen_below = u64::MAX);
     }
 
-    /// As [`freeze`](Proxy::freeze), but new connections work.
+    /// Like [`freeze`](Proxy::freeze), but new connections work.
     pub fn freeze_open(&self) {
         let next = self.next();
         self.change(|state| state.frozen_below = next);
     }
 
-    /// As [`freeze`](Proxy::freeze), but for the first `count` connections only.
+    /// Like [`freeze`](Proxy::freeze), but only for the first `count` connections.
     pub fn freeze_first(&self, count: u64) {
         self.change(|state| state.frozen_below = count);
     }
 
-    /// Takes the open connections away from the clients, while what they sent from now on, or had on the way, is
-    /// kept for the server: commands of a closed connection that run later, when [`thaw`](Proxy::thaw) lets them.
+    /// Closes the clients' side of the open connections. What the clients have sent stays under way, and
+    /// reaches the server after [`thaw`](Proxy::thaw): these are commands of a closed connection that run
+    /// later.
     pub fn strand(&self) {
         let next = self.next();
         self.change(|state| {
@@ -140,12 +141,12 @@ impl Proxy {
         });
     }
 
-    /// Ends [`freeze`](Proxy::freeze) and its like: what was kept is delivered.
+    /// Ends [`freeze`](Proxy::freeze) and its variants: what was kept is delivered.
     pub fn thaw(&self) {
         self.change(|state| state.frozen_below = 0);
     }
 
-    /// Closes all open connections; new ones work.
+    /// Closes all open connections. New connections work.
     pub fn cut(&self) {
         let next = self.next();
         self.change(|state| state.cut_below = next);
@@ -156,18 +157,18 @@ impl Proxy {
         self.change(|state| state.swallow = true);
     }
 
-    /// Refuses new connections; open ones work.
+    /// Refuses new connections. Open connections work.
     pub fn refuse(&self) {
         self.change(|state| state.refuse = true);
     }
 
-    /// Closes the connections with a smaller number than this, of those [`accepted`](Proxy::accepted) so far, and refuses
-    /// new ones: who came last keeps the server for itself.
+    /// Closes those of the [`accepted`](Proxy::accepted) connections that have a smaller number than this,
+    /// and refuses new ones. Only the later connections keep the server.
     pub fn cut_off(&self, number: u64) {
         self.change(|state| (state.cut_below, state.refuse) = (number, true));
     }
 
-    /// Ends every fault, delays included. Connections that lost bytes in a black hole are cut.
+    /// Ends every fault, delays included. Connections that lost bytes in a black hole are closed.
     pub fn heal(&self) {
         let next = self.next();
         self.change(|state| {
@@ -180,13 +181,13 @@ impl Proxy {
         });
     }
 
-    /// Loses the `n`-th reply from now (1 = the next) to a script call, `EVALSHA` or `EVAL`, and cuts its
-    /// connection: the script has run and nobody was told.
+    /// Loses the `n`-th reply from now (1 = the next) to a script call, `EVALSHA` or `EVAL`, and closes its
+    /// connection: the script has run, but its caller is not told.
     pub fn lose_reply(&self, n: usize) {
         self.lose_reply_to("EVAL", n);
     }
 
-    /// As [`lose_reply`](Proxy::lose_reply), for commands that start with `command`, such as `PING`.
+    /// Like [`lose_reply`](Proxy::lose_reply), for commands that start with `command`, such as `PING`.
     pub fn lose_reply_to(&self, command: &str, n: usize) {
         assert!(n > 0, "replies are counted from 1");
         *self.shared.lose_reply.lock().unwrap() = Some(LoseReply {
@@ -200,7 +201,7 @@ impl Proxy {
         self.shared.lost_replies.load(Ordering::SeqCst)
     }
 
-    /// How many commands came through to the server's side, of a name in capitals.
+    /// How many commands with this name, in capitals, have reached the server's side.
     pub fn count(&self, command: &str) -> u64 {
         self.shared
             .commands
@@ -211,7 +212,7 @@ impl Proxy {
             .unwrap_or(0)
     }
 
-    /// How many commands came through to the server's side.
+    /// How many commands have reached the server's side.
     pub fn commands(&self) -> u64 {
         self.shared.commands.lock().unwrap().values().sum()
     }
@@ -226,7 +227,7 @@ impl Proxy {
         self.shared.bytes_down.load(Ordering::SeqCst)
     }
 
-    /// How many connections were accepted so far.
+    /// How many connections have been accepted so far.
     pub fn accepted(&self) -> u64 {
         self.next()
     }
@@ -246,14 +247,14 @@ impl Proxy {
 }
 
 impl Shared {
-    /// The port of the server that the connection of this number leads to.
+    /// The port of the server to which the connection with this number leads.
     fn server_of(&self, number: u64) -> u16 {
         let servers = self.servers.lock().unwrap();
         servers[usize::try_from(number).expect("a count") % servers.len()]
     }
 }
 
-/// Ends when the `Proxy` is gone, and the connections with it.
+/// Accepts connections until the `Proxy` is dropped, and then ends with all its connections.
 async fn accept(
     port: u16,
     mut state: watch::Receiver<State>,
@@ -319,12 +320,12 @@ async fn connection(
         pump(from_client, to_server, true),
         pump(from_server, to_client, false),
     );
-    // One direction that fails takes the other with it; one that ends in peace leaves it to end by itself.
+    // If one direction fails, the other one ends too. If one ends normally, the other may go on.
     let _ = tokio::try_join!(up.run(), down.run());
     shared.open.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// A connection is to be closed, both ways.
+/// Tells that a connection is to be closed in both directions.
 struct Cut;
 
 /// One direction of a connection.
@@ -339,7 +340,7 @@ struct Pump {
     asked: Arc<Mutex<VecDeque<String>>>,
     partial: Vec<u8>,
     pending: VecDeque<(Instant, Vec<u8>)>,
-    /// What comes is no longer replies, but data and commands for a replica.
+    /// From now on the server sends data and commands for a replica, instead of replies.
     replicates: bool,
 }
 
@@ -352,7 +353,7 @@ impl Pump {
                 return Err(Cut);
             }
             if self.number < state.stranded_below {
-                // The client's side goes; what it sent stays with the pump that leads up.
+                // The client's side is closed. What the client sent stays with the pump to the server.
                 if self.up {
                     self.read = None;
                 } else {
@@ -366,7 +367,7 @@ impl Pump {
                 return Ok(());
             }
             tokio::select! {
-                // A change counts for whatever comes after it.
+                // A change applies to everything that arrives after it.
                 biased;
                 changed = self.state.changed() => changed.map_err(|_| Cut)?,
                 () = async { sleep_until(due.expect("due")).await }, if due.is_some() => self.put_out().await?,
@@ -380,10 +381,10 @@ impl Pump {
         }
     }
 
-    /// Cuts what arrived into commands or replies, and puts each whole one in line.
+    /// Splits the bytes into commands or replies, and appends each complete one to the pending frames.
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), Cut> {
         self.partial.extend_from_slice(bytes);
-        // What was sent after a change may be here before the change has been looked at.
+        // Bytes that were sent after a change may arrive before this pump has seen the change.
         let state = *self.state.borrow();
         let due = Instant::now() + if self.up { state.delay_up } else { state.delay_down };
         let mut start = 0;
@@ -404,7 +405,7 @@ impl Pump {
         Ok(())
     }
 
-    /// How much can be put in line, if anything.
+    /// The length of the next piece that is complete, if any.
     fn next_length(&self, bytes: &[u8]) -> Option<usize> {
         if self.replicates {
             Some(bytes.len()).filter(|length| *length > 0)
@@ -413,7 +414,7 @@ impl Pump {
         }
     }
 
-    /// Whether this is the reply that a test wants lost.
+    /// Whether this is the reply that the test wants to lose.
     fn is_to_be_lost(&mut self) -> bool {
         let Some(command) = self.asked.lock().unwrap().pop_front() else {
             return false;
@@ -457,7 +458,7 @@ impl Pump {
     }
 }
 
-/// The length of the first whole value of the Redis protocol, versions 2 and 3, if it is all there.
+/// The length of the first complete value of the Redis protocol, versions 2 and 3.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let count = || {
@@ -468,7 +469,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
     };
     let children = match bytes[0] {
         b'$' | b'=' | b'!' => {
-            // A length of -1 is no value, and no bytes follow.
+            // A length of -1 means that there is no value, and no bytes follow.
             let end = count().map_or(line, |length| line + length + 2);
             return (bytes.len() >= end).then_some(end);
         }

@@ -1,12 +1,13 @@
-//! What the locks protect: numbers on a server of their own, which refuses fences smaller than the largest it has seen.
+//! The resource that the locks protect: numbers on a server of their own, which refuses fences smaller than
+//! the largest it has seen.
 //!
-//! A holder reads a number and later writes one more. The read shows the fence too, so that from then on no older
-//! holder can write. So the number is that of the accepted writes, exactly, whatever becomes of leases and clocks: a
-//! write that was accepted though it was stale would have made the number smaller.
+//! A holder reads a number, and later writes that number plus one. The read shows the fence too, so from then
+//! on no older holder can write. Therefore the number is exactly the count of accepted writes, whatever
+//! happens to leases and clocks. If a stale write were accepted, the number would be smaller.
 
 use crate::{Client, Resp, Server};
 
-/// Shows a fence and returns the number, or writes a number if there is one. -1: the fence is stale.
+/// Shows a fence. Then returns the number, or writes one if it is given. -1: the fence is stale.
 const ACCESS: &str = "
 local seen = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
 local is_write = ARGV[2] ~= ''
@@ -21,13 +22,13 @@ if is_write then
 end
 return tonumber(redis.call('HGET', KEYS[1], 'number') or 0)";
 
-/// A connection to the resource. It never fails: the faults are for the locks.
+/// A connection to the resource. It never fails, because the faults only affect the locks.
 #[derive(Debug)]
 pub struct Resource {
     client: Client,
 }
 
-/// What became of the writes to one number.
+/// The writes to one number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Writes {
     pub number: u64,
@@ -41,7 +42,7 @@ impl Resource {
         Resource { client }
     }
 
-    /// The number under that lock, or nothing if the fence is stale.
+    /// The number under that lock, or `None` if the fence is stale.
     pub async fn read(&mut self, lock: usize, fence: u64) -> Option<u64> {
         self.access(lock, fence, "").await
     }

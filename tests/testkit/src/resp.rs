@@ -1,10 +1,11 @@
-//! The Redis protocol, RESP2 and RESP3: commands as they are sent, and replies that are easy to assert on.
+//! The Redis protocol, RESP2 and RESP3: commands on the wire, and replies that are easy to compare in
+//! assertions.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, BufRead};
 
-/// One reply of a server. A map is an array of fields and values in turn.
+/// One reply of a server. A map is an array of alternating fields and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resp {
     Nil,
@@ -12,7 +13,7 @@ pub enum Resp {
     Text(String),
     Error(String),
     Array(Vec<Resp>),
-    /// A message beside the replies, in RESP3.
+    /// A message between the replies, in RESP3.
     Push(Vec<Resp>),
 }
 
@@ -47,7 +48,7 @@ impl Resp {
         self.array().iter().map(|item| item.text().to_owned()).collect()
     }
 
-    /// Field and value in turn, as `HGETALL` and `CONFIG GET` answer.
+    /// Alternating fields and values, as in replies to `HGETALL` and `CONFIG GET`.
     #[track_caller]
     pub fn map(&self) -> HashMap<String, String> {
         let texts = self.texts();
@@ -65,14 +66,14 @@ impl Resp {
         matches!(self, Resp::Error(_))
     }
 
-    /// Reads one reply or message. The error is `UnexpectedEof` where the stream ends before it does.
+    /// Reads one reply or message. The error is `UnexpectedEof` if the stream ends too early.
     pub fn read_from(stream: &mut impl BufRead) -> io::Result<Resp> {
         let mut line = String::new();
         stream.read_line(&mut line)?;
         let line = line.strip_suffix("\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
         let (kind, rest) = line.split_at_checked(1).ok_or(io::ErrorKind::InvalidData)?;
         let number = || rest.parse::<i64>().map_err(|_| io::ErrorKind::InvalidData);
-        // Of what is not there, the length is -1 in RESP2.
+        // In RESP2, a missing value has the length -1.
         let length = || Ok::<_, io::Error>(usize::try_from(number()?).ok());
         let mut items =
             |count: usize| -> io::Result<_> { (0..count).map(|_| Resp::read_from(stream)).collect() };
@@ -101,7 +102,7 @@ impl Resp {
     }
 }
 
-/// In words: the elements of an array have spaces between them, and what is not there is empty.
+/// Formats a reply as text: the elements of an array are separated by spaces, and a missing value is empty.
 impl fmt::Display for Resp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,7 +117,7 @@ impl fmt::Display for Resp {
     }
 }
 
-/// A command as it is sent.
+/// The bytes of a command.
 pub(crate) fn command(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -9,31 +9,31 @@ use crate::proxy::Proxy;
 use crate::resp::Resp;
 use crate::server::{Server, ServerBuilder, info_lines};
 
-/// The name that the sentinels know the primary by.
+/// The name by which the sentinels know the primary.
 pub const SERVICE: &str = "main";
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Servers of which one is the primary, and their sentinels.
+/// The servers, one of which is the primary, and their sentinels.
 #[derive(Debug)]
 pub struct Sentinels {
     pub servers: Vec<Server>,
     pub sentinels: Vec<Server>,
-    /// By which all others, the clients too, come to the first server.
+    /// The proxy through which all others, clients included, reach the first server.
     pub network: Option<Proxy>,
 }
 
 /// How a set differs from the plain one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup<'a> {
-    /// The servers ask for the first one, the sentinels for the second one.
+    /// The password of the servers, and that of the sentinels.
     pub passwords: Option<(&'a str, &'a str)>,
-    /// A proxy stands before the first server, which is the primary.
+    /// Whether there is a proxy in front of the first server, which is the primary.
     pub network: bool,
-    /// All speak TLS to each other, and whoever comes has to show a certificate of this authority's.
+    /// With an authority, all servers use TLS, and clients must show a certificate of this authority.
     pub authority: Option<&'a Authority>,
     pub config: &'a [(&'a str, &'a str)],
-    /// How many seconds the clocks of the replicas are ahead.
+    /// By how many seconds the clocks of the replicas are ahead.
     pub replicas_ahead: i64,
 }
 
@@ -48,7 +48,8 @@ impl Sentinels {
             None => builder,
         };
         let data = || {
-            // Or a replica would wait five seconds for company.
+            // Otherwise the primary delays the first transfer by five seconds, in case other replicas ask for
+            // it too.
             let builder = by_tls(Server::builder()).config("repl-diskless-sync-delay", "0");
             let config = setup.config.iter();
             let builder = config.fold(builder, |builder, (key, value)| builder.config(key, value));
@@ -96,7 +97,7 @@ impl Sentinels {
         group
     }
 
-    /// Keeps what the primary writes from now on from its replicas, which stand still until they are resumed.
+    /// From now on, keeps the primary's writes from its replicas, which are stopped until they are resumed.
     pub async fn deafen(&self, primary: usize) -> Vec<&Server> {
         let servers = self.servers.iter().enumerate();
         let replicas = servers.filter(|(index, _)| *index != primary);
@@ -110,7 +111,7 @@ impl Sentinels {
         self.url_by(self.sentinels.iter().map(port))
     }
 
-    /// For a client that comes to the sentinels by these ports.
+    /// The URL of a client that reaches the sentinels by these ports.
     pub fn url_by(&self, ports: impl Iterator<Item = u16>) -> String {
         let nodes: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
         let (first, others) = nodes.split_first().expect("a sentinel");
@@ -122,7 +123,7 @@ impl Sentinels {
         format!("{scheme}://{first}?sentinelServiceName={SERVICE}{others}")
     }
 
-    /// Where the others find this server.
+    /// The port at which others find this server.
     fn port(&self, server: usize) -> u16 {
         match &self.network {
             Some(proxy) if server == 0 => proxy.port(),
@@ -141,7 +142,8 @@ impl Sentinels {
             .expect("one of ours")
     }
 
-    /// Waits until both replicas follow the primary, and every sentinel knows all of them, and the other sentinels.
+    /// Waits until both replicas follow the primary, and every sentinel knows all servers and the other
+    /// sentinels.
     pub async fn settled(&self) {
         eventually("the replicas follow and the sentinels agree", LIMIT, async || {
             let primary = self.primary().await;
@@ -167,7 +169,7 @@ impl Sentinels {
         .await;
     }
 
-    /// Waits until the replicas have every write of the primary's.
+    /// Waits until the replicas have every write of the primary.
     pub async fn replicated(&self) {
         let primary = &self.servers[self.primary().await];
         eventually("the replicas have everything", LIMIT, async || {
@@ -180,20 +182,20 @@ impl Sentinels {
         .await;
     }
 
-    /// Has this server follow the primary, as the sentinels would after a while.
+    /// Makes this server follow the primary, as the sentinels would do after a while.
     pub async fn follow(&self, server: usize, primary: usize) {
         let port = self.port(primary).to_string();
         ask(&self.servers[server], &["REPLICAOF", "127.0.0.1", &port]).await;
     }
 
-    /// Waits until the first sentinel names another server than this one, and returns which.
+    /// Waits until the first sentinel names another server than this one, and returns that server.
     pub async fn switched(&self, former: usize) -> usize {
         eventually("a failover", LIMIT, async || self.primary().await != former).await;
         self.primary().await
     }
 }
 
-/// Where the others find this server, if nothing stands before it.
+/// The port at which others find this server if it has no proxy.
 fn port(server: &Server) -> u16 {
     server.tls_port().unwrap_or(server.port())
 }
@@ -202,7 +204,8 @@ async fn info(server: &Server, section: &str) -> HashMap<String, String> {
     info_lines(ask(server, &["INFO", section]).await.text())
 }
 
-/// One command, again if need be: when a sentinel makes a server a replica, it closes all its connections.
+/// Sends one command, and repeats it if necessary: a server that a sentinel makes a replica closes all its
+/// connections.
 async fn ask(server: &Server, words: &[&str]) -> Resp {
     loop {
         if let Ok(reply) = server.client().await.command(words).await {

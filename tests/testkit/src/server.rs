@@ -1,8 +1,9 @@
 //! Real servers, each on a port of its own, that never outlive the test process.
 //!
-//! A small shell stands between the test and each server. It waits for a line on its standard input, and the
-//! kernel closes that pipe whichever way the test process ends, SIGKILL included: then the shell ends the server
-//! and removes its directory. Being the server's parent, it cannot hit a process that was given the same id later.
+//! A small shell process is the parent of each server. It waits for a line on its standard input. The kernel
+//! closes that pipe however the test process ends, even by SIGKILL. Then the shell ends the server and
+//! removes its directory. As the parent of the server, it cannot kill another process that later has the same
+//! id.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -41,13 +42,13 @@ esac
 wait "$pid"
 "#;
 
-/// A server on a loopback port, without persistence unless it was configured. Ends with this value.
+/// A server on a loopback port, without persistence unless configured. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     binary: PathBuf,
     port: u16,
     tls_port: Option<u16>,
-    /// What stands before its own command line.
+    /// The words before its own command line.
     prelude: Vec<String>,
     dir: TempDir,
     files: Option<Arc<TempDir>>,
@@ -63,21 +64,21 @@ struct Running {
     pid: u32,
 }
 
-/// Settings of a [`Server`] to be started.
+/// Settings of a [`Server`] that is not started yet.
 #[derive(Debug)]
 pub struct ServerBuilder {
     binary: PathBuf,
     args: Vec<String>,
-    /// What lies beside the server: the setting that names it, and its content.
+    /// Files in the directory of the server: the setting that names each, and its content.
     files: Vec<(String, String)>,
     sentinel: Option<String>,
     tls_port: Option<u16>,
-    /// By how many seconds its clock is ahead, if it has one of its own.
+    /// By how many seconds its clock is ahead, if it has its own.
     clock: Option<i64>,
 }
 
 impl ServerBuilder {
-    /// A line of the configuration file, such as `config("appendonly", "yes")`.
+    /// Adds a line to the configuration file, such as `config("appendonly", "yes")`.
     #[must_use]
     pub fn config(mut self, key: &str, value: &str) -> ServerBuilder {
         self.args.push(format!("--{key}"));
@@ -88,7 +89,7 @@ impl ServerBuilder {
         self
     }
 
-    /// A setting whose value is a path, which may have spaces.
+    /// Adds a setting whose value is a path, which may contain spaces.
     #[must_use]
     pub fn config_path(mut self, key: &str, path: &Path) -> ServerBuilder {
         self.args.push(format!("--{key}"));
@@ -96,14 +97,14 @@ impl ServerBuilder {
         self
     }
 
-    /// A setting that names a file with this content.
+    /// Adds a setting that names a file with this content.
     #[must_use]
     pub fn file(mut self, key: &str, content: &str) -> ServerBuilder {
         self.files.push((key.to_owned(), content.to_owned()));
         self
     }
 
-    /// Listens by TLS as well, where `authority` vouches for it.
+    /// Makes the server listen by TLS as well, with a certificate of `authority`.
     #[must_use]
     pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
         let port = free_port();
@@ -115,7 +116,8 @@ impl ServerBuilder {
             .config("tls-port", &port.to_string())
     }
 
-    /// Gives it a clock of its own, so many seconds ahead of the machine's, or behind it. Takes Linux and a C compiler.
+    /// Gives the server a clock of its own, so many seconds ahead of the machine's, or behind it. This needs
+    /// Linux and a C compiler.
     #[must_use]
     pub fn clock(mut self, seconds: i64) -> ServerBuilder {
         self.clock = Some(seconds);
@@ -123,7 +125,7 @@ impl ServerBuilder {
     }
 
     pub async fn start(mut self) -> Server {
-        // Nobody removes it from a test that is killed.
+        // If a test is killed, this directory stays behind.
         let some = !self.files.is_empty() || self.clock.is_some();
         let files = some.then(|| Arc::new(TempDir::create()));
         let prelude = match (&files, self.clock) {
@@ -147,7 +149,7 @@ impl ServerBuilder {
                 args: self.args.clone(),
                 running: Mutex::new(None),
             };
-            // A server that ended at once may have lost its port to another test: then the next port is tried.
+            // A server that ended at once may have lost its port to another test, so the next port is tried.
             match server.launch().await {
                 Ok(()) => return server,
                 Err(log) if log.contains("ddress already in use") => {}
@@ -177,7 +179,7 @@ impl Server {
         .config("bind", "127.0.0.1")
     }
 
-    /// A sentinel with these lines in the configuration file, which it keeps its state in.
+    /// A sentinel. These lines are in its configuration file, which also keeps its state.
     pub fn sentinel(lines: &str) -> ServerBuilder {
         ServerBuilder {
             binary: find_binary(),
@@ -189,13 +191,13 @@ impl Server {
         }
     }
 
-    /// Whether there is a server to start.
+    /// Whether a server is installed.
     pub fn is_installed() -> bool {
         installed().is_some()
     }
 
-    /// Whether the server at hand was built with TLS: one that was not says so, or doesn't know the setting. Either ends at
-    /// once, since it is to listen in no other way, and has no certificate.
+    /// Whether the installed server was built with TLS. If it was not, it reports that, or does not know the
+    /// setting. Either way it ends at once, because it has no other port to listen on and no certificate.
     pub fn has_tls() -> bool {
         let by_tls = ["--port", "0", "--tls-port", &free_port().to_string()];
         let output = Command::new(find_binary())
@@ -208,7 +210,7 @@ impl Server {
         !without.iter().any(|words| said.contains(words))
     }
 
-    /// The server that all tests of this binary share which need no more than a key prefix of their own.
+    /// A server that all tests of this binary share if they need only a key prefix of their own.
     pub async fn shared() -> &'static Server {
         static SHARED: OnceCell<Server> = OnceCell::const_new();
         SHARED.get_or_init(Server::start).await
@@ -226,7 +228,7 @@ impl Server {
         self.port
     }
 
-    /// Where it listens by TLS, if it does.
+    /// The TLS port, if it listens on one.
     pub fn tls_port(&self) -> Option<u16> {
         self.tls_port
     }
@@ -235,7 +237,7 @@ impl Server {
         self.dir.path()
     }
 
-    /// The server's own process id.
+    /// The process id of the server itself.
     pub fn pid(&self) -> u32 {
         self.running
             .lock()
@@ -255,7 +257,7 @@ impl Server {
         self.end("kill\n");
     }
 
-    /// Starts the server again on the same port and directory, after [`stop`](Server::stop)ping it if it runs.
+    /// Starts the server again on the same port and directory. [`stop`](Server::stop)s it before if it runs.
     pub async fn restart(&self) {
         self.stop();
         if let Err(log) = self.launch().await {
@@ -263,7 +265,7 @@ impl Server {
         }
     }
 
-    /// Stops the process where it stands: connections stay open and nothing answers.
+    /// Stops the process (SIGSTOP): connections stay open, and the server does not answer.
     pub fn pause(&self) {
         signal::stop(self.pid());
     }
@@ -272,13 +274,13 @@ impl Server {
         signal::cont(self.pid());
     }
 
-    /// A connection for several commands, for subscriptions, or to count by.
+    /// A connection for several commands, for subscriptions, or for counting.
     pub async fn client(&self) -> Client {
         Client::connect(self.port).await.expect("a server that accepts")
     }
 
-    /// Sets the clock of a server that was given one of its own, and waits until the server has noticed:
-    /// Valkey 9.1 asks the machine for the time only now and then.
+    /// Sets the clock of a server that has its own, and waits until the server has noticed: Valkey 9.1 asks
+    /// the machine for the time only now and then.
     pub async fn set_clock(&self, seconds: i64) {
         clock::set(self.files.as_ref().expect("a clock of its own").path(), seconds);
         let has_noticed = async || {
@@ -293,7 +295,7 @@ impl Server {
         .await;
     }
 
-    /// One command on a connection of its own.
+    /// Sends one command on a connection of its own.
     pub async fn command(&self, words: &[&str]) -> Resp {
         self.client()
             .await
@@ -302,8 +304,8 @@ impl Server {
             .expect("a server that answers")
     }
 
-    /// One command, which must succeed, over a blocking connection of its own. Its words have spaces between them,
-    /// and so have the elements of the reply.
+    /// Sends one command, which must succeed, on a blocking connection of its own. The words of the command,
+    /// and the elements of the reply, are separated by spaces.
     pub fn tell(&self, command: &str) -> String {
         let mut client = BlockingClient::connect(("127.0.0.1", self.port)).expect("a server that accepts");
         let words: Vec<_> = command.split(' ').collect();
@@ -312,12 +314,12 @@ impl Server {
         reply.to_string()
     }
 
-    /// The summary of the lock of this key.
+    /// The summary of the lock with this key.
     pub async fn lock_summary(&self, key: &str) -> LockSummary {
         LockSummary::of(&self.command(&LockSummary::command(key)).await)
     }
 
-    /// All keys that start with `prefix`, in order.
+    /// All keys that start with `prefix`, sorted.
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut keys = self.command(&["KEYS", &format!("{prefix}*")]).await.texts();
         keys.sort();
@@ -329,7 +331,7 @@ impl Server {
         info_lines(self.command(&["INFO", section]).await.text())
     }
 
-    /// How often the server ran each command since it started, by lower-case name.
+    /// How often the server has run each command since it started, by lower-case name.
     pub async fn calls(&self) -> HashMap<String, u64> {
         let calls = |(key, value): (String, String)| {
             let name = key.strip_prefix("cmdstat_")?.to_owned();
@@ -343,7 +345,7 @@ impl Server {
             .collect()
     }
 
-    /// Closes all connections of a type: `normal`, `pubsub`. Answers how many.
+    /// Closes all connections of a type (`normal`, `pubsub`), and returns how many.
     pub async fn kill_clients(&self, kind: &str) -> i64 {
         self.command(&["CLIENT", "KILL", "TYPE", kind]).await.int()
     }
@@ -357,7 +359,7 @@ impl Server {
         }
     }
 
-    /// Starts the process and waits until it answers; what it logged is the error.
+    /// Starts the process and waits until it answers. The error is what the server logged.
     async fn launch(&self) -> Result<(), String> {
         let sentinel = self.sentinel.as_ref().map(|lines| {
             let file = self.dir.path().join("sentinel.conf");
@@ -378,7 +380,7 @@ impl Server {
             .args(&self.args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A Ctrl-C in the terminal is for the test alone: the shell must live on to clean up.
+            // A Ctrl-C in the terminal must only reach the test: the shell must live on to clean up.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -405,7 +407,7 @@ impl Server {
         Err(self.log())
     }
 
-    /// Whether the process that answers on the port is ours, and has loaded its data.
+    /// Whether the process that answers on the port is this one, and has loaded its data.
     async fn answers_as(&self, pid: u32) -> bool {
         let asked = async {
             let mut client = Client::connect(self.port).await.ok()?;
@@ -415,7 +417,7 @@ impl Server {
             }
             match client.command(&["INFO", "server"]).await.ok()? {
                 Resp::Text(info) => Some(info_lines(&info).get("process_id") == Some(&pid.to_string())),
-                // Ours as far as can be told: only a user with rights may ask.
+                // This is probably the right server: only a user with rights may ask for the process id.
                 Resp::Error(text) => Some(text.starts_with("NOAUTH") || text.starts_with("NOPERM")),
                 _ => None,
             }

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Ends the process at once. One that is gone already is no error.
+/// Kills the process. It is no error if the process is already gone.
 pub(crate) fn kill(pid: u32) {
     let _ = kill_process(as_pid(pid), Signal::KILL);
 }
 
-/// Stops the process where it stands, and returns when it has stopped.
+/// Stops the process, and returns when it has stopped.
 pub(crate) fn stop(pid: u32) {
     kill_process(as_pid(pid), Signal::STOP).expect("a process to stop");
     let start = Instant::now();
@@ -18,7 +18,7 @@ pub(crate) fn stop(pid: u32) {
     }
 }
 
-/// Lets a stopped process go on.
+/// Lets a stopped process continue.
 pub(crate) fn cont(pid: u32) {
     kill_process(as_pid(pid), Signal::CONT).expect("a process to go on");
 }
@@ -30,8 +30,8 @@ fn as_pid(pid: u32) -> Pid {
         .expect("a process id")
 }
 
-/// The state is the first letter after the parenthesis that closes the name: proc(5). Without a /proc the
-/// signal is taken to have worked.
+/// The state is the first letter after the parenthesis that closes the name: proc(5). Without `/proc` the
+/// signal is assumed to have worked.
 fn is_stopped(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')),

@@ -1,4 +1,4 @@
-//! The means of the tests, tested: what they say of a fault must be true.
+//! Tests of these helpers: what they say about a fault must be true.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -108,7 +108,8 @@ async fn a_proxy_delays_and_counts() {
     assert_eq!((proxy.bytes_up(), proxy.bytes_down()), (28, 14));
 }
 
-/// In many rounds, since only now and then a change and what is sent right behind it come to the proxy together.
+/// This takes many rounds, because a change and the bytes sent right after it seldom reach the proxy
+/// together.
 #[tokio::test]
 async fn proxy_setting_applies_to_everything_sent_afterwards() {
     let server = Server::shared().await;

@@ -7,19 +7,19 @@ use rdlock::lock::BasicLock;
 
 use crate::Outcome;
 
-/// The lease of those that want one.
+/// The lease of the libraries that take one.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Whoever waits goes on until the lock is his.
+/// A waiter goes on until it has the lock.
 const UNTIL_HELD: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Peer {
-    /// Its own pauses: at random up to 200 ms
+    /// The library's own pauses: at random up to 200 ms
     Rslock,
     /// At random up to 10 ms
     RslockTuned,
-    /// Asks again when the server tells that the key is gone; there is nothing to tune
+    /// Tries again when the server reports that the key is gone; there is nothing to tune
     Rdlock,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// The lock as one more waiter takes it.
+    /// The lock for one more waiter.
     pub(crate) fn lock(&self, name: &str) -> Lock {
         match self {
             Library::Rslock(manager) => Lock::Rslock(manager.clone(), name.to_owned(), None),

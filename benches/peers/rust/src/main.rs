@@ -1,4 +1,5 @@
-//! One client process of the comparison, for the lock crates of Rust: benches/README.md tells arguments and rows.
+//! One client process of the comparison, for the lock crates of Rust. benches/README.md describes arguments
+//! and rows.
 
 mod libraries;
 mod waiter;
@@ -37,7 +38,7 @@ struct Args {
     /// Time for which it is held, in µs
     #[arg(long, default_value_t = 0)]
     hold_us: u64,
-    /// Name of this process, first part of its waiters' names
+    /// Name of this process, which is the first part of its waiters' names
     #[arg(long, default_value = "")]
     id: String,
     /// First time to ask, in ns of CLOCK_MONOTONIC
@@ -51,11 +52,11 @@ struct Args {
     out: PathBuf,
 }
 
-// One worker, like the client process of fairlock.
+// One worker thread, like the client process of fairlock.
 #[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
     match run(&Args::parse()).await {
-        // The waiters are still at it, and what they hold is not to be given back.
+        // The waiters are still running, and their holds must not be released.
         Ok(()) => std::process::exit(0),
         Err(e) => {
             eprintln!("{e}");

@@ -1,4 +1,4 @@
-//! A waiter: takes the lock, holds it, releases it and comes again, and writes down when.
+//! A waiter: it takes the lock, holds it, releases it and comes again, and records the times.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::libraries::Lock;
 
-/// The pause after an error, so that it does not turn into a flood.
+/// The pause after an error, which keeps errors from turning into a flood of calls.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// The machine's one clock.
+/// The time of the machine's monotonic clock.
 pub(crate) fn monotonic_ns() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
@@ -22,7 +22,7 @@ pub(crate) async fn sleep_until(ns: i64) {
     tokio::time::sleep(Duration::from_nanos(left)).await;
 }
 
-/// One wait; nothing is what has not happened.
+/// One wait. `None` is for what has not happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     asked: i64,
@@ -43,7 +43,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// What one waiter did so far; the process reads it at the end, whatever the waiter is at then.
+/// What one waiter has done so far. The process reads it at the end, whatever the waiter is doing then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Diary(Arc<Mutex<Vec<Row>>>);
 
@@ -69,7 +69,7 @@ impl Diary {
         self.edit(|rows| rows.last_mut().map(|row| row.released = Some(monotonic_ns())));
     }
 
-    /// What was written down so far; a grant after the end counts as none.
+    /// The rows so far. A grant after the end counts as none.
     pub(crate) fn rows_until(&self, end_ns: i64) -> Vec<Row> {
         let mut rows = self.edit(|rows| rows.clone());
         for row in rows.iter_mut().filter(|row| row.granted > Some(end_ns)) {
@@ -79,7 +79,7 @@ impl Diary {
     }
 }
 
-/// What every waiter is to do.
+/// What every waiter has to do.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) start_ns: i64,

@@ -117,7 +117,7 @@ fn requests(batch: Option<&Batch>) -> Vec<RequestId> {
     batch.map(|batch| batch.call().requests).unwrap_or_default()
 }
 
-/// Race: Waits are given up while the server is away, and what must be taken back piles up.
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
 async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     let mut fixture = Fixture::new();
@@ -134,7 +134,7 @@ async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     assert_eq!(requests(batch.as_ref()), later);
 }
 
-/// Race: Waits are given up while the server is away, and what must be taken back piles up.
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
 async fn full_batches_of_withdrawals_wait_for_no_other_call() {
     let mut fixture = Fixture::new();
@@ -239,7 +239,7 @@ async fn incomplete_withdrawal_is_repeated_at_once() {
     assert_eq!(requests(fixture.withdrawals.next().as_ref()), [request]);
 }
 
-/// Race: A call runs after the withdrawal of its request, though that was answered.
+/// Race: A call runs after the withdrawal of its request was answered.
 #[tokio::test(start_paused = true)]
 async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
     for at_once in [true, false] {
@@ -266,7 +266,7 @@ async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
     }
 }
 
-/// Race: A call runs after the withdrawal of its request, though that was answered.
+/// Race: A call runs after the withdrawal of its request was answered.
 #[tokio::test(start_paused = true)]
 async fn request_needs_no_second_withdrawal_after_its_calls_have_run() {
     let mut fixture = Fixture::new();
@@ -290,7 +290,7 @@ async fn request_needs_no_second_withdrawal_after_its_call_was_answered() {
     assert_eq!(fixture.outstanding.count(), 0);
 }
 
-/// Race: Waits are given up while the server is away, and what must be taken back piles up.
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
 async fn withdrawal_ends_once_nothing_of_its_request_can_be_left() {
     let mut fixture = Fixture::new();

@@ -55,7 +55,7 @@ async fn applicant_is_not_in_the_queue_and_leaves_nothing() {
     assert_eq!(fixture.locks.shared().background().pending(), 0);
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
 async fn applicants_are_served_by_arrival_among_all_clients() {
     let (fixture, guard, mut waiters) = Fixture::full().await;
@@ -79,7 +79,7 @@ async fn applicants_are_served_by_arrival_among_all_clients() {
     }
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
 async fn owner_with_a_possible_hold_is_not_delayed() {
     let (fixture, guard, waiters) = Fixture::full().await;
@@ -131,7 +131,7 @@ async fn applicant_is_told_that_its_client_is_closed() {
     assert_eq!(fixture.waitlists().len(), 0);
 }
 
-/// Race: Those who wait in the client are overtaken, or hold up others.
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
 async fn applicant_admitted_as_its_time_ends_delays_no_other() {
     let (fixture, guard, mut waiters) = Fixture::full().await;

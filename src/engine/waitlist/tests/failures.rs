@@ -39,7 +39,7 @@ async fn failed_poll_is_repeated_soon() {
     released(granted(waiter).await).await;
 }
 
-/// Race: A client that is not reached has always somebody to ask for, and so never comes to subscribe.
+/// Race: An unreachable client always has calls to send, and so never subscribes.
 #[tokio::test(start_paused = true)]
 async fn waitlist_with_endless_calls_still_subscribes() {
     let fixture = Fixture::new();

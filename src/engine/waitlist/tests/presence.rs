@@ -50,8 +50,7 @@ async fn briefly_empty_waitlist_still_knows_its_record() {
     assert_eq!(next_mode(&waitlist), Mode::Wait);
 }
 
-/// Race: A client's record is taken away while nobody of it waits, by a grant that it did not claim or a turn
-/// that it missed.
+/// Race: A client loses its presence record while it has no waiter, by an unclaimed grant or a missed turn.
 #[tokio::test(start_paused = true)]
 async fn waitlist_empty_for_a_poll_interval_registers_again() {
     let (fixture, waitlist) = opened().await;
@@ -71,8 +70,7 @@ async fn waitlist_with_waiters_polls_its_record_however_old_it_is() {
     assert_eq!(prepared.call.mode, Mode::Poll);
 }
 
-/// Race: A client's record is taken away while nobody of it waits, by a grant that it did not claim or a turn
-/// that it missed.
+/// Race: A client loses its presence record while it has no waiter, by an unclaimed grant or a missed turn.
 #[tokio::test(start_paused = true)]
 async fn waitlist_subscribed_while_empty_registers_again() {
     let (fixture, waitlist) = opened().await;
@@ -82,8 +80,7 @@ async fn waitlist_subscribed_while_empty_registers_again() {
     assert_eq!(next_mode(&waitlist), Mode::Register);
 }
 
-/// Race: A client's record is taken away while nobody of it waits, by a grant that it did not claim or a turn
-/// that it missed.
+/// Race: A client loses its presence record while it has no waiter, by an unclaimed grant or a missed turn.
 #[tokio::test(start_paused = true)]
 async fn unclaimed_lease_ends_the_record_when_the_server_finds_it_expired() {
     let fixture = Fixture::new();
@@ -118,7 +115,7 @@ async fn lease_meant_to_expire_leaves_the_record() {
     assert_eq!(next_mode(&fixture.waitlist()), Mode::Wait);
 }
 
-/// Race: A grant that was handed over is forgotten, and lasts for a claim window only.
+/// Race: A guard with a pushed grant is forgotten, and its hold lasts for the claim window only.
 #[tokio::test(start_paused = true)]
 async fn forgotten_grant_lasts_for_its_whole_lease() {
     let fixture = Fixture::new();

@@ -268,7 +268,7 @@ fn only_an_unclaimed_lease_makes_its_client_count_as_dead() {
     }
 }
 
-/// Race: A push is heard at a replica, by a client that is not counted and passed over.
+/// Race: A client that listens at a replica receives a push, although it was not counted and was skipped.
 #[test]
 fn client_listening_at_a_replica_is_passed_over_without_a_push() {
     let mut world = World::new();

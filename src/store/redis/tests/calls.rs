@@ -60,7 +60,7 @@ async fn dropped_and_unpolled_calls_delay_no_other() {
     assert_eq!(server.tell("LRANGE list 0 -1"), "0 idle 1 idle 2 idle");
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn flood_keeps_its_order_and_yields_to_renewals_and_releases() {
     let server = Server::start().await;
@@ -91,7 +91,7 @@ async fn abandoned_backlog_is_not_sent() {
     assert!(server.tell("LRANGE list 0 -1") == sent);
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn flood_with_unread_answers_delays_no_other_call() {
     let server = Server::start().await;
@@ -113,7 +113,7 @@ async fn flood_with_unread_answers_delays_no_other_call() {
     }
 }
 
-/// Race: A client asks for more at once than its server answers in the time of one call.
+/// Race: A client makes more calls at once than its server can answer in the time limit of one call.
 #[tokio::test]
 async fn flood_longer_than_an_attempt_is_still_answered() {
     let server = Server::start().await;

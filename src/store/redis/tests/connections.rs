@@ -37,7 +37,7 @@ impl Listener for Gatekeeper {
     fn reconnected(&self, _: ServerId) {}
 }
 
-/// Race: A new connection leads to another server, and a reply comes before that is known.
+/// Race: A new connection leads to another server, and a reply arrives before the client knows that.
 #[tokio::test]
 async fn new_connection_is_reported_before_its_first_reply() {
     let server = Server::start().await;
@@ -66,7 +66,7 @@ async fn a_new_connection_has_the_server_learn_the_scripts_before_a_call_misses_
     assert!(!errors.contains("NOSCRIPT"), "{errors}");
 }
 
-/// Race: A client calls one server and listens at another.
+/// Race: A client sends its calls to one server and listens at another.
 #[tokio::test]
 async fn the_subscriber_connection_is_replaced_with_the_command_connection() {
     let server = Server::start().await;

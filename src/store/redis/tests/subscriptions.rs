@@ -57,7 +57,7 @@ async fn burst_of_messages_arrives_whole_or_its_losses_are_reported() {
     until("all or a warning", || all() || recorder.reconnects() > 0).await;
 }
 
-/// Race: One lock's channel is refused, and others of the client lose their subscriptions for it.
+/// Race: The channel of one lock is refused, and other locks of the client lose their subscriptions.
 #[tokio::test]
 async fn a_refused_subscription_is_told_and_harms_no_other() {
     let server = Server::start().await;
@@ -92,7 +92,7 @@ async fn a_refused_subscription_is_told_and_harms_no_other() {
     assert_eq!(server.tell("CLIENT LIST TYPE pubsub").lines().count(), 1);
 }
 
-/// Race: One lock's channel is refused, and others of the client lose their subscriptions for it.
+/// Race: The channel of one lock is refused, and other locks of the client lose their subscriptions.
 #[tokio::test]
 async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
     let server = Server::start().await;
