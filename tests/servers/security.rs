@@ -1,5 +1,5 @@
-//! What the README says of security, held against the scripts and against servers: which rights a user needs, what it
-//! can do with them, and what comes of it when one is missing.
+//! What `docs/operations.md` says of rights and security, held against the scripts and against servers: which
+//! rights a user needs, what it can do with them, and what comes of it when one is missing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager, LostReason, Owner, Result};
 use fairlock_testkit::{Client, Resp, Server, eventually};
 
-const README: &str = include_str!("../../README.md");
+const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Rights that the client needs for itself rather than for its scripts.
@@ -27,10 +27,10 @@ const OF_THE_CLIENT: [&str; 7] = [
 /// What the scripts call in a cluster alone. Servers before 7.0 do not know these rights, so they have a line of their own.
 const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
 
-/// The user that the README advises, as the words of `ACL SETUSER …`.
+/// The user that the page advises, as the words of `ACL SETUSER …`.
 fn advised_user() -> Vec<&'static str> {
-    let line = README.lines().find(|line| line.starts_with("ACL SETUSER"));
-    line.expect("the README advises a user").split(' ').collect()
+    let line = OPERATIONS.lines().find(|line| line.starts_with("ACL SETUSER"));
+    line.expect("the page advises a user").split(' ').collect()
 }
 
 fn advised_commands() -> BTreeSet<&'static str> {
@@ -268,7 +268,7 @@ async fn names_are_data_and_never_commands() {
     assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
 }
 
-/// Whoever has the rights to lock can also break locks, which is what the README says; this is how soon a client notices.
+/// Whoever has the rights to lock can also break locks, which is what the page says; this is how soon a client notices.
 #[tokio::test]
 async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     let (server, url) = server_with_the_advised_user().await;

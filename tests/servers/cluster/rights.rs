@@ -1,4 +1,4 @@
-//! The user that the README advises for a cluster.
+//! The user that `docs/operations.md` advises for a cluster.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::scene::{all_served, queue};
 
-const README: &str = include_str!("../../../README.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 const OF_SHARDS: [&str; 3] = ["+spublish", "+ssubscribe", "+sunsubscribe"];
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn the_advised_user_can_do_everything_in_a_cluster() {
     let cluster = Cluster::start().await;
     // One line for every server, and another for those of a cluster.
-    let advised: Vec<_> = README
+    let advised: Vec<_> = OPERATIONS
         .lines()
         .filter(|line| line.starts_with("ACL SETUSER"))
         .collect();

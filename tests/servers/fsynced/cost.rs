@@ -1,4 +1,4 @@
-//! What waiting for disks costs on this machine. The figures are the README's:
+//! What waiting for disks costs on this machine. The figures are those of `docs/guarantees.md`:
 //! `cargo test --release --all-features --test servers -- --ignored --nocapture fsynced::cost`.
 
 use std::time::Duration;
