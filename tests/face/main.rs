@@ -3,6 +3,7 @@
 // Helpers count as tests: whatever fails in one fails the test.
 #![allow(clippy::unwrap_used)]
 
+mod links;
 mod races;
 mod readme;
 #[cfg(all(unix, feature = "redis"))]
