@@ -5,25 +5,25 @@
 //! per acquisition, however many wait.
 //!
 //! ```
-//! # struct Order; async fn charge(fence: fairlock::Fence) -> Result<(), std::io::Error> { Ok(()) }
-//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use fairlock::{LockManager, TryAcquire};
 //!
-//! let locks = LockManager::in_memory();        // or LockManager::connect("redis://127.0.0.1:6379").await?
-//! let lock = locks.lock("invoice:42");         // a name and options: no I/O
+//! #[tokio::main]
+//! async fn main() -> fairlock::Result<()> {
+//!     let locks = LockManager::in_memory();
+//!     let lock = locks.lock("invoice:42"); // a name and options: no I/O
 //!
-//! let guard = lock.acquire().await?;           // first come, first served
-//! guard.run(charge(guard.fence())).await??;    // stopped with Err(Lost) if the lease is lost
-//! guard.release().await?;                      // certain; a dropped guard is released in the background
-//!
-//! match lock.try_acquire().await? {            // never waits, never overtakes
-//!     TryAcquire::Acquired(guard) => guard.release().await?,
-//!     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+//!     let guard = lock.acquire().await?; // first come, first served; renewed while the guard lives
+//!     println!("charging invoice 42 under fence {}", guard.fence());
+//!     if let TryAcquire::Busy(busy) = lock.try_acquire().await? {
+//!         println!("anybody else is told to come back in {:?}", busy.retry_after());
+//!     }
+//!     guard.release().await // now the next waiter has the lock
 //! }
-//!
-//! lock.with(async |fence| charge(fence).await).await??;   // acquire, run, release
-//! # Ok(()) }
 //! ```
+//!
+//! These locks are in memory. `LockManager::connect(url)` puts them on a server, where all processes share them.
+//! The folder `docs` of the repository has guides: patterns, guarantees, operations, and what to know when you
+//! come from another lock.
 //!
 //! # A lease, not a mutex
 //! The server keeps a hold for the length of its lease, and the client renews it. If a process is stopped or
@@ -99,3 +99,35 @@ pub use store::memory::MemoryStore;
 pub use tests::fuzzing;
 #[cfg(feature = "redis")]
 pub use tls::Tls;
+
+/// The programs in the README and in `docs`, which `cargo test --doc` compiles. It runs those that need no
+/// server.
+#[cfg(all(doctest, feature = "redis"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../docs/guide.md")]
+    struct Guide;
+
+    #[doc = include_str!("../docs/connecting.md")]
+    struct Connecting;
+
+    #[doc = include_str!("../docs/guarantees.md")]
+    struct Guarantees;
+
+    #[doc = include_str!("../docs/operations.md")]
+    struct Operations;
+
+    #[doc = include_str!("../docs/servers.md")]
+    struct Servers;
+
+    #[doc = include_str!("../docs/comparison.md")]
+    struct Comparison;
+
+    #[doc = include_str!("../docs/evidence.md")]
+    struct Evidence;
+
+    #[doc = include_str!("../docs/coming-from.md")]
+    struct ComingFrom;
+}

@@ -3,6 +3,7 @@
 // Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
+mod links;
 mod races;
 mod readme;
 #[cfg(all(unix, feature = "redis"))]

@@ -1,25 +1,61 @@
-//! The README's example, and the keys of a lock that it lists.
+//! What the README and the pages in `docs` show: the first example, the figures, and the keys of a lock.
 
 const README: &str = include_str!("../../README.md");
 
-/// The crate's documentation has the same example. It is compiled and run there.
+/// The crate's documentation begins with the same program, and both are run as documentation tests.
 #[test]
 fn the_example_is_the_one_that_is_tested() {
-    let crate_docs = include_str!("../../src/lib.rs");
-    let tested = |line: &str| {
-        crate_docs
-            .lines()
-            .any(|doc| doc.trim_start_matches("//! ") == line)
+    let docs = include_str!("../../src/lib.rs").lines();
+    let docs: Vec<&str> = docs.map_while(|line| line.strip_prefix("//!")).collect();
+    let docs: Vec<&str> = docs
+        .iter()
+        .map(|line| line.strip_prefix(' ').unwrap_or(line))
+        .collect();
+    let block = |text: &str, begin: &str| -> String {
+        let rest = text.split_once(begin).expect("an example").1;
+        rest.split("```").next().unwrap().to_owned()
     };
-    let example = README
-        .split("```rust\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .expect("an example");
-    let connect = |line: &&str| !line.is_empty() && !line.starts_with("let locks = ");
-    for line in example.lines().filter(connect) {
-        assert!(tested(line), "not in the example of src/lib.rs: {line}");
+    assert_eq!(block(README, "```rust\n"), block(&docs.join("\n"), "```\n"));
+}
+
+#[test]
+fn the_readme_is_short() {
+    assert!(README.lines().count() <= 250);
+    assert!(README.len() <= 10_000, "{} bytes", README.len());
+}
+
+/// Figures are written to the record by the command that measures them. Other pages quote it.
+#[test]
+fn figures_are_those_of_the_record() {
+    let record = include_str!("../../benches/measured/peers.md");
+    let rows = |page: &'static str| page.lines().filter(|line| line.starts_with("| "));
+    let published: Vec<&str> = rows(record).collect();
+    let is_published = |row: &&str| published.iter().any(|line| name_of(line) == name_of(row));
+    let quoted: Vec<&str> = rows(include_str!("../../docs/comparison.md"))
+        .filter(is_published)
+        .collect();
+    assert!(quoted.len() >= 8, "{quoted:?}");
+    for row in quoted {
+        assert!(published.contains(&row), "not in the record: {row}");
     }
+
+    let row = published.iter().find(|row| name_of(row) == "fairlock").unwrap();
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    let (hand_offs, longest_wait) = (cells[5], cells[8]);
+    let of_256 = |line: &&str| line.starts_with("fairlock ") && line.split_whitespace().nth(1) == Some("256");
+    let line = record.lines().find(of_256).unwrap();
+    let commands = line.split_whitespace().nth(4).unwrap();
+    for figure in [hand_offs, longest_wait, commands] {
+        assert!(
+            README.contains(&format!("**{figure}**")),
+            "not in the README: {figure}"
+        );
+    }
+}
+
+/// The first cell of a table's row.
+fn name_of(row: &str) -> &str {
+    row.split('|').nth(1).unwrap_or_default().trim()
 }
 
 #[cfg(all(unix, feature = "redis"))]
@@ -30,10 +66,11 @@ mod on_a_server {
     use fairlock::spin::SpinLock;
     use fairlock_testkit::Server;
 
+    const OPERATIONS: &str = include_str!("../../docs/operations.md");
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test]
-    async fn every_key_that_the_readme_names_is_there_and_has_a_ttl() {
+    async fn every_key_is_documented_and_has_a_ttl() {
         let server = Server::start().await;
         let locks = LockManager::connect(&server.url()).await.unwrap();
         let lock = locks.lock("orders:42");
@@ -47,7 +84,7 @@ mod on_a_server {
         assert!(spin.try_lock(SECOND, SECOND).await.unwrap());
 
         for key in server.keys("").await {
-            assert!(super::README.contains(&format!("| `{key}` |")), "{key}");
+            assert!(OPERATIONS.contains(&format!("| `{key}` |")), "{key}");
             assert!(server.command(&["PTTL", &key]).await.int() > 0, "{key}");
         }
         assert_eq!(server.command(&["DBSIZE"]).await.int(), 4);

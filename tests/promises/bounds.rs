@@ -131,7 +131,7 @@ impl Db {
     }
 }
 
-/// The first example of the README.
+/// The example that `docs/guide.md` begins with.
 #[tokio::test]
 async fn the_first_example_works_as_it_is_written() -> Result<(), AnyError> {
     let server = fairlock_testkit::Server::start().await;

@@ -244,11 +244,13 @@ async fn a_server_that_is_no_primary_by_its_own_word_is_not_used() {
 }
 
 #[tokio::test]
-async fn the_user_that_the_readme_advises_needs_one_more_right() {
+async fn the_advised_user_needs_one_more_right() {
     let primary = Server::start().await;
     let impostor = impostor::start(primary.port()).await;
-    let readme = include_str!("../../README.md");
-    let user = readme.lines().find(|line| line.starts_with("ACL SETUSER locks"));
+    let operations = include_str!("../../docs/operations.md");
+    let user = operations
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER locks"));
     let words: Vec<&str> = user.unwrap().split(' ').collect();
     primary.command(&words).await;
     let url = format!("redis-sentinel://locks:secret@127.0.0.1:{impostor}?sentinelServiceName={SERVICE}");

@@ -239,10 +239,10 @@ async fn waiting_for_disks_takes_one_right_more_and_its_lack_is_told_at_once() {
     let Some(server) = with_file("always").await else {
         return;
     };
-    let advised = include_str!("../../README.md")
+    let advised = include_str!("../../docs/operations.md")
         .lines()
         .find(|line| line.starts_with("ACL SETUSER locks "))
-        .expect("the README advises a user");
+        .expect("the page advises a user");
     let words: Vec<&str> = advised.split(' ').collect();
     server.command(&words).await;
     let url = server.url_as("locks", "secret");

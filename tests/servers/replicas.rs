@@ -419,10 +419,10 @@ async fn a_primary_that_takes_no_writes_without_replicas_is_unavailable_and_gran
 #[tokio::test]
 async fn waiting_for_replicas_takes_one_right_more_and_its_lack_is_told_at_once() {
     let scene = Scene::start().await;
-    let advised = include_str!("../../README.md")
+    let advised = include_str!("../../docs/operations.md")
         .lines()
         .find(|line| line.starts_with("ACL SETUSER locks "))
-        .expect("the README advises a user");
+        .expect("the page advises a user");
     let words: Vec<&str> = advised.split(' ').collect();
     scene.primary.command(&words).await;
     let url = scene.primary.url_as("locks", "secret");

@@ -1,5 +1,5 @@
-//! The README's statements about security, checked against the scripts and against servers: which rights a
-//! user needs, what a user can do with them, and what happens when one of them is missing.
+//! The statements of `docs/operations.md` about security, checked against the scripts and against servers:
+//! which rights a user needs, what a user can do with them, and what happens when one of them is missing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager, LostReason, Owner, Result};
 use fairlock_testkit::{Client, Resp, Server, eventually};
 
-const README: &str = include_str!("../../README.md");
+const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Rights that the client itself needs, rather than its scripts.
@@ -28,10 +28,10 @@ const OF_THE_CLIENT: [&str; 7] = [
 /// have their own line in the README.
 const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
 
-/// The user that the README recommends, as the words of `ACL SETUSER …`.
+/// The user that the page recommends, as the words of `ACL SETUSER …`.
 fn advised_user() -> Vec<&'static str> {
-    let line = README.lines().find(|line| line.starts_with("ACL SETUSER"));
-    line.expect("the README advises a user").split(' ').collect()
+    let line = OPERATIONS.lines().find(|line| line.starts_with("ACL SETUSER"));
+    line.expect("the page advises a user").split(' ').collect()
 }
 
 fn advised_commands() -> BTreeSet<&'static str> {
@@ -270,7 +270,7 @@ async fn names_are_data_and_never_commands() {
     assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
 }
 
-/// As the README says, a user with the rights to lock can also break locks. This test shows how soon a client
+/// As the page says, a user with the rights to lock can also break locks. This test shows how soon a client
 /// notices.
 #[tokio::test]
 async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {

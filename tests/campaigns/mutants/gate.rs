@@ -111,6 +111,7 @@ impl Tree {
             "Cargo.lock",
             "ARCHITECTURE.md",
             "README.md",
+            "docs",
             "clippy.toml",
             "src",
             "lua",

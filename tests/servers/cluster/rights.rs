@@ -1,4 +1,4 @@
-//! The rights of the user that the README recommends for a cluster.
+//! The rights of the user that `docs/operations.md` recommends for a cluster.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio::time::sleep;
 
 use super::scene::{all_served, queue};
 
-const README: &str = include_str!("../../../README.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 const OF_SHARDS: [&str; 3] = ["+spublish", "+ssubscribe", "+sunsubscribe"];
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_advised_user_can_do_everything_in_a_cluster() {
     let cluster = Cluster::start().await;
-    // The README has one line for every server, and another for servers of a cluster.
-    let advised: Vec<_> = README
+    // One line for every server, and another for servers of a cluster.
+    let advised: Vec<_> = OPERATIONS
         .lines()
         .filter(|line| line.starts_with("ACL SETUSER"))
         .collect();

@@ -1,5 +1,5 @@
-//! The cost of waiting for disks on this machine. This prints the README's figures: `cargo test --release
-//! --all-features --test servers -- --ignored --nocapture fsynced::cost`.
+//! The cost of waiting for disks on this machine. This prints the figures of `docs/guarantees.md`:
+//! `cargo test --release --all-features --test servers -- --ignored --nocapture fsynced::cost`.
 
 use std::time::Duration;
 
