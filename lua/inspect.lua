@@ -1,26 +1,31 @@
 -- inspect: says who holds the lock, and how many wait.
 --
--- Called by a lock's `status`. It declares the lock alone, like `renew`.
+-- Called by a lock's `status`.
 --
 -- Returns `status request now deadline fence owner holds waiting`. Times are in ms of the server's clock. The
 -- status is NEWER_FORMAT or one of these:
-local HELD = '1'      -- until `deadline`, which is the latest of the holds' deadlines
-local NOT_HELD = '2'  -- fence, owner and holds are 0, - and 0
+local HELD = '1'       -- until `deadline`, which is the latest of the holds' deadlines
+local NOT_HELD = '2'   -- fence, owner and holds are 0, - and 0
+local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a call for the lock alone
 
 -- Writes nothing except what every script does: it drops holds that are over.
 
 -- KEYS[1]  hash: the lock
-local lock_key = KEYS[1]
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key:
+--          there a cluster's slot is being moved, and only one key at a time is sure to be found
+local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request, which only names the call
--- ARGV[2]  string: the key of the queue
-local request, queue_key = ARGV[1], ARGV[2]
+local request = ARGV[1]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+  return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0'
+end
 local lock = load_holds(lock_key, nil, summary, now, request)
-local waiting = redis.call('ZCARD', queue_key)
+local waiting = queue_key and redis.call('ZCARD', queue_key) or 0
 if lock.count == 0 then
   return NOT_HELD .. ' ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
 end

@@ -188,7 +188,18 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
         panic!("it is free");
     };
+    let inspect = Inspect {
+        keys: mine.keys.clone(),
+        request: mine.request.clone(),
+    };
+    let inspected = world.ask_alone(&inspect).unwrap();
+    assert_eq!(
+        (inspected.holder.unwrap().fence, inspected.waiting),
+        (grant.fence, 0)
+    );
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
+    assert_eq!(world.ask_alone(&inspect), Err(ReplyError::Elsewhere));
+    assert_eq!(world.ask(&inspect).waiting, 1);
     let release = give_back(&mine, grant.fence);
     assert_eq!(world.ask_alone(&release), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);

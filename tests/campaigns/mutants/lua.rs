@@ -343,6 +343,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the first renewal claims", RENEW, "NO .. string.sub(summary, PUSHED + 1)", "YES .. string.sub(summary, PUSHED + 1)", MODEL),
     edit("the first renewal claims the first of several holds", RENEW, "lock.write(request)", "lock.write()", MODEL),
 
+    edit("no waiter is overlooked where the queue is out of reach", "lua/inspect.lua",
+        "if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then", "if false then", MODEL),
     edit("nobody is told to hold a lock that is free", "lua/inspect.lua",
         "if lock.count == 0 then", "if false then", MODEL),
 

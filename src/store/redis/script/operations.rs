@@ -226,10 +226,16 @@ impl Operation for Inspect {
         &self.keys.lock
     }
 
-    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        ScriptCall::new(&INSPECT, &[&self.keys.lock])
-            .with(&self.request)
-            .with(&self.keys.queue)
+    fn script_call(&self, _: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = match declared {
+            Declared::All => ScriptCall::new(&INSPECT, &[&self.keys.lock, &self.keys.queue]),
+            Declared::LockAlone => ScriptCall::new(&INSPECT, &[&self.keys.lock]),
+        };
+        script_call.with(&self.request)
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
@@ -245,6 +251,7 @@ impl Operation for Inspect {
                 words.skip(3);
                 None
             }
+            3 => return Err(ReplyError::Elsewhere),
             _ => return Err(words.malformed()),
         };
         Ok((
