@@ -11,7 +11,8 @@ impl Lock {
     /// Returns the holder of the lock, if there is one, and the number of waiters.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),
+    /// [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -60,7 +61,8 @@ impl Lock {
     /// lock from the next holder. The former holder learns of its loss at its next renewal.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),
+    /// [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed).
     ///
     /// # Cancel safety
     /// If the future is dropped midway, the lock may or may not have been released.

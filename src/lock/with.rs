@@ -10,13 +10,14 @@ use crate::guard::after_work;
 impl Lock {
     /// Waits for the lock, runs the work, and releases the lock.
     ///
-    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by [`LockGuard::run`].
-    /// The future does not borrow the lock, so it can be spawned. It takes its place in the
-    /// queue when it is first polled.
+    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by
+    /// [`LockGuard::run`](crate::LockGuard::run). The future does not borrow the lock, so it can be spawned.
+    /// It takes its place in the queue when it is first polled.
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire), and [`Error::Lost`] if the work was stopped, or if the lease no
-    /// longer covered its end. The work's own result stays nested, as with `tokio::time::timeout`.
+    /// As for [`acquire`](Self::acquire), and [`Error::Lost`](crate::Error::Lost) if the work was stopped, or
+    /// if the lease no longer covered its end. The work's own result stays nested, as with
+    /// `tokio::time::timeout`.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -51,7 +52,8 @@ impl Lock {
     /// no time limit.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the time is over, and otherwise as for [`with`](Self::with).
+    /// [`Error::Timeout`](crate::Error::Timeout) if the time is over, and otherwise as for
+    /// [`with`](Self::with).
     ///
     /// # Cancel safety
     /// As for [`with`](Self::with).
