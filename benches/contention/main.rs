@@ -14,7 +14,6 @@ mod delay;
 mod others;
 mod peer;
 mod picture;
-mod process;
 mod publish;
 mod record;
 mod report;

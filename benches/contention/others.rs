@@ -3,16 +3,13 @@
 use std::io;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use fairlock_benches::Outcome;
-use fairlock_testkit::free_port;
+use fairlock_testkit::{Postgres, ServerProcess, free_port};
 
 use crate::peer::{Kind, java};
-use crate::process::Process;
-
-const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running server.
 #[derive(Debug)]
@@ -20,7 +17,7 @@ pub(crate) struct Other {
     pub(crate) url: String,
     /// Product and version.
     pub(crate) version: String,
-    process: Process,
+    process: ServerProcess,
 }
 
 impl Other {
@@ -68,8 +65,8 @@ fn etcd() -> Outcome<Other> {
             "--initial-advertise-peer-urls",
             &peer,
         ]);
-    let mut process = Process::start(&mut command, in_memory(port), "KILL").map_err(missing("etcd"))?;
-    wait_until(&mut process, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    let mut process = ServerProcess::start(&mut command, in_memory(port), "KILL").map_err(missing("etcd"))?;
+    process.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok())?;
     let version = first_line(Command::new("etcd").arg("--version"))?.replace("etcd Version: ", "etcd ");
     let url = format!("127.0.0.1:{port}");
     Ok(Other {
@@ -104,8 +101,8 @@ fn zookeeper(programs: &Path) -> Outcome<Other> {
     )?;
     let mut command = java(&std::path::absolute(programs)?, None);
     command.args(["org.apache.zookeeper.server.ZooKeeperServerMain", "zoo.cfg"]);
-    let mut process = Process::start(&mut command, folder, "KILL").map_err(missing("java"))?;
-    wait_until(&mut process, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    let mut process = ServerProcess::start(&mut command, folder, "KILL").map_err(missing("java"))?;
+    process.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok())?;
     let url = format!("127.0.0.1:{port}");
     Ok(Other {
         url,
@@ -115,116 +112,16 @@ fn zookeeper(programs: &Path) -> Outcome<Other> {
 }
 
 fn postgres() -> Outcome<Other> {
-    let programs = postgres_programs().ok_or("no initdb and postgres: install PostgreSQL")?;
-    let port = free_port();
-    let folder = std::env::temp_dir().join(format!("fairlock-bench-{}-{port}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let account = Account::of_postgres(&folder)?;
-    let made = account
-        .run(programs.join("initdb"))
-        .args([
-            "--pgdata",
-            "data",
-            "--auth",
-            "trust",
-            "--username",
-            "postgres",
-            "--no-sync",
-        ])
-        .current_dir(&folder)
-        .stdin(Stdio::null())
-        .output()?;
-    if !made.status.success() {
-        std::fs::remove_dir_all(&folder)?;
-        return Err(format!("initdb: {}", String::from_utf8_lossy(&made.stderr).trim()).into());
-    }
-    let mut command = account.run(programs.join("postgres"));
-    command
-        .args([
-            "-D",
-            "data",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            &port.to_string(),
-            "-N",
-            "2000",
-        ])
-        .arg("-k")
-        .arg(&folder);
-    let mut process = Process::start(&mut command, folder, "QUIT")?;
-    let port = port.to_string();
-    wait_until(&mut process, || {
-        Command::new(programs.join("pg_isready"))
-            .args(["--quiet", "-h", "127.0.0.1", "-p", &port])
-            .status()
-            .is_ok_and(|status| status.success())
-    })?;
-    let version = first_line(Command::new(programs.join("postgres")).arg("--version"))?;
-    let version = version.replace("postgres (PostgreSQL)", "PostgreSQL");
-    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let Postgres {
+        url,
+        version,
+        process,
+    } = Postgres::start()?;
     Ok(Other {
         url,
         version,
         process,
     })
-}
-
-/// The folder of Postgres' programs, which distributions keep off the PATH.
-fn postgres_programs() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).collect::<Vec<_>>();
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
-    let mut packaged: Vec<PathBuf> = versions
-        .flatten()
-        .map(|version| version.path().join("bin"))
-        .collect();
-    packaged.sort();
-    let complete = |folder: &PathBuf| {
-        ["initdb", "postgres", "pg_isready"]
-            .iter()
-            .all(|program| folder.join(program).exists())
-    };
-    packaged.into_iter().rev().chain(on_path).find(complete)
-}
-
-/// The user that Postgres runs as: it refuses to run as root.
-#[derive(Debug)]
-struct Account {
-    #[cfg(unix)]
-    ids: Option<(u32, u32)>,
-}
-
-impl Account {
-    #[cfg(unix)]
-    fn of_postgres(folder: &Path) -> io::Result<Account> {
-        use std::os::unix::fs::{MetadataExt, chown};
-        if std::fs::metadata(folder)?.uid() != 0 {
-            return Ok(Account { ids: None });
-        }
-        // The package creates the user, and this folder is the user's home.
-        let home = std::fs::metadata("/var/lib/postgresql")?;
-        chown(folder, Some(home.uid()), Some(home.gid()))?;
-        Ok(Account {
-            ids: Some((home.uid(), home.gid())),
-        })
-    }
-
-    #[cfg(not(unix))]
-    fn of_postgres(_: &Path) -> io::Result<Account> {
-        Ok(Account {})
-    }
-
-    fn run(&self, program: PathBuf) -> Command {
-        #[cfg_attr(not(unix), expect(unused_mut, reason = "there are no ids"))]
-        let mut command = Command::new(program);
-        #[cfg(unix)]
-        if let Some((user, group)) = self.ids {
-            use std::os::unix::process::CommandExt;
-            command.uid(user).gid(group);
-        }
-        command
-    }
 }
 
 /// A folder in memory, if the system has one.
@@ -240,18 +137,6 @@ fn in_memory(port: u16) -> PathBuf {
 
 fn missing(program: &'static str) -> impl Fn(io::Error) -> Box<dyn std::error::Error + Send + Sync> {
     move |e| format!("{program}: {e}").into()
-}
-
-fn wait_until(process: &mut Process, ready: impl Fn() -> bool) -> Outcome<()> {
-    let started = Instant::now();
-    while !ready() {
-        process.check()?;
-        if started.elapsed() > START_TIMEOUT {
-            return Err("the server is not ready in time".into());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }
 
 fn first_line(command: &mut Command) -> io::Result<String> {

@@ -15,12 +15,14 @@ mod cluster;
 mod history;
 mod lock_summary;
 mod names;
+mod postgres;
 mod process;
 mod proxy;
 pub mod resource;
 mod resp;
 mod sentinels;
 mod server;
+mod server_process;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -32,11 +34,13 @@ pub use cluster::{Cluster, NODE_TIMEOUT};
 pub use history::{Entry, History, Hold, now_ns};
 pub use lock_summary::LockSummary;
 pub use names::{TempDir, free_port, name, prefix};
+pub use postgres::Postgres;
 pub use process::{Process, Role, role};
 pub use proxy::Proxy;
 pub use resp::Resp;
 pub use sentinels::{SERVICE, Sentinels, Setup};
 pub use server::{Server, ServerBuilder};
+pub use server_process::ServerProcess;
 
 use std::time::Duration;
 

@@ -1,0 +1,178 @@
+//! The programs do what their documentation says, as processes of their own.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use fairlock_testkit::{Postgres, Server};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// Far longer than any of it takes, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that runs, and what it prints.
+struct Program {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(path: &str, environment: &[(&str, &str)]) -> Program {
+        let mut command = Command::new(path);
+        let command = command.env_remove("REDIS_URL").envs(environment.iter().copied());
+        let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Program { process, lines }
+    }
+
+    /// The rest of the next line that has this text.
+    async fn line_with(&mut self, text: &str) -> String {
+        let find = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                if let Some((_, rest)) = line.split_once(text) {
+                    return rest.to_owned();
+                }
+            }
+            panic!("it never prints {text:?}");
+        };
+        timeout(LIMIT, find).await.unwrap()
+    }
+
+    /// All that it prints until it ends well.
+    async fn output(mut self) -> String {
+        let read = async {
+            let mut output = String::new();
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                output += &line;
+                output.push('\n');
+            }
+            assert!(self.process.wait().await.unwrap().success(), "{output}");
+            output
+        };
+        timeout(LIMIT, read).await.unwrap()
+    }
+
+    async fn terminate(&self) {
+        let id = self.process.id().unwrap().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .await
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+/// What the HTTP service answers.
+async fn post(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    timeout(LIMIT, stream.read_to_string(&mut response))
+        .await
+        .unwrap()
+        .unwrap();
+    response
+}
+
+#[tokio::test]
+async fn web_service_refuses_a_busy_invoice_and_finishes_what_it_began() {
+    let mut web = Program::start(env!("CARGO_BIN_EXE_web"), &[("PORT", "0")]);
+    let address = web.line_with("listening on ").await;
+    let (one, other) = tokio::join!(
+        post(&address, "/invoices/42/charge"),
+        post(&address, "/invoices/42/charge")
+    );
+    let (charged, refused) = if one.starts_with("HTTP/1.1 200") {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    assert!(
+        charged.starts_with("HTTP/1.1 200") && charged.contains("charged under fence"),
+        "{charged}"
+    );
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(
+        refused.to_ascii_lowercase().contains("retry-after: "),
+        "{refused}"
+    );
+
+    // A request that has begun when the service is asked to end is answered.
+    let last = tokio::spawn({
+        let address = address.clone();
+        async move { post(&address, "/invoices/7/charge").await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    web.terminate().await;
+    assert!(last.await.unwrap().starts_with("HTTP/1.1 200"));
+    assert!(web.output().await.contains("closed"));
+}
+
+#[tokio::test]
+async fn database_refuses_the_write_of_a_paused_holder() {
+    if !Postgres::is_installed() {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    }
+    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
+        .await
+        .unwrap();
+    let output = Program::start(env!("CARGO_BIN_EXE_sql"), &[("DATABASE_URL", &postgres.url)])
+        .output()
+        .await;
+    assert!(
+        output.contains("write of the second writer: accepted"),
+        "{output}"
+    );
+    assert!(output.contains("write of the first writer: refused"), "{output}");
+    assert!(output.contains(r#"the document says "new""#), "{output}");
+    tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
+}
+
+#[tokio::test]
+async fn job_on_the_hour_is_done_by_one_instance() {
+    let output = Program::start(env!("CARGO_BIN_EXE_cron"), &[]).output().await;
+    assert_eq!(output.matches("cleaning up").count(), 1, "{output}");
+    assert_eq!(output.matches("another instance does it").count(), 2, "{output}");
+}
+
+#[tokio::test]
+async fn follower_leads_once_the_leader_stops_or_dies() {
+    let server = Server::start().await;
+    let url = server.url();
+    let start = || Program::start(env!("CARGO_BIN_EXE_leader"), &[("REDIS_URL", &url)]);
+    let fence = |rest: String| rest.trim().parse::<u64>().unwrap();
+
+    let mut first = start();
+    let of_first = fence(first.line_with("leading, fence ").await);
+    let mut second = start();
+    second.line_with("waiting to lead").await;
+    first.terminate().await;
+    let of_second = fence(second.line_with("leading, fence ").await);
+    assert!(first.output().await.contains("resigned"));
+
+    let mut third = start();
+    third.line_with("waiting to lead").await;
+    second.process.kill().await.unwrap();
+    let of_third = fence(third.line_with("leading, fence ").await);
+    assert!(
+        of_first < of_second && of_second < of_third,
+        "{of_first} {of_second} {of_third}"
+    );
+}
+
+#[tokio::test]
+async fn missing_entry_is_computed_once() {
+    let output = Program::start(env!("CARGO_BIN_EXE_cache"), &[]).output().await;
+    assert_eq!(output, "50 requests, computed 1 times\n");
+}
