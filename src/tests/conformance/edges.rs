@@ -221,6 +221,14 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     // Nobody has looked since whether anybody waits, as far as the summary tells.
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&mine)), done);
+
+    // It does not overtake a waiter of a lock whose lease has expired.
+    let mut world = World::new(&mut setting);
+    let [mine, other, third] = [0, 1, 2].map(|n| acquisition(&world, &world.requests[n].clone()));
+    assert!(matches!(world.ask_alone(&mine), Ok(Acquired::Granted(_))));
+    assert!(matches!(world.ask(&other), Acquired::Contended(_)));
+    world.now_us += 30_000_000;
+    assert_eq!(world.ask_alone(&third), Err(ReplyError::Elsewhere));
 }
 
 #[test]

@@ -32,11 +32,14 @@ fn queue_key_of_another_type_is_noticed_before_an_owner_has_another_hold() {
     let mut world = World::new(&mut setting);
     granted(&mut world, FIRST);
     let queue = world.keys[0].queue.clone();
+    let [before, ..] = world.seen().data;
     world.tell(&["SET", &queue, "mine"]);
     let second = call(&world, SECOND);
     let refused = world.ask_in(None, &second, PubSubMode::Plain).unwrap_err();
     assert!(refused.contains("WRONGTYPE"), "{refused}");
     world.tell(&["DEL", &queue]);
+    let [after, ..] = world.seen().data;
+    assert_eq!(after, before, "nothing was written");
     let (keys, request) = (world.keys[0].clone(), world.requests[FIRST].clone());
     let holding = world.ask(&Inspect { keys, request }).holder.unwrap();
     assert_eq!(holding.holds, 1);
