@@ -83,6 +83,16 @@ mod tests {
         assert!((0..100).any(|_| step() != first));
     }
 
+    #[test]
+    fn jitter_is_spread_over_its_span() {
+        let span = Duration::from_millis(1000);
+        let drawn: Vec<Duration> = (0..1000).map(|_| jitter(span)).collect();
+        assert!(drawn.iter().all(|drawn| *drawn < span));
+        assert!(
+            drawn.iter().any(|drawn| *drawn < span / 4) && drawn.iter().any(|drawn| *drawn > span * 3 / 4)
+        );
+    }
+
     #[cfg(feature = "redis")]
     #[test]
     fn steps_start_over_after_a_good_connection() {

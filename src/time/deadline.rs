@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_fixed_lease_ends_with_the_shorter_of_its_length_and_its_maximum_hold() {
-        for (length, max_hold, lasts) in [(10, 4, 4), (4, 10, 4)] {
+        for (length, max_hold, lasts) in [(10, 4, 4), (4, 10, 4), (4, 4, 4)] {
             let terms = LeaseTerms {
                 length: length * 1_000 * MS,
                 fixed: true,
@@ -106,6 +106,21 @@ mod tests {
             assert_eq!(terms.longest(), lasts * 1_000 * MS);
             assert_eq!(terms.ends_by_max_hold(), max_hold < length);
         }
+    }
+
+    #[test]
+    fn renewal_is_due_after_a_third_of_the_lease() {
+        let now = LocalTime::ZERO.after(1_000 * MS);
+        assert_eq!(renewal_due(now, now.after(3_000 * MS)), now.after(1_000 * MS));
+    }
+
+    /// Drift and margin count twice: the local deadline is early by them, and the server's clock may be slow.
+    #[test]
+    fn lease_is_over_on_the_server_once_the_last_call_margin_and_drift_are() {
+        assert_eq!(drift(10_000 * MS), 10 * MS);
+        let deadline = LocalTime::ZERO.after(1_000 * MS);
+        let over = expired_on_server_by(deadline, 10_000 * MS);
+        assert_eq!(over, deadline.after(NOT_AFTER + 2 * (10 * MS + MARGIN)));
     }
 
     #[test]
