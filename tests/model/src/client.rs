@@ -26,27 +26,27 @@ impl Protocol {
         self.ask(state, request, false);
     }
 
-    /// The acquire call of a request; a poll if `is_question`.
-    pub fn question(&self, state: &State, request: RequestId, is_question: bool) -> Acquire {
+    /// The acquire call of a request; a poll if `is_poll`.
+    pub fn acquire_call(&self, state: &State, request: RequestId, is_poll: bool) -> Acquire {
         let ticket = state.requests[request].ticket;
-        let mode = match (state.clients[self.client_of(request)].opened, is_question) {
-            (false, _) => Mode::Open,
-            (true, true) => Mode::Question,
+        let mode = match (state.clients[self.client_of(request)].registered, is_poll) {
+            (false, _) => Mode::Register,
+            (true, true) => Mode::Poll,
             (true, false) => Mode::Wait,
         };
         Acquire {
             request,
             mode,
             ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
-            again: is_question || ticket.is_some(),
-            opens: mode != Mode::Wait,
+            again: is_poll || ticket.is_some(),
+            registers: mode != Mode::Wait,
             returns: state.requests[request].missed_turn,
         }
     }
 
     /// Sends the call, unless an equal one is waiting to be sent.
-    pub fn ask(&self, state: &mut State, request: RequestId, is_question: bool) {
-        let call = Call::Acquire(self.question(state, request, is_question));
+    pub fn ask(&self, state: &mut State, request: RequestId, is_poll: bool) {
+        let call = Call::Acquire(self.acquire_call(state, request, is_poll));
         let calls = &mut state.clients[self.client_of(request)].calls;
         if !calls.contains(&call) {
             calls.push(call);
@@ -55,7 +55,7 @@ impl Protocol {
 
     /// The waiting request whose turn comes first. While it has its place, so have all others.
     fn first(&self, state: &State, client: ClientId) -> Option<RequestId> {
-        if !self.has(Rule::AskForTheNext) {
+        if !self.has(Rule::PollForTheNext) {
             return self.waiting(state, client).next();
         }
         let ticket = |request: &RequestId| state.requests[*request].ticket;
@@ -64,7 +64,7 @@ impl Protocol {
     }
 
     /// Polls for the first request of the waitlist.
-    pub fn ask_first(&self, state: &mut State, client: ClientId) {
+    pub fn poll_first(&self, state: &mut State, client: ClientId) {
         if let Some(first) = self.first(state, client) {
             self.ask(state, first, true);
         }
@@ -78,26 +78,26 @@ impl Protocol {
     }
 
     /// Handles a reply.
-    pub fn hear_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
+    pub fn on_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
         let Reply { call, answer } = reply;
-        self.look_at_subscription(state, client, &call, &answer);
+        self.check_subscription(state, client, &call, &answer);
         match answer {
             Answer::Granted(grant) => {
-                self.tell(state, client, grant);
+                self.deliver(state, client, grant);
                 if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
                     // The call found the lock free. So this request may have missed its turn, the others with
                     // it, and the client may have lost its presence record.
-                    state.clients[client].opened = false;
-                    self.ask_first(state, client);
+                    state.clients[client].registered = false;
+                    self.poll_first(state, client);
                 }
             }
             Answer::Queued {
                 ticket,
                 enqueued,
-                sibling,
+                own_grant,
                 ..
             } => {
-                state.clients[client].opened |= call.opens;
+                state.clients[client].registered |= call.registers;
                 if enqueued && call.again && self.has(Rule::ReturnTogether) {
                     let others: Vec<_> = self
                         .waiting(state, client)
@@ -112,12 +112,12 @@ impl Protocol {
                     request.ticket = Some(ticket);
                     request.arrived = request.arrived.or(Some(ticket));
                 }
-                if let Some(grant) = sibling {
-                    self.tell(state, client, grant);
+                if let Some(grant) = own_grant {
+                    self.deliver(state, client, grant);
                 }
             }
-            Answer::Gone { .. } => {
-                state.clients[client].opened = false;
+            Answer::NotRegistered { .. } => {
+                state.clients[client].registered = false;
                 self.ask_all(state, client);
             }
         }
@@ -125,19 +125,19 @@ impl Protocol {
 
     /// A poll tells whether the server sees the subscription. A confirmed subscription that the server still
     /// does not see is replaced, on another connection.
-    fn look_at_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
+    fn check_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
         let seen = match answer {
-            Answer::Queued { seen, .. } | Answer::Gone { seen } => *seen,
+            Answer::Queued { seen, .. } | Answer::NotRegistered { seen } => *seen,
             Answer::Granted(_) => true,
         };
         let still_unseen = !seen && !state.server.presence[client].subscriber;
-        if call.mode == Mode::Question && still_unseen && self.has(Rule::RenewUnseen) {
-            self.deafen(state, client);
+        if call.mode == Mode::Poll && still_unseen && self.has(Rule::RenewUnseen) {
+            self.lose_subscription(state, client);
         }
     }
 
     /// Handles a grant, which counts for a request that still waits.
-    pub fn tell(&self, state: &mut State, client: ClientId, grant: Grant) {
+    pub fn deliver(&self, state: &mut State, client: ClientId, grant: Grant) {
         let Grant {
             request, fence, late, ..
         } = grant;
@@ -186,14 +186,14 @@ impl Protocol {
     /// whatever the replies to calls under way say.
     pub fn note_loss(&self, state: &mut State, client: ClientId) {
         let client = &mut state.clients[client];
-        client.opened = false;
+        client.registered = false;
         for call in &mut client.calls {
             if let Call::Acquire(acquire) = call {
-                acquire.opens = false;
+                acquire.registers = false;
             }
         }
         for reply in &mut client.replies {
-            reply.call.opens = false;
+            reply.call.registers = false;
         }
     }
 
@@ -231,7 +231,7 @@ impl Protocol {
         let request = &mut state.requests[id];
         if request.stage == Stage::Releasing {
             request.stage = Stage::Over;
-            request.loose &= self.has(Rule::WithdrawAfterSuccess);
+            request.unanswered &= self.has(Rule::WithdrawAfterSuccess);
             if !found && self.has(Rule::WithdrawAfterLoss) {
                 state.clients[self.client_of(id)].calls.push(Call::Withdraw(id));
             }
@@ -239,25 +239,25 @@ impl Protocol {
     }
 
     /// Whether unanswered calls of an ended request may still run.
-    pub fn out_is_due(&self, state: &State, request: RequestId) -> bool {
+    pub fn last_withdrawal_is_due(&self, state: &State, request: RequestId) -> bool {
         let Client { crashed, calls, .. } = &state.clients[self.client_of(request)];
-        let asked = &state.requests[request];
-        asked.stage == Stage::Over
-            && asked.loose
+        let ended = &state.requests[request];
+        ended.stage == Stage::Over
+            && ended.unanswered
             && !crashed
             && calls.iter().all(|call| call.request() != request)
     }
 
     /// Sends the last withdrawal. It is past the `not_after` of all calls of the request, so none of them
     /// will run after it.
-    pub fn send_last_out(&self, state: &mut State, request: RequestId) {
+    pub fn send_last_withdrawal(&self, state: &mut State, request: RequestId) {
         let client = &mut state.clients[self.client_of(request)];
         if self.has(Rule::NotAfter) {
             let acquires = |call: &Call| matches!(call, Call::Acquire(_)) && call.request() == request;
             client.stuck.retain(|call| !acquires(call));
         }
         client.calls.push(Call::Withdraw(request));
-        state.requests[request].loose = false;
+        state.requests[request].unanswered = false;
     }
 
     /// The subscription is confirmed. The first time, the waitlist polls; after a reconnect, all requests ask
@@ -268,8 +268,8 @@ impl Protocol {
         let reconnected = std::mem::replace(&mut this.was_subscribed, true);
         state.server.presence[client].subscriber = true;
         if !reconnected {
-            if self.has(Rule::AskWhenSubscribed) {
-                self.ask_first(state, client);
+            if self.has(Rule::PollWhenSubscribed) {
+                self.poll_first(state, client);
             }
         } else if self.has(Rule::AskAfterReconnect) {
             self.note_loss(state, client);
@@ -278,17 +278,18 @@ impl Protocol {
     }
 
     /// Whether a poll of this waitlist would change anything. Polls that change nothing are left out.
-    pub fn question_tells(&self, state: &State, client: ClientId) -> bool {
+    pub fn poll_has_news(&self, state: &State, client: ClientId) -> bool {
         let Some(first) = self.first(state, client) else {
             return false;
         };
         let mut after = state.clone();
-        let answer = self.run_acquire(&mut after, &self.question(state, first, true));
+        let answer = self.run_acquire(&mut after, &self.acquire_call(state, first, true));
         let news = match answer {
-            Answer::Granted(_) | Answer::Gone { .. } => true,
-            Answer::Queued { sibling, seen, .. } => {
-                let strays = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
-                strays || sibling.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
+            Answer::Granted(_) | Answer::NotRegistered { .. } => true,
+            Answer::Queued { own_grant, seen, .. } => {
+                let is_unseen = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
+                is_unseen
+                    || own_grant.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
             }
         };
         news || after.server != state.server

@@ -10,21 +10,21 @@ pub struct Budget {
     /// Lost command connections.
     pub disconnects: u8,
     /// Lost subscriber connections.
-    pub deafenings: u8,
+    pub lost_subscriptions: u8,
     /// Subscriber connections that lead to a replica from then on. They receive everything, but are not
     /// counted.
-    pub strays: u8,
+    pub replica_subscriptions: u8,
     /// Messages that are lost without a sign.
     pub lost_pushes: u8,
     /// A client or a network that is too slow, so that a lease expires under a holder or before its push is
     /// read.
     pub slowness: u8,
     /// Presence records that expire because their client was silent.
-    pub lapsed_records: u8,
+    pub expired_records: u8,
     /// Processes that die.
     pub crashes: u8,
     /// Polls for which nothing gave a reason.
-    pub questions: u8,
+    pub polls: u8,
     pub renewals: u8,
 }
 
@@ -32,13 +32,13 @@ impl Budget {
     pub const NOTHING: Budget = Budget {
         cancels: 0,
         disconnects: 0,
-        deafenings: 0,
-        strays: 0,
+        lost_subscriptions: 0,
+        replica_subscriptions: 0,
         lost_pushes: 0,
         slowness: 0,
-        lapsed_records: 0,
+        expired_records: 0,
         crashes: 0,
-        questions: 0,
+        polls: 0,
         renewals: 0,
     };
 }
@@ -97,7 +97,7 @@ const NOTHING: Budget = Budget::NOTHING;
 
 pub const CALM: Configuration = Configuration::of("nothing goes wrong", NOTHING);
 pub const CANCEL: Configuration = Configuration::of(
-    "a cancel",
+    "a cancelled wait",
     Budget {
         cancels: 1,
         ..NOTHING
@@ -110,15 +110,20 @@ pub const DISCONNECT: Configuration = Configuration::of(
         ..NOTHING
     },
 );
-pub const DEAFENING: Configuration = Configuration::of(
+pub const LOST_SUBSCRIPTION: Configuration = Configuration::of(
     "a lost subscription",
     Budget {
-        deafenings: 1,
+        lost_subscriptions: 1,
         ..NOTHING
     },
 );
-pub const STRAY: Configuration =
-    Configuration::of("a subscription at a replica", Budget { strays: 1, ..NOTHING });
+pub const REPLICA_SUBSCRIPTION: Configuration = Configuration::of(
+    "a subscription at a replica",
+    Budget {
+        replica_subscriptions: 1,
+        ..NOTHING
+    },
+);
 pub const LOST_PUSH: Configuration = Configuration::of(
     "a lost push",
     Budget {
@@ -133,10 +138,10 @@ pub const SLOWNESS: Configuration = Configuration::of(
         ..NOTHING
     },
 );
-pub const LAPSE: Configuration = Configuration::of(
-    "a lapsed record",
+pub const EXPIRED_RECORD: Configuration = Configuration::of(
+    "an expired presence record",
     Budget {
-        lapsed_records: 1,
+        expired_records: 1,
         ..NOTHING
     },
 );
@@ -171,10 +176,10 @@ pub const PROMPT_DISCONNECT: Configuration = Configuration::prompt(
         ..NOTHING
     },
 );
-pub const PROMPT_DEAFENING: Configuration = Configuration::prompt(
+pub const PROMPT_LOST_SUBSCRIPTION: Configuration = Configuration::prompt(
     "a lost subscription, no timers",
     Budget {
-        deafenings: 1,
+        lost_subscriptions: 1,
         ..NOTHING
     },
 );
@@ -184,23 +189,23 @@ pub const SMALL: [Configuration; 14] = [
     CALM,
     CANCEL,
     DISCONNECT,
-    DEAFENING,
-    STRAY,
+    LOST_SUBSCRIPTION,
+    REPLICA_SUBSCRIPTION,
     LOST_PUSH,
     SLOWNESS,
-    LAPSE,
+    EXPIRED_RECORD,
     CRASH,
     TWICE_SLOW.with_callers(&[1, 1]),
     RENEWAL,
     PROMPT_CALM,
     PROMPT_DISCONNECT,
-    PROMPT_DEAFENING,
+    PROMPT_LOST_SUBSCRIPTION,
 ];
 
 /// Two faults that meet, more callers, or a third client. They are explored as far as time allows.
 pub const LARGE: [Configuration; 16] = [
     Configuration::of(
-        "a cancel, a lost connection",
+        "a cancelled wait, a lost connection",
         Budget {
             cancels: 1,
             disconnects: 1,
@@ -218,14 +223,14 @@ pub const LARGE: [Configuration; 16] = [
     Configuration::of(
         "a lost subscription, a late grant",
         Budget {
-            deafenings: 1,
+            lost_subscriptions: 1,
             slowness: 1,
             ..NOTHING
         },
     ),
     TWICE_SLOW,
     Configuration::of(
-        "a cancel, a late grant",
+        "a cancelled wait, a late grant",
         Budget {
             cancels: 1,
             slowness: 1,
@@ -249,7 +254,7 @@ pub const LARGE: [Configuration; 16] = [
         },
     ),
     Configuration::of(
-        "a crash, a cancel, a renewal",
+        "a crash, a cancelled wait, a renewal",
         Budget {
             crashes: 1,
             cancels: 1,
@@ -258,17 +263,17 @@ pub const LARGE: [Configuration; 16] = [
         },
     ),
     Configuration::of(
-        "a lapsed record, a lost subscription",
+        "an expired presence record, a lost subscription",
         Budget {
-            lapsed_records: 1,
-            deafenings: 1,
+            expired_records: 1,
+            lost_subscriptions: 1,
             ..NOTHING
         },
     ),
     Configuration::of(
-        "a question, a lost connection",
+        "a poll without a reason, a lost connection",
         Budget {
-            questions: 1,
+            polls: 1,
             disconnects: 1,
             ..NOTHING
         },
@@ -277,7 +282,7 @@ pub const LARGE: [Configuration; 16] = [
         "both connections lost",
         Budget {
             disconnects: 1,
-            deafenings: 1,
+            lost_subscriptions: 1,
             ..NOTHING
         },
     ),
@@ -292,7 +297,7 @@ pub const LARGE: [Configuration; 16] = [
     Configuration::of(
         "a subscription at a replica, a late grant",
         Budget {
-            strays: 1,
+            replica_subscriptions: 1,
             slowness: 1,
             ..NOTHING
         },
@@ -300,13 +305,13 @@ pub const LARGE: [Configuration; 16] = [
     Configuration::of(
         "a subscription at a replica, a lost connection",
         Budget {
-            strays: 1,
+            replica_subscriptions: 1,
             disconnects: 1,
             ..NOTHING
         },
     ),
     Configuration::of(
-        "a cancel, four callers",
+        "a cancelled wait, four callers",
         Budget {
             cancels: 1,
             ..NOTHING

@@ -1,8 +1,8 @@
 //! The reason for each rule: where a promise breaks without it, and which promise.
 
 use crate::configuration::{
-    CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DEAFENING, PROMPT_DISCONNECT,
-    RENEWAL, SLOWNESS, STRAY, TWICE_SLOW,
+    CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DISCONNECT, PROMPT_LOST_SUBSCRIPTION,
+    RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TWICE_SLOW,
 };
 use crate::properties::{
     CLAIM_WINDOW, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING, NOBODY_FORGOTTEN,
@@ -69,13 +69,13 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
         ONE_HOLDER,
     ),
     example(
-        &[Rule::AskWhenSubscribed],
+        &[Rule::PollWhenSubscribed],
         PROMPT_CALM.with_callers(PAIR),
         NO_LOST_WAKE_UP,
     ),
     example(
         &[Rule::AskAfterReconnect],
-        PROMPT_DEAFENING.with_callers(PAIR),
+        PROMPT_LOST_SUBSCRIPTION.with_callers(PAIR),
         NO_LOST_WAKE_UP,
     ),
     example(&[Rule::Timer], CRASH.with_callers(PAIR), NO_LOST_WAKE_UP),
@@ -88,7 +88,7 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
     example(&[Rule::EarlierTicketCounts], DISCONNECT, NO_OVERTAKING),
     example(&[Rule::ReturnTogether], PROMPT_DISCONNECT, NO_LOST_WAKE_UP),
     example(
-        &[Rule::GoneAnswered, Rule::ReturnTogether],
+        &[Rule::AnswerNotRegistered, Rule::ReturnTogether],
         PROMPT_CALM,
         NO_LOST_WAKE_UP,
     ),
@@ -97,9 +97,13 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
         PROMPT_CALM,
         NO_LOST_WAKE_UP,
     ),
-    example(&[Rule::AskForTheNext], TWICE_SLOW, NOBODY_FORGOTTEN),
-    example(&[Rule::CountBeforePublishing], STRAY, NEWEST_FENCE),
-    example(&[Rule::CountBeforePublishing, Rule::OwnFences], STRAY, ONE_HOLDER),
+    example(&[Rule::PollForTheNext], TWICE_SLOW, NOBODY_FORGOTTEN),
+    example(&[Rule::CountBeforePublishing], REPLICA_SUBSCRIPTION, NEWEST_FENCE),
+    example(
+        &[Rule::CountBeforePublishing, Rule::OwnFences],
+        REPLICA_SUBSCRIPTION,
+        ONE_HOLDER,
+    ),
     example(&[Rule::HandOverGoesOn], CALM, NOT_LEFT_FREE),
     example(&[Rule::ClaimWindow], CRASH, CLAIM_WINDOW),
     example(&[Rule::RenewNeverCreates], RENEWAL, NO_GHOST_HOLDER),
@@ -108,32 +112,35 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
 pub const UNBROKEN: [Unbroken; 7] = [
     Unbroken {
         without: Rule::ReleaseNamesFence,
-        why: "an id serves one hold, so there is no newer grant of it to free; needed with an id that is used again \
-              (above), and for re-entrance and forced releases, which are not modelled",
+        why: "an id serves one hold, so it has no newer grant that could be freed; needed if an id is used \
+              again (above), and for re-entrance and forced releases, which are not modelled",
     },
     Unbroken {
-        without: Rule::GoneAnswered,
-        why: "who finds its place lost has the room ask as well; without either somebody sleeps on (above)",
+        without: Rule::AnswerNotRegistered,
+        why: "a waiter that finds its place lost makes the waitlist ask as well; without both rules a waiter \
+              is never served (above)",
     },
     Unbroken {
         without: Rule::RemoveRecord,
-        why: "the same: it is what makes the answer `gone`",
+        why: "the same reason: the missing presence record causes the answer *not registered*",
     },
     Unbroken {
         without: Rule::RemoveUnreachable,
-        why: "who is passed over and stays is probed again by each hand-over: that costs work, which is not counted here",
+        why: "a request that is skipped and stays queued is probed again by each hand-over: that costs work, \
+              which is not counted here",
     },
     Unbroken {
         without: Rule::OwnFences,
-        why: "only a client that listens is told, and it is the holder; needed where one is told that is passed over (above)",
+        why: "only a client that listens is told, and it becomes the holder; needed if a client is told and \
+              then skipped (above)",
     },
     Unbroken {
         without: Rule::RenewUnseen,
-        why: "a client that is not seen gets the lock when it asks and the lock is free; a lock that is never free is \
-              not seen here, since there are no durations",
+        why: "a client that the server does not see gets the lock when it polls and the lock is free; a lock \
+              that is never free is not modelled, since there are no durations",
     },
     Unbroken {
-        without: Rule::TellSibling,
-        why: "the claim window ends the unheard grant as well, only later: there are no durations here",
+        without: Rule::TellOwnGrant,
+        why: "the claim window also ends the unread grant, only later: there are no durations here",
     },
 ];

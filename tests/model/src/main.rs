@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         failures += u32::from(outcome.violation.is_some());
         let found = match &outcome.violation {
             Some(violation) => violation.property,
-            None if outcome.complete => "nothing, and that is all there is",
+            None if outcome.complete => "nothing, and everything is explored",
             None => "nothing so far",
         };
         report(configuration.name, configuration, &outcome, found);

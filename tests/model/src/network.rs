@@ -19,7 +19,7 @@ impl Protocol {
         match (self.run(state, &call), call) {
             (Outcome::Acquired(answer), Call::Acquire(call)) => {
                 state.requests[call.request].missed_turn &=
-                    !call.returns || matches!(answer, Answer::Gone { .. });
+                    !call.returns || matches!(answer, Answer::NotRegistered { .. });
                 state.clients[client].replies.push(Reply { call, answer });
             }
             (Outcome::Released { found }, Call::Release(request, _)) => {
@@ -72,10 +72,10 @@ impl Protocol {
     /// The command connection is replaced, and unanswered calls are sent again. The subscriber connection is
     /// replaced too, so that both lead to one server. When it has subscribed, all requests ask again.
     pub fn disconnect(&self, state: &mut State, client: ClientId) {
-        for call in self.hang_up(state, client) {
+        for call in self.close_connection(state, client) {
             match call {
                 Call::Acquire(acquire) => {
-                    state.clients[client].opened = false;
+                    state.clients[client].registered = false;
                     if state.requests[acquire.request].stage == Stage::Waiting {
                         self.ask(state, acquire.request, false);
                     }
@@ -84,9 +84,9 @@ impl Protocol {
                 Call::Renew(..) => {}
             }
         }
-        state.clients[client].opened = false;
+        state.clients[client].registered = false;
         if state.clients[client].was_subscribed {
-            self.deafen(state, client);
+            self.lose_subscription(state, client);
         } else if self.has(Rule::AskAfterReconnect) {
             self.ask_all(state, client);
         }
@@ -94,7 +94,7 @@ impl Protocol {
 
     /// The process dies, and none of its holders believes anything any more.
     pub fn crash(&self, state: &mut State, client: ClientId) {
-        self.hang_up(state, client);
+        self.close_connection(state, client);
         let this = &mut state.clients[client];
         this.crashed = true;
         this.subscribed = false;
@@ -102,13 +102,13 @@ impl Protocol {
         for (id, request) in state.requests.iter_mut().enumerate() {
             if self.client_of(id) == client {
                 request.stage = Stage::Over;
-                request.loose = false;
+                request.unanswered = false;
             }
         }
     }
 
     /// Closes the command connection. Returns the unanswered calls.
-    fn hang_up(&self, state: &mut State, client: ClientId) -> Vec<Call> {
+    fn close_connection(&self, state: &mut State, client: ClientId) -> Vec<Call> {
         let this = &mut state.clients[client];
         let calls = std::mem::take(&mut this.calls);
         this.stuck.extend(calls.iter().cloned());
@@ -120,14 +120,14 @@ impl Protocol {
         let unanswered: Vec<_> = answers_lost.chain(calls).collect();
         for call in &unanswered {
             if matches!(call, Call::Acquire(_)) {
-                state.requests[call.request()].loose = true;
+                state.requests[call.request()].unanswered = true;
             }
         }
         unanswered
     }
 
     /// The subscriber connection is lost. The server may take a while to notice.
-    pub fn deafen(&self, state: &mut State, client: ClientId) {
+    pub fn lose_subscription(&self, state: &mut State, client: ClientId) {
         state.clients[client].subscribed = false;
         state.clients[client].pushes.clear();
     }
@@ -138,17 +138,17 @@ impl Protocol {
         if let Some(hold) = &mut state.server.hold {
             hold.over = true;
             state.requests[hold.request].missed_turn |= state.requests[hold.request].stage == Stage::Waiting;
-            let unheard = state.clients[self.client_of(hold.request)].unheard();
-            for grant in unheard.filter(|grant| grant.fence == hold.fence) {
+            let unread_grants = state.clients[self.client_of(hold.request)].unread_grants();
+            for grant in unread_grants.filter(|grant| grant.fence == hold.fence) {
                 grant.late = true;
             }
         }
     }
 
     /// The client is so slow that little is left of the grants it is about to read.
-    pub fn linger(&self, state: &mut State, client: ClientId) {
+    pub fn delay_reading(&self, state: &mut State, client: ClientId) {
         state.clients[client]
-            .unheard()
+            .unread_grants()
             .for_each(|grant| grant.late = true);
     }
 }

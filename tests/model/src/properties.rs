@@ -9,15 +9,15 @@ use stateright::Property;
 use crate::protocol::Protocol;
 use crate::state::{Stage, State};
 
-pub const ONE_HOLDER: &str = "nobody believes to hold beside another";
-pub const NEWEST_FENCE: &str = "nobody believes in an older fence than somebody before";
-pub const NO_LOST_WAKE_UP: &str = "nobody waits at rest";
-pub const NOBODY_FORGOTTEN: &str = "who waits is queued, or is told";
-pub const NO_GHOST_HOLDER: &str = "a quiet lock is held by nobody who lives";
-pub const NO_GHOST_ENTRY: &str = "nobody is queued who does not wait";
+pub const ONE_HOLDER: &str = "nobody believes itself the holder beside another";
+pub const NEWEST_FENCE: &str = "nobody believes in an older fence than an earlier holder";
+pub const NO_LOST_WAKE_UP: &str = "nobody waits in a state at rest";
+pub const NOBODY_FORGOTTEN: &str = "waiting requests are queued or will be told";
+pub const NO_GHOST_HOLDER: &str = "a quiet lock is not held for a live client that does not know it";
+pub const NO_GHOST_ENTRY: &str = "nobody is queued without waiting";
 pub const NO_OVERTAKING: &str = "nobody in the queue is overtaken";
 pub const NOT_LEFT_FREE: &str = "no script leaves the lock free with a reachable request queued";
-pub const CLAIM_WINDOW: &str = "an unheard push holds up nobody for a whole lease";
+pub const CLAIM_WINDOW: &str = "an unread push delays nobody for a whole lease";
 
 pub fn all() -> Vec<Property<Protocol>> {
     vec![
@@ -48,11 +48,11 @@ pub fn all() -> Vec<Property<Protocol>> {
             !ghost || !is_quiet(model, state)
         }),
         Property::always(CLAIM_WINDOW, |model: &Protocol, state: &State| {
-            let unheard = state
+            let is_unread = state
                 .server
                 .held()
                 .is_some_and(|hold| hold.pushed && !state.requests[hold.request].stage.believes());
-            !unheard || !somebody_waits(state) || !is_quiet(model, state)
+            !is_unread || !somebody_waits(state) || !is_quiet(model, state)
         }),
     ]
 }
@@ -76,9 +76,9 @@ fn no_client_is_forgotten(model: &Protocol, state: &State) -> bool {
     (0..state.clients.len()).all(|client| {
         let this = &state.clients[client];
         let lost = |request| !state.server.is_queued(request) && !state.server.is_held_by(request);
-        !this.is_still()
+        !this.is_idle()
             || !this.subscribed
             || !model.waiting(state, client).any(lost)
-            || model.question_tells(state, client)
+            || model.poll_has_news(state, client)
     })
 }

@@ -19,34 +19,34 @@ pub struct Protocol {
     until: Instant,
 }
 
-/// Each action is named after the one who acts.
+/// The name of each action begins with its actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     UserAcquires(RequestId),
     UserCancels(RequestId),
     UserReleases(RequestId),
-    ClientHearsReply(ClientId),
-    ClientHearsPush(ClientId),
+    ClientReadsReply(ClientId),
+    ClientReadsPush(ClientId),
     ClientSubscribes(ClientId),
     /// The timer of its waitlist. It only acts when the reply would change something.
-    ClientAsksByTimer(ClientId),
-    ClientAsksForNothing(ClientId),
+    ClientPollsByTimer(ClientId),
+    ClientPollsWithoutReason(ClientId),
     ClientRenews(RequestId),
     ClientLosesLease(RequestId),
-    ClientSendsLastOut(RequestId),
-    ClientLingers(ClientId),
+    ClientSendsLastWithdrawal(RequestId),
+    ClientReadsLate(ClientId),
     ClientCrashes(ClientId),
     ServerRunsCall(ClientId),
     /// The call finds that its caller has given up by then, and does nothing.
     ServerRunsCallTooLate(ClientId),
     ServerRunsStuckCall(ClientId, usize),
-    ServerNoticesDeafness(ClientId),
+    ServerNoticesLostSubscription(ClientId),
     DeadlinePasses,
-    RecordLapses(ClientId),
+    RecordExpires(ClientId),
     StuckCallVanishes(ClientId, usize),
     ConnectionBreaks(ClientId),
     SubscriptionBreaks(ClientId),
-    SubscriptionStrays(ClientId),
+    SubscriptionMovesToReplica(ClientId),
     PushIsLost(ClientId),
 }
 
@@ -109,31 +109,33 @@ impl Protocol {
                 actions.push(Action::StuckCallVanishes(client, index));
             }
             if presence.subscriber && !this.subscribed {
-                actions.push(Action::ServerNoticesDeafness(client));
+                actions.push(Action::ServerNoticesLostSubscription(client));
             }
             if this.crashed {
                 continue;
             }
             if !this.replies.is_empty() {
-                actions.push(Action::ClientHearsReply(client));
+                actions.push(Action::ClientReadsReply(client));
             }
             if !this.pushes.is_empty() {
-                actions.push(Action::ClientHearsPush(client));
+                actions.push(Action::ClientReadsPush(client));
             }
-            let attended = self
+            let driven = self
                 .waiting(state, client)
                 .any(|request| state.requests[request].ticket.is_some());
-            if attended && !this.subscribed {
+            if driven && !this.subscribed {
                 actions.push(Action::ClientSubscribes(client));
             }
             let idle = this.calls.is_empty() && this.replies.is_empty();
-            if attended && idle && self.has(Rule::Timer) && self.question_tells(state, client) {
-                actions.push(Action::ClientAsksByTimer(client));
+            if driven && idle && self.has(Rule::Timer) && self.poll_has_news(state, client) {
+                actions.push(Action::ClientPollsByTimer(client));
             }
             for request in self.ids_of(client) {
                 match state.requests[request].stage {
                     Stage::Holding(_) => actions.push(Action::UserReleases(request)),
-                    _ if self.out_is_due(state, request) => actions.push(Action::ClientSendsLastOut(request)),
+                    _ if self.last_withdrawal_is_due(state, request) => {
+                        actions.push(Action::ClientSendsLastWithdrawal(request))
+                    }
                     _ => {}
                 }
             }
@@ -154,7 +156,8 @@ impl Protocol {
         state.server.held().is_some_and(|hold| {
             let client = &state.clients[self.client_of(hold.request)];
             let believed = matches!(state.requests[hold.request].stage, Stage::Holding(_));
-            !believed && (client.crashed || client.is_still() && !self.out_is_due(state, hold.request))
+            !believed
+                && (client.crashed || client.is_idle() && !self.last_withdrawal_is_due(state, hold.request))
         })
     }
 
@@ -190,14 +193,14 @@ impl Protocol {
                     Action::ConnectionBreaks(client),
                 ),
                 (
-                    budget.deafenings,
+                    budget.lost_subscriptions,
                     this.subscribed,
                     Action::SubscriptionBreaks(client),
                 ),
                 (
-                    budget.strays,
+                    budget.replica_subscriptions,
                     this.subscribed && state.server.presence[client].subscriber,
-                    Action::SubscriptionStrays(client),
+                    Action::SubscriptionMovesToReplica(client),
                 ),
                 (
                     budget.lost_pushes,
@@ -205,20 +208,20 @@ impl Protocol {
                     Action::PushIsLost(client),
                 ),
                 (
-                    budget.lapsed_records,
+                    budget.expired_records,
                     state.server.presence[client].record,
-                    Action::RecordLapses(client),
+                    Action::RecordExpires(client),
                 ),
                 (
                     budget.slowness,
-                    this.clone().unheard().any(|grant| !grant.late),
-                    Action::ClientLingers(client),
+                    this.clone().unread_grants().any(|grant| !grant.late),
+                    Action::ClientReadsLate(client),
                 ),
                 (budget.crashes, true, Action::ClientCrashes(client)),
                 (
-                    budget.questions,
-                    this.opened && self.waiting(state, client).next().is_some(),
-                    Action::ClientAsksForNothing(client),
+                    budget.polls,
+                    this.registered && self.waiting(state, client).next().is_some(),
+                    Action::ClientPollsWithoutReason(client),
                 ),
             ];
             actions.extend(
@@ -272,19 +275,19 @@ impl Model for Protocol {
                 self.cancel(state, request);
             }
             Action::UserReleases(request) => self.release(state, request),
-            Action::ClientHearsReply(client) => {
+            Action::ClientReadsReply(client) => {
                 let reply = state.clients[client].replies.remove(0);
-                self.hear_reply(state, client, reply);
+                self.on_reply(state, client, reply);
             }
-            Action::ClientHearsPush(client) => {
+            Action::ClientReadsPush(client) => {
                 let push = state.clients[client].pushes.remove(0);
-                self.tell(state, client, push);
+                self.deliver(state, client, push);
             }
             Action::ClientSubscribes(client) => self.subscribed(state, client),
-            Action::ClientAsksByTimer(client) => self.ask_first(state, client),
-            Action::ClientAsksForNothing(client) => {
-                state.budget.questions -= 1;
-                self.ask_first(state, client);
+            Action::ClientPollsByTimer(client) => self.poll_first(state, client),
+            Action::ClientPollsWithoutReason(client) => {
+                state.budget.polls -= 1;
+                self.poll_first(state, client);
             }
             Action::ClientRenews(request) => {
                 state.budget.renewals -= 1;
@@ -295,10 +298,10 @@ impl Model for Protocol {
                 self.note_loss(state, self.client_of(request));
                 self.release(state, request);
             }
-            Action::ClientSendsLastOut(request) => self.send_last_out(state, request),
-            Action::ClientLingers(client) => {
+            Action::ClientSendsLastWithdrawal(request) => self.send_last_withdrawal(state, request),
+            Action::ClientReadsLate(client) => {
                 state.budget.slowness -= 1;
-                self.linger(state, client);
+                self.delay_reading(state, client);
             }
             Action::ClientCrashes(client) => {
                 state.budget.crashes -= 1;
@@ -307,18 +310,18 @@ impl Model for Protocol {
             Action::ServerRunsCall(client) => self.serve(state, client),
             Action::ServerRunsCallTooLate(client) => drop(state.clients[client].calls.remove(0)),
             Action::ServerRunsStuckCall(client, index) => self.run_stuck(state, client, index),
-            Action::ServerNoticesDeafness(client) => state.server.presence[client].subscriber = false,
+            Action::ServerNoticesLostSubscription(client) => state.server.presence[client].subscriber = false,
             Action::DeadlinePasses => {
                 if !self.expires_unprovoked(state) {
                     state.budget.slowness -= 1;
                 }
                 self.expire(state);
             }
-            Action::RecordLapses(client) => {
-                state.budget.lapsed_records -= 1;
+            Action::RecordExpires(client) => {
+                state.budget.expired_records -= 1;
                 state.server.presence[client].record = false;
                 // By its own clock the client knew this before.
-                state.clients[client].opened = false;
+                state.clients[client].registered = false;
             }
             Action::StuckCallVanishes(client, index) => drop(state.clients[client].stuck.remove(index)),
             Action::ConnectionBreaks(client) => {
@@ -326,11 +329,11 @@ impl Model for Protocol {
                 self.disconnect(state, client);
             }
             Action::SubscriptionBreaks(client) => {
-                state.budget.deafenings -= 1;
-                self.deafen(state, client);
+                state.budget.lost_subscriptions -= 1;
+                self.lose_subscription(state, client);
             }
-            Action::SubscriptionStrays(client) => {
-                state.budget.strays -= 1;
+            Action::SubscriptionMovesToReplica(client) => {
+                state.budget.replica_subscriptions -= 1;
                 state.server.presence[client].subscriber = false;
             }
             Action::PushIsLost(client) => {

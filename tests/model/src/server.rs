@@ -44,9 +44,10 @@ impl Protocol {
         if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
             return Answer::Granted(grant);
         }
-        if mode == Mode::Question && !state.server.presence[client].record && self.has(Rule::GoneAnswered) {
+        if mode == Mode::Poll && !state.server.presence[client].record && self.has(Rule::AnswerNotRegistered)
+        {
             let seen = state.server.presence[client].subscriber;
-            return Answer::Gone { seen };
+            return Answer::NotRegistered { seen };
         }
         self.drop_ended(state, client);
 
@@ -84,14 +85,14 @@ impl Protocol {
             server.presence[client].record = true;
         }
         let place = server.queue.iter().find(|&&(_, queued)| queued == request);
-        let sibling = server
+        let own_grant = server
             .held()
             .filter(|hold| self.client_of(hold.request) == client && hold.request != request)
             .and_then(|hold| server.grant_of(hold.request));
         Answer::Queued {
             ticket: place.map_or(0, |&(ticket, _)| ticket),
             enqueued,
-            sibling: sibling.filter(|_| self.has(Rule::TellSibling)),
+            own_grant: own_grant.filter(|_| self.has(Rule::TellOwnGrant)),
             seen: server.presence[client].subscriber,
         }
     }

@@ -56,7 +56,7 @@ pub struct Presence {
 pub struct Client {
     pub crashed: bool,
     /// The client believes that it is registered.
-    pub opened: bool,
+    pub registered: bool,
     pub subscribed: bool,
     /// The client has been subscribed before, so the next subscription is a reconnect.
     pub was_subscribed: bool,
@@ -78,7 +78,7 @@ pub struct Request {
     /// Its place in the queue, as far as its client was told.
     pub ticket: Option<Ticket>,
     /// One of its calls was never answered and may still run.
-    pub loose: bool,
+    pub unanswered: bool,
     /// History: the first place of this request, or of the one that it continues, that its client was told.
     pub arrived: Option<Ticket>,
     /// History: it was unreachable at its turn, or heard of it too late, and has not come back since.
@@ -90,7 +90,7 @@ pub enum Stage {
     #[default]
     Unused,
     Waiting,
-    /// Its user believes to hold the lock.
+    /// Its user believes that it holds the lock.
     Holding(Fence),
     Releasing,
     /// The request has ended, and its id is never used again.
@@ -121,7 +121,7 @@ pub struct Acquire {
     /// The request has been queued before, as far as its client knows.
     pub again: bool,
     /// The reply may tell the client that it is registered: nothing has been lost since the call was sent.
-    pub opens: bool,
+    pub registers: bool,
     /// History: with this call the request comes back after a missed turn.
     pub returns: bool,
 }
@@ -130,10 +130,10 @@ pub struct Acquire {
 pub enum Mode {
     /// Leaves the presence record of the client as it is.
     Wait,
-    /// `Register`: writes or prolongs it.
-    Open,
-    /// `Poll`: prolongs it. Without a record, the answer is `Gone`.
-    Question,
+    /// Writes or prolongs it.
+    Register,
+    /// Prolongs it. Without a record, the answer is `NotRegistered`.
+    Poll,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,11 +161,11 @@ pub enum Answer {
         /// The request was not in the queue before, or had a later place.
         enqueued: bool,
         /// The holder's grant, if the holder is another request of the same client.
-        sibling: Option<Grant>,
+        own_grant: Option<Grant>,
         /// The server sees a subscription of the client.
         seen: bool,
     },
-    Gone {
+    NotRegistered {
         seen: bool,
     },
 }
@@ -185,19 +185,19 @@ pub struct History {
 
 impl Client {
     /// Nothing is under way between this client and the server.
-    pub fn is_still(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.calls.is_empty() && self.replies.is_empty() && self.pushes.is_empty() && self.stuck.is_empty()
     }
 
     /// The grants that are under way to this client and not read yet.
-    pub fn unheard(&mut self) -> impl Iterator<Item = &mut Grant> {
+    pub fn unread_grants(&mut self) -> impl Iterator<Item = &mut Grant> {
         let replied = self
             .replies
             .iter_mut()
             .filter_map(|reply| match &mut reply.answer {
                 Answer::Granted(grant) => Some(grant),
-                Answer::Queued { sibling, .. } => sibling.as_mut(),
-                Answer::Gone { .. } => None,
+                Answer::Queued { own_grant, .. } => own_grant.as_mut(),
+                Answer::NotRegistered { .. } => None,
             });
         replied.chain(&mut self.pushes)
     }
