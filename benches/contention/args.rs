@@ -76,11 +76,13 @@ impl CompareArgs {
     pub(crate) fn fitting(mut self) -> Outcome<CompareArgs> {
         let topology = self.topology;
         if self.delay_us > 0 && topology != Topology::Standalone {
-            return Err("--delay-us is for one server: the others tell clients their own addresses".into());
+            return Err(
+                "--delay-us needs one server: in other topologies clients learn other addresses".into(),
+            );
         }
         let left_out = self.strategies.iter().filter(|one| !one.runs_on(topology));
         for strategy in left_out {
-            eprintln!("{}: left out, since it is for one server", strategy.name());
+            eprintln!("{}: left out, since it needs a single server", strategy.name());
         }
         self.strategies.retain(|one| one.runs_on(topology));
         if self.strategies.is_empty() {

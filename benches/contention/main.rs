@@ -111,7 +111,7 @@ fn print_errors<'a>(errors: impl Iterator<Item = &'a String>) -> std::io::Result
     let errors: Vec<&String> = errors.collect();
     errors.first().map_or(Ok(()), |first| {
         print(&format!(
-            "{} errors in client processes, the first: {first}",
+            "{} errors in client processes; the first one: {first}",
             errors.len()
         ))
     })

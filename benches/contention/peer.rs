@@ -139,7 +139,7 @@ impl Peer {
     pub(crate) fn version(&self, programs: &Path) -> Result<String, String> {
         let mut command = self.command(programs).ok_or_else(|| {
             format!(
-                "its program is not in {}: scripts/build-peers",
+                "its program is not in {}: run scripts/build-peers",
                 programs.display()
             )
         })?;

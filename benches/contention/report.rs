@@ -102,13 +102,13 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     }
     out.push_str(
         "
-handoff/s  acquisitions by another waiter than the one before; a lock that goes back to who just had it shows here
-cmds/acq   commands that clients sent (EVALSHA, SET, SUBSCRIBE, …), not those that scripts run inside the server
-gap        release called → the next waiter has it; ÷ PING: its median over the round trip of a PING in this run
-wait       asked → granted; waits that were still open at the end count as long as they lasted until then
-Jain       fairness over the waiters: 1 is all the same, 1/waiters is one takes all
-starved    waiters that got nothing in a round (the worst of them)
-CPU µs     of the server process, per acquisition; of all of them with replicas, but of no sentinel
+handoff/s  acquisitions by a waiter other than the last one; few if the lock goes back to the same waiter
+cmds/acq   commands that clients sent (EVALSHA, SET, SUBSCRIBE, …), without what scripts run inside the server
+gap        from the call of a release until the next waiter has the lock; ÷ PING: its median over that of PING
+wait       from the call of an acquire until the grant; waits open at the end count with the time until then
+Jain       fairness over the waiters: 1 if all had the same number of turns, 1/waiters if one had all of them
+starved    waiters that had no turn in a round (the worst round)
+CPU µs     of the server process, per acquisition; with replicas, of all servers without the sentinels
 ",
     );
     out

@@ -145,7 +145,7 @@ impl<'a> Stage<'a> {
                 Some(std::process::Command::new(std::env::current_exe()?))
             }
         };
-        let program = program.ok_or_else(|| io::Error::other("a peer's program is gone"))?;
+        let program = program.ok_or_else(|| io::Error::other("the program of a peer is missing"))?;
         let process = Command::from(program)
             .args(["--peer", task.strategy.name(), "--url", task.place.url()])
             .args(["--name", &name])
@@ -212,12 +212,14 @@ impl Client {
             .map(str::to_owned)
             .collect();
         if !output.status.success() {
-            let last = complaints.last().map_or("it said nothing", String::as_str);
+            let last = complaints.last().map_or("no output", String::as_str);
             return Err(format!("a client process failed ({}): {last}", output.status).into());
         }
         for line in std::fs::read_to_string(&self.rows)?.lines() {
-            history
-                .push(Wait::parse(line).ok_or_else(|| format!("a client process wrote the row {line:?}"))?);
+            history.push(
+                Wait::parse(line)
+                    .ok_or_else(|| format!("a client process wrote an invalid row: {line:?}"))?,
+            );
         }
         Ok(complaints)
     }

@@ -111,16 +111,16 @@ pub(crate) fn table(args: &CompareArgs, locks: u32, rounds: &[Round]) -> String 
     }
     out.push_str(
         "
-pairs/s    of an acquire and a release, all tasks together
-growth     over the first line
+pairs/s    an acquire and a release each, all tasks together
+growth     relative to the first line
 CPU µs     of the masters' processes, per pair
-busiest %  of one core that the busiest master had: only near 100 it is the masters that more of them relieve
-bound/s    reckoned: pairs/s at which the busiest master would have a whole core, at the CPU time per pair of this run
+busiest %  of one core that the busiest master used: near 100 the masters are the limit, and more of them help
+bound/s    computed: pairs/s if the busiest master had a whole core, at the CPU time per pair of this run
 ",
     );
     let _ = writeln!(
         out,
-        "\nMasters and client processes share {cores} cores: to see all that more masters give, each of them needs one."
+        "\nMasters and clients share {cores} cores: only a master with a core of its own shows what it adds."
     );
     out
 }

@@ -49,7 +49,7 @@ impl Strategy {
         let found = all.iter().find(|strategy| strategy.name() == name);
         found.copied().ok_or_else(|| {
             let names: Vec<&str> = all.iter().map(|strategy| strategy.name()).collect();
-            format!("there are {}", names.join(", "))
+            format!("the strategies are {}", names.join(", "))
         })
     }
 
@@ -84,7 +84,7 @@ impl Strategy {
             Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),
-            Strategy::Peer(peer) => return Err(format!("{} is another program", peer.name).into()),
+            Strategy::Peer(peer) => return Err(format!("{} runs in a program of its own", peer.name).into()),
         })
     }
 }

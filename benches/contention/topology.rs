@@ -51,7 +51,7 @@ pub(crate) struct Place {
 
 /// What was started.
 #[derive(Debug)]
-#[expect(dead_code, reason = "most are ended, not asked")]
+#[expect(dead_code, reason = "most are only kept to end them")]
 enum Own {
     Nothing,
     Server(Server),

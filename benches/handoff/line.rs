@@ -85,8 +85,8 @@ impl<'a> Line<'a> {
 /// the rest is printed too.
 pub(crate) fn print(lines: &[Line]) {
     println!(
-        "{:<37} {:>7} {:>7} {:>17} {:>7}   of it the server's own",
-        "", "in all", "more", "in half of rounds", "share"
+        "{:<37} {:>7} {:>7} {:>17} {:>7}   of that, the server",
+        "", "total", "more", "in half of rounds", "share"
     );
     let whole = lines.last().map(Line::middle).unwrap_or_default();
     let share = |part| 100.0 * part / whole;
@@ -112,7 +112,7 @@ pub(crate) fn print(lines: &[Line]) {
     let rest = whole - sum;
     println!(
         "{:<37} {:>7} {rest:>7.1} {:>17} {:>5.0} %",
-        "not in any line",
+        "in none of the lines",
         "",
         "",
         share(rest)

@@ -92,7 +92,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     }
     println!("{}", fairlock_benches::machine::machine());
     println!(
-        "{} rounds of {} hand-offs of each line, times in µs: the median of all rounds, in each the median",
+        "{} rounds of {} hand-offs of each line; times in µs: the median of the medians of the rounds",
         arguments.rounds, arguments.hand_offs
     );
     line::print(&lines);

@@ -80,8 +80,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let (p50, p99) = (percentile(&lateness, 50), percentile(&lateness, 99));
     let most = lateness.last().copied().unwrap_or_default();
     println!(
-        "{} renewals in {elapsed:.1?}, each {period:.1?}; late by p50 {p50:.0?}, p99 {p99:.0?} ({:.1} % of the period; bar 10), at \
-         most {most:.0?} (±{LOOK_EVERY:?})",
+        "{} renewals in {elapsed:.1?}, one per lock every {period:.1?}; late by p50 {p50:.0?}, \
+         p99 {p99:.0?} ({:.1} % of the period; bar 10), at most {most:.0?} (±{LOOK_EVERY:?})",
         lateness.len(),
         share(p99),
     );
@@ -91,12 +91,13 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     );
     let renewals = lateness.len().max(1) as f64;
     println!(
-        "CPU per renewal: {:.1} µs here (its share of the looks, {LOOK_EVERY:?} each, included), {:.1} µs in the server",
+        "CPU per renewal: {:.1} µs here (with its share of the checks every {LOOK_EVERY:?}), \
+         {:.1} µs in the server",
         (own_cpu() - cpu).as_secs_f64() * 1e6 / renewals,
         (self::server_cpu(&server).await? - server_cpu) * 1e6 / renewals
     );
     println!(
-        "another lock, {} times meanwhile: p50 {:.2?}, p99 {:.2?}, longest {:.2?}",
+        "another lock, acquired {} times meanwhile: p50 {:.2?}, p99 {:.2?}, longest {:.2?}",
         waits.len(),
         percentile(&waits, 50),
         percentile(&waits, 99),

@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     );
     println!(
         "{:>11} {:>10} {:>12} {:>12} {:>22}",
-        "connections", "grants/s", "wait p50", "longest", "turns of a waiter"
+        "connections", "grants/s", "wait p50", "longest", "turns per waiter"
     );
     for &connections in &arguments.connections {
         let server = Server::start().await;

@@ -73,12 +73,12 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     // there.
     if !arguments.forgets {
         queued(&server, arguments.waiters).await;
-        eventually("all are reachable", LIMIT, async || {
+        eventually("all waiters are reachable", LIMIT, async || {
             channels(&server).await == listening
         })
         .await;
         println!(
-            "all queued and reachable {:.2?} after it was back",
+            "all waiters queued and reachable {:.2?} after the server was back",
             back.elapsed()
         );
     }
@@ -90,13 +90,13 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         arguments.clients,
         back - began,
         if arguments.forgets {
-            "forgot everything"
+            "lost all data"
         } else {
-            "had written everything down"
+            "kept all data"
         }
     );
     println!(
-        "by then {} scripts were called, and {} SUBSCRIBE",
+        "until then: {} script calls, {} SUBSCRIBE",
         sent("evalsha"),
         sent("subscribe")
     );
@@ -111,7 +111,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     grants.sort_unstable_by_key(|(_, fence)| *fence);
     let overtakings = grants.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
     println!(
-        "all served in {:.2?}; {overtakings} out of their order",
+        "all served in {:.2?}; {overtakings} out of order",
         first.elapsed()
     );
     Ok(())

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let load = &arguments.load;
     println!(
-        "{} tasks on {} locks, {} client processes, held for no time",
+        "{} tasks on {} locks, {} client processes, locks released at once",
         load.tasks, load.locks, load.processes
     );
     println!(

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let (load, at, stall) = (&arguments.load, arguments.at, arguments.stall);
     println!(
-        "{} tasks on {} locks, {} client processes; {}; the server stands still from second {at} to {}",
+        "{} tasks on {} locks, {} client processes; {}; the server is stopped from second {at} to {}",
         load.tasks,
         load.locks,
         load.processes,
@@ -61,7 +61,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             .iter()
             .position(|&acquired| acquired as f64 >= 0.9 * before);
         println!(
-            "patience {patience_ms} ms: {} MiB more at most, close {:.0} ms, {} unconfirmed; back at 0.9 of before {}",
+            "patience {patience_ms} ms: at most {} MiB more, close {:.0} ms, {} unconfirmed; \
+             back at 0.9 of the earlier rate: {}",
             seen.memory.round(),
             seen.close.as_secs_f64() * 1000.0,
             seen.unconfirmed,

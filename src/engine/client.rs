@@ -170,16 +170,16 @@ mod tests {
     use crate::time::server_time::ServerTime;
 
     #[derive(Debug)]
-    struct Deaf;
+    struct NoListener;
 
-    impl Listener for Deaf {
+    impl Listener for NoListener {
         fn pushed(&self, _: ServerId, _: &str, _: &str) {}
         fn replaced(&self, _: ServerId) {}
         fn reconnected(&self, _: ServerId) {}
     }
 
     fn client() -> Client {
-        let listener: Arc<dyn Listener> = Arc::new(Deaf);
+        let listener: Arc<dyn Listener> = Arc::new(NoListener);
         let store = MemoryStore::new().connect(Arc::downgrade(&listener));
         let first = store.time().now_or_never().unwrap().unwrap();
         Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)

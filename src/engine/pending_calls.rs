@@ -227,7 +227,7 @@ mod tests {
         write(&other);
         call.answered(&Ok(()));
         call.answered(&Ok(()));
-        assert!(calls.unanswered().is_some(), "the other is");
+        assert!(calls.unanswered().is_some(), "the other call is unanswered");
         other.answered(&Ok(()));
         assert_eq!(calls.unanswered(), None);
         assert!(calls.withdraw(true) && !calls.withdraw(false));
@@ -289,7 +289,7 @@ mod tests {
         write(&before);
         calls.end();
         assert_eq!(write(&after), None);
-        assert!(calls.unanswered().is_some(), "the one before is");
+        assert!(calls.unanswered().is_some(), "the earlier call is unanswered");
         // A call is written again if the server answered that it had forgotten the scripts.
         assert_eq!(write(&before), None);
         // The future that waited for this call may be gone, and then reports no answer.

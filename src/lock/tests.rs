@@ -15,10 +15,10 @@ async fn forced(fate: Fate) -> (bool, usize) {
 
 #[tokio::test(start_paused = true)]
 async fn forced_release_with_a_lost_reply_counts_as_done() {
-    assert_eq!(forced(Fate::Unheard).await, (true, 2));
+    assert_eq!(forced(Fate::ReplyLost).await, (true, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn incomplete_forced_release_is_repeated() {
-    assert_eq!(forced(Fate::CutShort).await, (true, 2));
+    assert_eq!(forced(Fate::Incomplete).await, (true, 2));
 }

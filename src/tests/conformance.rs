@@ -56,6 +56,6 @@ fn scripts_follow_the_rules() {
     println!("{cases} cases, {calls} calls, PROPTEST_RNG_SEED={seed}");
     if cases >= ENOUGH_CASES {
         let missed: Vec<_> = KINDS.iter().filter(|kind| !reached.contains(*kind)).collect();
-        assert!(missed.is_empty(), "never came up: {missed:?}");
+        assert!(missed.is_empty(), "never happened: {missed:?}");
     }
 }

@@ -189,7 +189,7 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 enqueued,
                 own_grant,
             } = contended;
-            let ttl = u64::try_from(ttl.as_millis()).expect("it was read from one");
+            let ttl = u64::try_from(ttl.as_millis()).expect("it was read from a u64");
             let mut rest = vec![
                 ticket.unwrap_or(Ticket(0)).0.to_string(),
                 ahead.to_string(),

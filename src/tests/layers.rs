@@ -142,7 +142,10 @@ fn used(modules: &BTreeMap<String, String>, module: &str) -> BTreeSet<String> {
 #[test]
 fn no_module_uses_one_of_a_layer_above_it() {
     let (table, modules) = (table(), modules());
-    assert!(table.len() > 20 && modules.len() > 50, "they are found");
+    assert!(
+        table.len() > 20 && modules.len() > 50,
+        "the table and the modules are found"
+    );
     let mut wrong = Vec::new();
     for module in modules.keys() {
         let Some(row) = row_of(&table, module) else {

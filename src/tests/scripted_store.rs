@@ -26,11 +26,11 @@ use crate::{LockManager, MemoryStore};
 pub(crate) enum Fate {
     Refused,
     /// It is executed, and its reply is lost.
-    Unheard,
+    ReplyLost,
     /// It is said to have stopped half-way.
-    CutShort,
+    Incomplete,
     /// It is executed, and its reply comes a second later.
-    HeardLate,
+    AnsweredLate,
 }
 
 #[derive(Debug)]
@@ -155,16 +155,16 @@ impl Scripted {
             match fate {
                 None => call.await,
                 Some(Fate::Refused) => Err(Failure::Refused(error())),
-                Some(Fate::Unheard) => {
+                Some(Fate::ReplyLost) => {
                     call.await?;
                     Err(Failure::Unknown(error()))
                 }
-                Some(Fate::CutShort) => {
+                Some(Fate::Incomplete) => {
                     let mut answer = call.await?;
                     cut_short(&mut answer.reply);
                     Ok(answer)
                 }
-                Some(Fate::HeardLate) => {
+                Some(Fate::AnsweredLate) => {
                     let answer = call.await;
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     answer

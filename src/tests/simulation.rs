@@ -21,25 +21,25 @@
 //! | taken away | seeds | as |
 //! |---|---|---|
 //! | after the reply *not registered*, all waiters ask | 139 of 511 | starved, free |
-//! | … and forgets the record | 191 of 2,015 | free |
-//! | all ask after a reconnect | 2 of 2,734 | free |
-//! | a record is relied on for an interval | 4,375 of 22,897 | free |
-//! | … and not where a grant of its client ran out unclaimed since | 3 of 77,135 | free |
-//! | a client is told only once it is known to listen | 1,142 of 35,124 | two at once, no larger fence |
-//! | only a grant that ran out unclaimed is taken for a death | 694 of 37,651 | lost its place |
+//! | … and the presence record counts as lost | 191 of 2,015 | free |
+//! | all waiters ask after a reconnect | 2 of 2,734 | free |
+//! | a presence record is relied on for one interval only | 4,375 of 22,897 | free |
+//! | … and not if a grant of its client has expired unclaimed since | 3 of 77,135 | free |
+//! | a client is told only if the server sees it listen | 1,142 of 35,124 | two holders, fence not larger |
+//! | only an unclaimed grant that expires makes its client count as dead | 694 of 37,651 | lost its place |
 //! | every pushed grant is claimed | 44 of 38,371 | lost its place |
-//! | a waitlist asks at the TTL that it was told | 603 of 2,524 | free |
-//! | … and after the interval, when the TTL is longer | 16 of 1,565 | free |
+//! | a waitlist polls when the lock can next be free | 603 of 2,524 | free |
+//! | … and after the interval, if that is sooner | 16 of 1,565 | free |
 //! | an earlier poll wakes the driver | 672 of 1,872 | free |
-//! | a waitlist asks once it has subscribed | 61 of 1,165 | free |
+//! | a waitlist polls once it has subscribed | 61 of 1,165 | free |
 //! | the withdrawal of a cancelled wait | 7,213 of 12,538 | lost its place, taken for dead, unused |
-//! | the release of a grant that nobody reads, or a guard that is dropped | 2,829 of 4,081 | unused |
+//! | the release of an unread grant, or of a dropped guard | 2,829 of 4,081 | unused |
 //! | the late withdrawal after unanswered calls | 1 of 7,831 | unused |
 //! | no call is written after the end of its request | 5 of 8,891 | overtaken, lost its place, unused |
 //! | an acquire's `not_after` | 49 of 15,367 | unused |
-//! | the clock offset of a push: its deadline is receipt + claim window | 12 of 1,475 | two at once, no hold on the server |
-//! | deadlines counted from sending, less drift and margin: they are from receipt | 16 of 1,368 | two at once |
-//! | the local clock ends a hold | 48 of 1,494 | two at once |
+//! | a push's clock offset (else receipt + claim window) | 12 of 1,475 | two holders, no hold on the server |
+//! | deadlines from the sending, less drift and margin (else from the receipt) | 16 of 1,368 | two holders |
+//! | the local clock ends a hold | 48 of 1,494 | two holders |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
 //! *Free* and *unused* are the delays of `liveness`. The simulation does not notice the loss of a rule that

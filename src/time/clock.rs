@@ -160,7 +160,7 @@ mod tests {
                     String::from_utf8_lossy(&inside.stdout)
                 );
             }
-            other => println!("no time namespace can be had here: {other:?}"),
+            other => println!("no time namespace is available here: {other:?}"),
         }
     }
 }

@@ -219,11 +219,14 @@ mod tests {
         for (sent, up) in [(0, 400), (500, 3), (600, 90), (1700, 50), (1800, 200)] {
             offsets.record(sample(sent, up, 5, 0));
             let found = local(&offsets, 9000, sent + up + 5);
-            assert!(found < Some(tick(9000)), "it has passed by then");
+            assert!(found < Some(tick(9000)), "a local deadline is the earlier one");
             best = best.max(found);
         }
-        assert_eq!(local(&offsets, 9000, 2005), best, "that of 3 ms");
-        assert!(best > Some(tick(9000 - 3 - 20)), "but for drift and margin");
+        assert_eq!(local(&offsets, 9000, 2005), best, "the sample of 3 ms counts");
+        assert!(
+            best > Some(tick(9000 - 3 - 20)),
+            "only drift and margin are taken off"
+        );
         // All earlier samples are two periods old by then.
         offsets.record(sample(3000, 60, 5, 0));
         offsets.record(sample(4100, 60, 5, 0));

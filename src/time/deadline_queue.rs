@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(
             queue.next(at(7), SERVICE),
             Some(3),
-            "also if it was never passed over"
+            "even if it was never skipped"
         );
         assert_eq!(queue.next(at(7), SERVICE), Some(4));
         assert_eq!(queue.next(at(7), SERVICE), Some(1));

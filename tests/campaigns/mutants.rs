@@ -64,7 +64,7 @@ impl Edit {
         match text.matches(self.cut).count() {
             1 if self.cut != self.put => Ok(text.replacen(self.cut, self.put, 1)),
             found => Err(format!(
-                "{}: {:?} is there {found} times ({})",
+                "{}: {:?} occurs {found} times ({})",
                 self.file, self.cut, self.rule
             )),
         }
@@ -82,7 +82,7 @@ fn root() -> &'static Path {
 #[test]
 fn every_rule_is_named_once_and_every_script_is_edited() {
     let rules: BTreeSet<_> = edits().map(|edit| edit.rule).collect();
-    assert_eq!(rules.len(), edits().count(), "two edits of one name");
+    assert_eq!(rules.len(), edits().count(), "two edits have the same name");
     for dir in ["lua", "lua/lib"] {
         for file in fs::read_dir(root().join(dir)).unwrap() {
             let path = file.unwrap().path();

@@ -37,7 +37,7 @@ fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
         text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text}: no number")),
+            .unwrap_or_else(|_| panic!("{name}={text}: not a number")),
     )
 }
 
@@ -67,5 +67,5 @@ async fn no_promise_is_broken_under_random_faults() {
     }
     println!("\nSeed {seed}, {:.0?}.\n{report}", started.elapsed());
     assert!(report.violations() == 0, "{} violations", report.violations());
-    assert!(report.stale_writes_refused() > 0, "no stale write was ever tried");
+    assert!(report.stale_writes_refused() > 0, "no stale write was attempted");
 }

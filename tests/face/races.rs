@@ -85,7 +85,7 @@ fn in_source(source: &str, module: &str) -> Vec<Test> {
             let races = races(&docs);
             match path {
                 Some(path) => tests.push(Test { path, races }),
-                None => assert!(races.is_empty(), "{name} of {module} is no test: {races:?}"),
+                None => assert!(races.is_empty(), "{name} of {module} is not a test: {races:?}"),
             }
             (docs, is_test) = (Vec::new(), false);
         } else {

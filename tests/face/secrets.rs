@@ -122,7 +122,7 @@ async fn a_password_is_never_shown() {
         }
     }
 
-    assert!(said("fred::"), "what lies below is recorded too");
+    assert!(said("fred::"), "the logs of dependencies are recorded too");
     let lines = LINES.lock().unwrap();
     let shown: Vec<_> = lines.lines().filter(|line| line.contains(PASSWORD)).collect();
     assert!(shown.is_empty(), "{shown:#?}");

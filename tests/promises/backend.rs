@@ -104,7 +104,10 @@ impl Backend {
     pub(crate) async fn queued(&self, lock: &Lock, count: u64, clients: usize) {
         let start = Instant::now();
         while lock.status().await.unwrap().waiting != count || self.subscriptions().await < clients {
-            assert!(start.elapsed() < Duration::from_secs(20), "{count} in the queue");
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "the queue never had {count} requests"
+            );
             sleep(Duration::from_millis(2)).await;
         }
         if self.server().is_none() {
@@ -129,7 +132,7 @@ const HANGS: Duration = Duration::from_secs(180);
 
 /// Runs the body of a test in real time, and fails the test if the body hangs.
 pub(crate) async fn to_its_end(body: impl Future<Output = ()>) {
-    timeout(HANGS, body).await.expect("a test that does not hang");
+    timeout(HANGS, body).await.expect("the test hangs");
 }
 
 /// Makes two tests of each of these functions: one in memory with paused time, and one on a server.

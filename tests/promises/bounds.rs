@@ -260,7 +260,7 @@ async fn a_guard_lives_in_a_struct_and_moves_between_tasks(backend: Backend) {
         .unwrap()
         .unwrap();
     let Ok(job) = std::sync::Arc::try_unwrap(job).map(|job| job.guard.release()) else {
-        panic!("it is nobody else's");
+        panic!("another task has the guard");
     };
     job.await.unwrap();
 }

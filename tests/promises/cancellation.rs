@@ -120,7 +120,7 @@ async fn a_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backend) {
         guard.release().await.unwrap();
         assert_free(&there, lock.name()).await;
         match ended {
-            Ended::Finished(_) => panic!("two at once"),
+            Ended::Finished(_) => panic!("two holders at once"),
             Ended::Dropped => {}
             Ended::Quiet => return,
         }
@@ -137,7 +137,7 @@ async fn a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry(backend: Backe
         guard.release().await.unwrap();
         assert_free(&there, lock.name()).await;
         if let Ended::Finished(ended) = ended {
-            assert!(ended.is_err(), "two at once");
+            assert!(ended.is_err(), "two holders at once");
             return;
         }
     }
@@ -154,20 +154,24 @@ async fn a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on(backend: Bac
         let mut wait = Box::pin(lock.acquire());
         tokio::select! {
             biased;
-            early = &mut wait => panic!("two at once: {early:?}"),
+            early = &mut wait => panic!("two holders at once: {early:?}"),
             () = backend.queued(&lock, 1, 1) => {}
         }
         let next = tokio::spawn(there.lock(lock.name()).acquire());
         tokio::select! {
             biased;
-            early = &mut wait => panic!("two at once: {early:?}"),
+            early = &mut wait => panic!("two holders at once: {early:?}"),
             () = backend.queued(&lock, 2, 1) => {}
         }
         let (released, ended) = tokio::join!(guard.release(), dropped_at_poll(poll, wait));
         released.unwrap();
         let finished = matches!(ended, Ended::Finished(_));
         drop(ended);
-        let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+        let next = timeout(SOON, next)
+            .await
+            .expect("the next waiter is served")
+            .unwrap()
+            .unwrap();
         next.release().await.unwrap();
         assert_free(&there, lock.name()).await;
         if finished {
@@ -184,7 +188,7 @@ async fn unread_grant_goes_to_the_next_waiter(backend: Backend) {
     let mut wait = Box::pin(lock.acquire());
     tokio::select! {
         biased;
-        early = &mut wait => panic!("two at once: {early:?}"),
+        early = &mut wait => panic!("two holders at once: {early:?}"),
         () = backend.queued(&lock, 1, 1) => {}
     }
     guard.release().await.unwrap();
@@ -197,7 +201,11 @@ async fn unread_grant_goes_to_the_next_waiter(backend: Backend) {
     let next = tokio::spawn(there.lock("a").acquire());
     backend.queued(&lock, 1, 1).await;
     drop(wait);
-    let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+    let next = timeout(SOON, next)
+        .await
+        .expect("the next waiter is served")
+        .unwrap()
+        .unwrap();
     next.release().await.unwrap();
     assert_eq!(here.stats().held, 0);
     assert_eq!(fence().await, None);
@@ -210,7 +218,7 @@ async fn a_release_dropped_at_any_poll_ends_released(backend: Backend) {
         let guard = here.lock(&name).acquire().await.unwrap();
         let lost = guard.lost();
         let ended = dropped_at_poll(poll, guard.release()).await;
-        assert!(timeout(SOON, lost).await.is_ok(), "watchers are told");
+        assert!(timeout(SOON, lost).await.is_ok(), "the watcher is notified");
         assert_free(&there, &name).await;
         if let Ended::Finished(released) = ended {
             released.unwrap();
@@ -247,17 +255,27 @@ async fn a_wait_that_is_dropped_loses_its_place(backend: Backend) {
     backend.queued(&here.lock("a"), 2, 1).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
-    eventually("one in the queue", SOON, async || {
+    eventually("one request in the queue", SOON, async || {
         here.lock("a").status().await.unwrap().waiting == 1
     })
     .await;
     let again = tokio::spawn(there.lock("a").acquire());
-    eventually("both wait", SOON, async || there.stats().waiting == 2).await;
+    eventually("both waiters wait", SOON, async || there.stats().waiting == 2).await;
     guard.release().await.unwrap();
-    let second = timeout(SOON, second).await.expect("its turn").unwrap().unwrap();
+    let second = timeout(SOON, second)
+        .await
+        .expect("the turn of this waiter")
+        .unwrap()
+        .unwrap();
     assert!(!again.is_finished());
     second.release().await.unwrap();
-    drop(timeout(SOON, again).await.expect("its turn").unwrap().unwrap());
+    drop(
+        timeout(SOON, again)
+            .await
+            .expect("the turn of this waiter")
+            .unwrap()
+            .unwrap(),
+    );
 }
 
 async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backend: Backend) {
@@ -276,7 +294,11 @@ async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backe
         released.await.unwrap().unwrap();
         // Perhaps it was still served in time.
         drop(dropped.await);
-        let next = timeout(SOON, next).await.expect("passed on").unwrap().unwrap();
+        let next = timeout(SOON, next)
+            .await
+            .expect("the next waiter is served")
+            .unwrap()
+            .unwrap();
         next.release().await.unwrap();
     }
     assert_free(&clients[0], "a").await;
@@ -300,7 +322,7 @@ async fn a_wait_dropped_outside_a_runtime_leaves_nothing(backend: Backend) {
     let guard = lock.acquire().await.unwrap();
     let mut wait = Box::pin(there.lock("a").acquire());
     tokio::select! {
-        early = &mut wait => panic!("two at once: {early:?}"),
+        early = &mut wait => panic!("two holders at once: {early:?}"),
         () = backend.queued(&lock, 1, 1) => {}
     }
     std::thread::spawn(move || drop(wait)).join().unwrap();
@@ -354,7 +376,10 @@ mod on_a_real_server {
             drop(timeout(Duration::from_millis(round % 4), wait).await);
         }
         assert_queue_empties(&here.lock("a")).await;
-        assert!(backend.subscriptions().await <= 1, "kept for the next waiter");
+        assert!(
+            backend.subscriptions().await <= 1,
+            "one subscription is kept for the next waiter"
+        );
         there.close().await.unwrap();
         eventually("no subscription", SOON, async || {
             backend.subscriptions().await == 0
@@ -379,8 +404,8 @@ mod on_a_real_server {
         waits.shutdown().await;
         assert_eq!(there.stats().waiting, 0);
         let fewer = async || backend.subscriptions().await <= 1000;
-        eventually("fewer are kept", Duration::from_secs(20), fewer).await;
+        eventually("fewer subscriptions are kept", Duration::from_secs(20), fewer).await;
         sleep(Duration::from_millis(20)).await;
-        assert!(backend.subscriptions().await > 500, "but for a while");
+        assert!(backend.subscriptions().await > 500, "some are kept for a while");
     }
 }

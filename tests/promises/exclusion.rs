@@ -31,7 +31,7 @@ async fn a_held_lock_refuses_a_try_at_once_and_tells_its_ttl(backend: Backend) {
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let start = Instant::now();
     let TryAcquire::Busy(busy) = there.lock("a").try_acquire().await.unwrap() else {
-        panic!("two at once");
+        panic!("two holders at once");
     };
     assert!(start.elapsed() < backend.slack());
     assert!(busy.retry_after() <= lease, "{busy:?}");
@@ -144,7 +144,7 @@ async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_hol
     let lock = there.lock("a");
     assert!(lock.force_release(renewing.fence()).await.unwrap());
     let releasing = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
-    assert!(!renewing.is_lost(), "nobody has told it yet");
+    assert!(!renewing.is_lost(), "the holder does not know yet");
     let Err(Error::Lost(lost)) = renewing.renew().await else {
         panic!("renewed what another holds");
     };
@@ -222,7 +222,7 @@ async fn contend(clients: Vec<LockManager>, rounds: usize) {
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
     timeout(Duration::from_secs(30), all)
         .await
-        .expect("all to finish");
+        .expect("all tasks finish");
     assert_eq!(history.grants().len(), expected);
     history.assert_no_overlap();
     history.assert_fences_increase();
@@ -264,7 +264,7 @@ mod on_a_real_server {
 
     /// Reads the value, waits a little and writes the value plus one. Without a lock, updates get lost.
     #[tokio::test]
-    #[ignore = "a part for other tests, in a process of its own"]
+    #[ignore = "a role for other tests, run in its own process"]
     async fn updater() {
         let Some(mut role) = fairlock_testkit::role() else {
             return;

@@ -43,7 +43,7 @@ fn wait(tasks: &mut JoinSet<()>, lock: &Lock, history: &History, waiter: usize) 
 
 async fn join_all(mut tasks: JoinSet<()>) {
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
-    timeout(LONG, all).await.expect("all to be served");
+    timeout(LONG, all).await.expect("all are served");
 }
 
 async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(backend: Backend) {
@@ -125,7 +125,7 @@ async fn calls_of_one_client_are_served_in_the_order_of_their_first_polls(backen
     };
     // `biased`: the futures are polled from first to last.
     let all = async { tokio::join!(biased; wait(0), wait(1), wait(2), wait(3), release) };
-    timeout(LONG, all).await.expect("all to be served");
+    timeout(LONG, all).await.expect("all are served");
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
 }
 
@@ -197,7 +197,7 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
     join_all(tasks).await;
     over.store(true, Ordering::Relaxed);
     for quitter in quitters {
-        assert!(quitter.await.unwrap() > 3, "it gave up again and again");
+        assert!(quitter.await.unwrap() > 3, "the quitter gives up repeatedly");
     }
     history.assert_order(0..WAITERS);
 }
@@ -366,6 +366,8 @@ mod on_a_real_server {
                 guard.unwrap().unwrap().release().await.unwrap();
             }
         };
-        timeout(Duration::from_secs(4), all).await.expect("no timer");
+        timeout(Duration::from_secs(4), all)
+            .await
+            .expect("no wait for a timer");
     }
 }

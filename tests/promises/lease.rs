@@ -42,7 +42,10 @@ async fn a_forgotten_guard_keeps_the_lock_for_one_lease(backend: Backend) {
     guard.forget();
     assert_eq!(lost.await.reason(), LostReason::Released);
     let held = there.lock("a").try_acquire().await.unwrap();
-    assert!(held.acquired().is_none(), "nobody gets it before");
+    assert!(
+        held.acquired().is_none(),
+        "the lock is free before the end of the lease"
+    );
     let guard = timeout(LONG, there.lock("a").acquire())
         .await
         .expect("free")
@@ -65,7 +68,7 @@ async fn a_live_guard_is_renewed_for_as_long_as_it_lives(backend: Backend) {
     let now = guard.lease();
     assert_eq!((now.length(), now.state()), (lease, LeaseState::Held));
     assert!(now.remaining() <= lease && now.remaining() > lease / 4, "{now:?}");
-    assert!(!waiter.is_finished(), "two at once");
+    assert!(!waiter.is_finished(), "two holders at once");
     let status = there.lock("a").status().await.unwrap();
     assert_eq!(status.holder.unwrap().fence, guard.fence());
     assert_eq!(status.waiting, 1);
@@ -114,7 +117,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
     let lost = guard.lost().await;
     let took = start.elapsed();
     assert_eq!(lost.reason(), LostReason::Expired);
-    assert!(took > lease / 2, "claimed: {took:?}");
+    assert!(took > lease / 2, "the grant was not claimed: {took:?}");
     assert!(took <= lease + backend.slack(), "{took:?}");
     drop(
         timeout(LONG, here.lock("a").acquire())
@@ -195,7 +198,7 @@ async fn a_leaked_guard_is_freed_by_its_max_hold(backend: Backend) {
             .unwrap(),
     );
     let took = start.elapsed();
-    assert!(took > lease, "renewed until then: {took:?}");
+    assert!(took > lease, "the hold was not renewed: {took:?}");
     assert!(took < max_hold + backend.slack(), "{took:?}");
 }
 

@@ -137,7 +137,10 @@ async fn the_holder_does_not_wait_behind_others(backend: Backend) {
     let waiter = tokio::spawn(there.lock("a").acquire());
     backend.queued(&here.lock("a"), 1, 1).await;
     // Otherwise it would wait for itself.
-    let inner = timeout(SOON, lock.acquire()).await.expect("no wait").unwrap();
+    let inner = timeout(SOON, lock.acquire())
+        .await
+        .expect("a grant without a wait")
+        .unwrap();
     assert_eq!(inner.fence(), outer.fence());
     inner.release().await.unwrap();
     assert!(!waiter.is_finished());
@@ -160,7 +163,7 @@ async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
     assert!(holder.ttl > Duration::from_secs(15), "{holder:?}");
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
     let Err(Error::Lost(lost)) = short.release().await else {
-        panic!("it was over");
+        panic!("released a hold that was over");
     };
     assert_ne!(lost.reason(), LostReason::Released);
     let holder = there.lock("a").status().await.unwrap().holder.unwrap();
@@ -200,7 +203,7 @@ async fn an_owner_that_waits_twice_is_let_in_twice(backend: Backend) {
     let first = timeout(SOON, first).await.expect("served").unwrap().unwrap();
     let second = timeout(SOON, second)
         .await
-        .expect("not behind itself")
+        .expect("the second does not wait for itself")
         .unwrap()
         .unwrap();
     assert_eq!(first.fence(), second.fence());
@@ -218,7 +221,7 @@ async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
     let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
     for guard in [first, second] {
         let Err(Error::Lost(lost)) = guard.release().await else {
-            panic!("it was taken away");
+            panic!("released a hold that was taken away");
         };
         assert_eq!(lost.reason(), LostReason::Taken);
     }
@@ -307,7 +310,7 @@ mod on_a_real_server {
     }
 
     #[tokio::test]
-    #[ignore = "a part for other tests, in a process of its own"]
+    #[ignore = "a role for other tests, run in its own process"]
     async fn holder() {
         let Some(mut role) = fairlock_testkit::role() else {
             return;

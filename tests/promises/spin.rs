@@ -119,7 +119,7 @@ async fn holds_of_spin_locks_do_not_overlap(backend: Backend) {
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
     timeout(Duration::from_secs(30), all)
         .await
-        .expect("all to finish");
+        .expect("all tasks finish");
     assert_eq!(history.grants().len(), 40);
     history.assert_no_overlap();
 }

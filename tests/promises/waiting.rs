@@ -170,7 +170,7 @@ async fn a_try_never_waits(backend: Backend) {
         let tried = client.lock("a").try_acquire().await.unwrap();
         assert!(start.elapsed() < backend.slack());
         let fairlock::TryAcquire::Busy(busy) = tried else {
-            panic!("two at once");
+            panic!("two holders at once");
         };
         assert_eq!(busy.waiting(), 1);
     }
@@ -279,7 +279,7 @@ async fn closing_ends_waits_and_calls(backend: Backend) {
     ];
     for ended in closed {
         let Err(error) = ended else {
-            panic!("a call after close")
+            panic!("a call succeeded after close")
         };
         assert!(matches!(error, Error::Closed), "{error:?}");
         assert!(!error.is_transient());
@@ -294,7 +294,7 @@ async fn closing_leaves_live_guards_renewed_and_releasable(backend: Backend) {
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let other = here.lock("b").acquire().await.unwrap();
     let Err(unreleased) = here.close().await else {
-        panic!("two guards live");
+        panic!("two guards exist");
     };
     let mut held: Vec<_> = unreleased.held().collect();
     held.sort_unstable();

@@ -120,7 +120,7 @@ mod by_tls {
     /// without TLS.
     async fn server(authority: &Authority, clients: &str) -> Option<(Server, String)> {
         if !Server::has_tls() {
-            eprintln!("skipped: the server at hand was built without TLS");
+            eprintln!("skipped: the installed server was built without TLS");
             return None;
         }
         let builder = Server::builder().tls(authority);
@@ -167,7 +167,10 @@ mod by_tls {
             "{message}"
         );
         refused(client().connect(&url).await);
-        assert!(started.elapsed() < Duration::from_secs(4), "it was tried again");
+        assert!(
+            started.elapsed() < Duration::from_secs(4),
+            "the connection was tried again"
+        );
     }
 
     #[tokio::test]
@@ -203,7 +206,7 @@ mod by_tls {
     #[tokio::test]
     async fn sentinels_and_the_servers_that_they_name_are_trusted_and_shown_the_same() {
         if !Server::has_tls() {
-            return eprintln!("skipped: the server at hand was built without TLS");
+            return eprintln!("skipped: the installed server was built without TLS");
         }
         let authority = Authority::generate();
         let setup = Setup {

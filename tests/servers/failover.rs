@@ -6,9 +6,9 @@ mod campaign;
 #[cfg(target_os = "linux")]
 mod clocks;
 mod holders;
-mod impostor;
-mod orphan;
+mod lying_sentinel;
 mod partition;
+mod unreplicated;
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
         waiters.push(tokio::spawn(
             async move { locks.lock("a").acquire().await.unwrap() },
         ));
-        eventually("it waits", LIMIT, async || {
+        eventually("the waiter is queued", LIMIT, async || {
             watch.lock("a").status().await.unwrap().waiting == place
         })
         .await;
@@ -112,7 +112,7 @@ async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
     let switched = Instant::now();
     locks.ping().await.unwrap();
     println!(
-        "killed: the sentinels name another primary after {:?}, the client is there {:?} later",
+        "killed: the sentinels name another primary after {:?}, the client has followed {:?} later",
         switched - killed,
         switched.elapsed()
     );
@@ -133,7 +133,7 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     let now = group.switched(*former).await;
     let switched = Instant::now();
     let mut number = 0;
-    eventually("new locks are the new primary's", FOLLOW, async || {
+    eventually("new locks go to the new primary", FOLLOW, async || {
         number += 1;
         let name = format!("b{number}");
         let guard = locks.lock(&name).acquire().await.unwrap();
@@ -147,7 +147,11 @@ async fn a_failover_by_hand_is_followed_before_the_former_primary_knows() {
     })
     .await;
     let role = group.servers[*former].command(&["ROLE"]).await;
-    assert_eq!(role.array()[0].text(), "master", "it knows already");
+    assert_eq!(
+        role.array()[0].text(),
+        "master",
+        "the former primary already knows"
+    );
     println!(
         "by hand: the client is at the new primary {:?} after the sentinels",
         switched.elapsed()
@@ -164,7 +168,10 @@ async fn primary_returning_from_a_freeze_finds_no_client() {
     } = &scene;
     group.servers[*former].pause();
     let now = group.switched(*former).await;
-    eventually("the client is there", FOLLOW, async || locks.ping().await.is_ok()).await;
+    eventually("the client has followed", FOLLOW, async || {
+        locks.ping().await.is_ok()
+    })
+    .await;
     group.servers[*former].resume();
     // A sentinel takes some seconds to make the former primary a replica.
     locks.lock("c").acquire().await.unwrap().release().await.unwrap();
@@ -208,12 +215,12 @@ async fn highest_config_epoch_wins() {
         .command(&["SENTINEL", "FAILOVER", SERVICE])
         .await;
     let now = group.switched(former).await;
-    let impostor = impostor::start(group.servers[former].port()).await;
+    let lying_port = lying_sentinel::start(group.servers[former].port()).await;
     // The order in which sentinels are asked, and in which they reply, does not matter.
     let slow = Proxy::start(group.sentinels[0].port());
     slow.delay(Duration::from_millis(20));
     let url = format!(
-        "redis-sentinel://127.0.0.1:{impostor}?node=127.0.0.1:{}&sentinelServiceName={SERVICE}",
+        "redis-sentinel://127.0.0.1:{lying_port}?node=127.0.0.1:{}&sentinelServiceName={SERVICE}",
         slow.port()
     );
     let locks = client(&url).await;
@@ -224,7 +231,7 @@ async fn highest_config_epoch_wins() {
     assert_eq!(
         role.array()[0].text(),
         "master",
-        "the impostor's word would not have counted"
+        "the former primary would have been refused anyway"
     );
 }
 
@@ -233,9 +240,9 @@ async fn a_server_that_is_no_primary_by_its_own_word_is_not_used() {
     let primary = Server::start().await;
     let replica = Server::builder().config("replicaof", &format!("127.0.0.1 {}", primary.port()));
     let replica = replica.start().await;
-    let impostor = impostor::start(replica.port()).await;
+    let lying_port = lying_sentinel::start(replica.port()).await;
     let builder = LockManager::builder().server_timeout(Duration::from_secs(1));
-    let url = format!("redis-sentinel://127.0.0.1:{impostor}?sentinelServiceName={SERVICE}");
+    let url = format!("redis-sentinel://127.0.0.1:{lying_port}?sentinelServiceName={SERVICE}");
     let error = builder.connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     assert!(error.to_string().contains("it is no primary"), "{error}");
@@ -246,14 +253,14 @@ async fn a_server_that_is_no_primary_by_its_own_word_is_not_used() {
 #[tokio::test]
 async fn the_advised_user_needs_one_more_right() {
     let primary = Server::start().await;
-    let impostor = impostor::start(primary.port()).await;
+    let lying_port = lying_sentinel::start(primary.port()).await;
     let operations = include_str!("../../docs/operations.md");
     let user = operations
         .lines()
         .find(|line| line.starts_with("ACL SETUSER locks"));
     let words: Vec<&str> = user.unwrap().split(' ').collect();
     primary.command(&words).await;
-    let url = format!("redis-sentinel://locks:secret@127.0.0.1:{impostor}?sentinelServiceName={SERVICE}");
+    let url = format!("redis-sentinel://locks:secret@127.0.0.1:{lying_port}?sentinelServiceName={SERVICE}");
     let error = LockManager::connect(&url).await.unwrap_err();
     assert!(
         matches!(error, Error::Refused(_)) && error.to_string().contains("role"),

@@ -78,7 +78,7 @@ impl Scene {
             let waiting = lock.status().await.unwrap().waiting;
             usize::try_from(waiting) == Ok(count) && listening == count
         };
-        eventually(&format!("{count} in line"), SOON, are).await;
+        eventually(&format!("{count} waiters are queued and subscribed"), SOON, are).await;
     }
 
     /// Closes a connection that is waiting for replicas right now. Returns whether there was one.
@@ -259,7 +259,7 @@ async fn a_grant_that_too_few_replicas_have_is_given_back_however_it_was_asked_f
     assert!(scene.is_free(&lock).await);
     not_replicated(lock.acquire_timeout(SOON).await);
     not_replicated(lock.acquire_timeout(Duration::ZERO).await);
-    not_replicated(lock.with(async |_| panic!("no work without a guard")).await);
+    not_replicated(lock.with(async |_| panic!("work without a guard")).await);
     assert!(scene.is_free(&lock).await);
     assert_eq!(locks.stats().held, 0);
 
@@ -308,7 +308,7 @@ async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
         let dropped = tokio::time::timeout(wait, locks.lock(NAME).try_acquire()).await;
         assert!(dropped.is_err(), "{dropped:?}");
         let is_free = async || scene.is_free(&others.lock(NAME)).await;
-        eventually("nothing left", SOON, is_free).await;
+        eventually("the lock is free", SOON, is_free).await;
     }
 }
 

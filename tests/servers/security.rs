@@ -129,7 +129,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     server.command(&["CONFIG", "RESETSTAT"]).await;
     let waiting = tokio::spawn(same.acquire_timeout(10 * SECOND));
     eventually(
-        "one waits, and the server sees its subscription",
+        "a waiter is queued, and the server sees its subscription",
         10 * SECOND,
         async || waiting.is_finished() || has_been_looked_for(server).await || refused().await,
     )
@@ -282,7 +282,7 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     let guard = one.lock("a").acquire().await.unwrap();
     let lock = other.lock("a");
     let waiting = tokio::spawn(lock.acquire());
-    eventually("one waits and listens", 10 * SECOND, async || {
+    eventually("a waiter is queued and listens", 10 * SECOND, async || {
         let channels = server.command(&["PUBSUB", "CHANNELS"]).await;
         lock.status().await.unwrap().waiting == 1 && channels.array().len() == 1
     })
@@ -305,7 +305,7 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     };
     // A deadline that no script would send is only a reason to ask. That call queues the waiter again.
     forge(now_ms + 60_000).await;
-    eventually("it waits again", 10 * SECOND, async || {
+    eventually("the waiter is queued again", 10 * SECOND, async || {
         lock.status().await.unwrap().waiting == 1
     })
     .await;
@@ -336,7 +336,7 @@ async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     let lock = other.lock("a");
     let waiting = tokio::spawn(lock.acquire());
     let channels = async || server.command(&["PUBSUB", "CHANNELS"]).await.texts();
-    eventually("one listens, and has asked", 10 * SECOND, async || {
+    eventually("a waiter listens and has asked", 10 * SECOND, async || {
         // The order matters: the last check is itself such a look at the subscriptions.
         lock.status().await.unwrap().waiting == 1
             && has_been_looked_for(&server).await

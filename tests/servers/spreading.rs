@@ -82,7 +82,7 @@ async fn a_connection_that_breaks_comes_back_beside_the_others() {
     let guard = locks.lock("lock0").acquire().await.unwrap();
     for id in that_last_did(&server, "evalsha").await {
         server.command(&["CLIENT", "KILL", "ID", &id]).await;
-        eventually("all locks can be had", LIMIT, async || {
+        eventually("all locks can be acquired", LIMIT, async || {
             let others = names().skip(1).map(|name| locks.lock(name).try_acquire());
             let all = futures_util::future::try_join_all(others).await;
             all.is_ok_and(|all| all.into_iter().all(|one| one.acquired().is_some()))

@@ -5,7 +5,7 @@
 //! too. `fairlock-instructions script <name>` prints a script as it is sent to a server.
 
 #[path = "../../../src/store/redis/script/texts.rs"]
-#[expect(dead_code, reason = "what is counted only acquires, releases and renews")]
+#[expect(dead_code, reason = "the counted scenarios only acquire, release and renew")]
 mod texts;
 
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (Some(scenario), Some(rounds), url) = (arguments.next(), arguments.next(), arguments.next()) else {
         eprintln!(
-            "instructions: which scenario, and how many rounds? `scripts/count-instructions` says both"
+            "instructions: name a scenario and a number of rounds, as `scripts/count-instructions` does"
         );
         return ExitCode::FAILURE;
     };
@@ -26,7 +26,7 @@ async fn main() -> ExitCode {
         return print_script(&rounds);
     }
     let Ok(rounds) = rounds.parse() else {
-        eprintln!("instructions: {rounds:?} is no number of rounds");
+        eprintln!("instructions: {rounds:?} is not a number of rounds");
         return ExitCode::FAILURE;
     };
     let done = match (&*scenario, url) {
@@ -37,7 +37,7 @@ async fn main() -> ExitCode {
         #[cfg(feature = "server")]
         ("on-server", Some(url)) => on_server(&url, rounds).await,
         _ => {
-            eprintln!("instructions: no scenario is called {scenario:?}, with such arguments");
+            eprintln!("instructions: there is no scenario {scenario:?} with these arguments");
             return ExitCode::FAILURE;
         }
     };
@@ -56,7 +56,7 @@ fn print_script(name: &str) -> ExitCode {
         "release" => texts::RELEASE,
         "renew" => texts::RENEW,
         _ => {
-            eprintln!("instructions: no script is called {name:?}");
+            eprintln!("instructions: there is no script {name:?}");
             return ExitCode::FAILURE;
         }
     };

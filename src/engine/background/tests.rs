@@ -121,7 +121,7 @@ async fn lease_found_expired_by_its_release_counts_as_lost() {
 async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     // The release takes a while.
-    let (locks, _) = client(&MemoryStore::new(), &[Fate::Unheard]);
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::ReplyLost]);
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(locks.close().await.is_err(), "it holds a lock");
     assert!(tasks() > 0);
@@ -171,7 +171,7 @@ async fn poll_at_the_end_of_its_hold_leaves_nothing() {
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
     shared.background().drained().await;
     let tried = locks.lock("a").try_acquire().await.unwrap();
-    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+    assert!(tried.acquired().is_some(), "a hold is left on the server");
 }
 
 /// The poll is written before the release, runs after it, and is answered before the release is.
@@ -179,7 +179,7 @@ async fn poll_at_the_end_of_its_hold_leaves_nothing() {
 /// Race: A poll is noted as sent, and runs after the release of its request.
 #[tokio::test(start_paused = true)]
 async fn poll_after_the_release_leaves_nothing() {
-    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::AnsweredLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
     let hold = shared.background().held().remove(0);
@@ -199,13 +199,13 @@ async fn poll_after_the_release_leaves_nothing() {
     release.await.unwrap().unwrap();
     shared.background().drained().await;
     let tried = locks.lock("a").try_acquire().await.unwrap();
-    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+    assert!(tried.acquired().is_some(), "a hold is left on the server");
 }
 
 /// The poll is still waiting to be written when the release is written.
 #[tokio::test(start_paused = true)]
 async fn release_stops_an_unwritten_poll() {
-    let (locks, _) = client(&MemoryStore::new(), &[Fate::HeardLate]);
+    let (locks, _) = client(&MemoryStore::new(), &[Fate::AnsweredLate]);
     let guard = locks.lock("a").acquire().await.unwrap();
     let shared = locks.shared();
     let hold = shared.background().held().remove(0);
@@ -216,7 +216,7 @@ async fn release_stops_an_unwritten_poll() {
     assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
     release.await.unwrap().unwrap();
     let tried = locks.lock("a").try_acquire().await.unwrap();
-    assert!(tried.acquired().is_some(), "nobody knows of that hold");
+    assert!(tried.acquired().is_some(), "a hold is left on the server");
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +336,10 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     assert!(!task.has_ended());
     // The background task checks whether it can end as soon as the hold has left its schedule.
     drop(held);
-    assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
+    assert!(
+        !is_held(&shared, &keys, &terms).await,
+        "the hold was not released"
+    );
 }
 
 /// Race: A client is closed while a waiter enters, is granted the lock, or releases it.
@@ -373,9 +376,12 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     assert!(client.is_closed());
 
     let Ok(WaitOutcome::Done(Ok(held))) = waiter.outcome.try_recv() else {
-        panic!("it is granted the lock");
+        panic!("the waiter was not granted the lock");
     };
     assert!(!task.has_ended());
     drop(held);
-    assert!(!is_held(&shared, &keys, &terms).await, "nobody released it");
+    assert!(
+        !is_held(&shared, &keys, &terms).await,
+        "the hold was not released"
+    );
 }

@@ -101,7 +101,10 @@ async fn watcher_starting_as_the_hold_ends_is_told() {
             // The hold has ended, and the waiting task must be told after that.
             let patience = std::time::Instant::now();
             while watching && !told.0.load(Ordering::SeqCst) {
-                assert!(patience.elapsed() < Duration::from_secs(5), "nobody was told");
+                assert!(
+                    patience.elapsed() < Duration::from_secs(5),
+                    "the waiting task was not woken"
+                );
                 thread::yield_now();
             }
         });
@@ -125,7 +128,7 @@ async fn renewal_heard_after_the_deadline_does_not_restore_the_hold() {
     assert_eq!(hold.lost().await.reason(), LostReason::Expired);
     hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert!(hold.check().is_err());
-    assert!(hold.may_be_prolonged(), "the server still has it");
+    assert!(hold.may_be_prolonged(), "the server may still have the hold");
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,8 +164,11 @@ async fn maximum_hold_ends_by_the_local_clock() {
     hold.renewed(server(Duration::ZERO), now.after(LEASE));
     let end = LocalTime::ZERO.after(max_hold);
     assert_eq!(hold.deadline(), end);
-    assert!(hold.may_be_prolonged(), "by the server's clock");
-    assert_eq!(hold.next_look(), end, "it is not renewed any more");
+    assert!(
+        hold.may_be_prolonged(),
+        "by the server's clock the cap is not reached"
+    );
+    assert_eq!(hold.next_look(), end, "no further renewal is due");
     let lost = tokio::time::timeout(max_hold, hold.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::MaxHold);
     assert_eq!(hold.clock.now(), end);

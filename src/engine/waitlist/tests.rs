@@ -164,7 +164,7 @@ fn contended() -> Contended {
 /// The guard of a waiter that must have heard of its grant by now.
 async fn granted(waiter: JoinHandle<LockGuard>) -> LockGuard {
     settle().await;
-    assert!(waiter.is_finished(), "it waits for a timer");
+    assert!(waiter.is_finished(), "the grant waits for a timer");
     waiter.await.unwrap()
 }
 
@@ -372,7 +372,7 @@ async fn all_waiters_are_reached_once_a_missed_one_finds_the_lock_free() {
     released(guard).await;
     settle().await;
     let waitlist = fixture.waitlist();
-    assert_eq!(waitlist.numbers().len(), 3, "nobody has heard of anything");
+    assert_eq!(waitlist.numbers().len(), 3, "no waiter knows of its loss");
     // As after a lost reply.
     waitlist.ask_again(waitlist.numbers()[0]);
     for waiter in waiters {

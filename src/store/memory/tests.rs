@@ -88,7 +88,7 @@ fn keys() -> Arc<Keys> {
 
 /// The result of a future that is ready at its first poll.
 fn now<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("it never waits")
+    future.now_or_never().expect("a store in memory never waits")
 }
 
 fn granted(answer: &Answer<Acquired>) -> Option<u64> {

@@ -54,7 +54,7 @@ impl Wire for ByHand {
         let mut written = self.0.lock().unwrap();
         written.all.push(command.name.clone());
         written.open.push((command.name, reply));
-        Box::pin(async { answer.await.expect("it is answered") })
+        Box::pin(async { answer.await.expect("the test answers every call") })
     }
 
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
@@ -279,7 +279,7 @@ async fn call_waiting_longer_than_its_caller_fails() {
         .await;
     sleep(PATIENCE / 2).await;
     fixture.wire.answer().await;
-    assert!(outcome.is_finished(), "it waits for ever");
+    assert!(outcome.is_finished(), "it waits forever");
     assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
 }
 
@@ -326,7 +326,10 @@ async fn callers_leaving_while_nothing_can_be_sent_are_forgotten() {
     settle().await;
     assert_eq!(waiting(), 1);
     let failure = failed(stays).await;
-    assert!(matches!(failure, Failure::NotExecuted(_)), "its patience is over");
+    assert!(
+        matches!(failure, Failure::NotExecuted(_)),
+        "it has waited for long enough"
+    );
     assert_eq!(waiting(), 0);
 }
 

@@ -188,7 +188,7 @@ mod tests {
             "Os { code: 111, kind: ConnectionRefused, message: \"Connection refused\" }",
         );
         let Failure::Unknown(error) = classify(&refused) else {
-            panic!("not the server's word")
+            panic!("the outcome is not unknown")
         };
         assert_eq!(error.to_string(), "Connection refused");
     }

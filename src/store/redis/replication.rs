@@ -256,8 +256,11 @@ mod tests {
             replication.entrants.send(wait_request).ok().unwrap();
             told.await.unwrap()
         };
-        assert!(matches!(enter(1).await, Ok(0)), "its own");
-        assert!(matches!(enter(0).await, Err(Failure::Unknown(_))), "another");
+        assert!(matches!(enter(1).await, Ok(0)), "its own connection");
+        assert!(
+            matches!(enter(0).await, Err(Failure::Unknown(_))),
+            "another connection"
+        );
     }
 
     #[tokio::test]

@@ -139,7 +139,7 @@ async fn connect(options: Options, url: &str, recorder: &Arc<Recorder>) -> Resul
 pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + BOUND;
     while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        assert!(Instant::now() < deadline, "did not happen: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -286,7 +286,7 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
     for n in 10..20 {
         let call = acquisition(&world, &nth(n));
         let Acquired::Granted(grant) = world.ask(&call) else {
-            panic!("one more hold");
+            panic!("the owner gets no further hold");
         };
         fence = Some(grant.fence);
     }

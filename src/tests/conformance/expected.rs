@@ -45,7 +45,7 @@ impl Expected {
         let shortest_ms = [RETENTION_MS, records_ms, records_ms, SPIN_LEASES_MS[0]];
         for ((data, kept_ms), shortest_ms) in seen.data.iter().zip(seen.kept_ms).zip(shortest_ms) {
             if data.is_empty() {
-                assert!(kept_ms < 0, "{kept_ms} ms for no key");
+                assert!(kept_ms < 0, "{kept_ms} ms for a key that does not exist");
             } else {
                 is_kept(data, kept_ms, shortest_ms..=LONGEST_LIFE_MS, started);
             }

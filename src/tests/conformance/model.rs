@@ -57,16 +57,18 @@ impl Modelled for Acquire {
 
     fn kind(reply: &Acquired) -> &'static str {
         match reply {
-            Acquired::Granted(grant) if grant.pushed => "granted by a push before",
+            Acquired::Granted(grant) if grant.pushed => "granted by an earlier push",
             Acquired::Granted(_) => "granted",
             Acquired::Contended(contended) if contended.seen => "contended, subscription seen",
-            Acquired::Contended(contended) if contended.own_grant.is_some() => "contended with a own_grant",
+            Acquired::Contended(contended) if contended.own_grant.is_some() => {
+                "contended, own client's grant"
+            }
             Acquired::Contended(contended) if contended.ticket.is_none() => "busy",
             Acquired::Contended(_) => "queued",
-            Acquired::ExpiredCall => "late",
-            Acquired::NotRegistered { .. } => "gone",
-            Acquired::Incomplete => "more to remove",
-            Acquired::Full => "no further hold",
+            Acquired::ExpiredCall => "expired call",
+            Acquired::NotRegistered { .. } => "not registered",
+            Acquired::Incomplete => "an acquire, incomplete",
+            Acquired::Full => "too many holds",
         }
     }
 }
@@ -84,8 +86,8 @@ impl Modelled for Release {
 
     fn kind(reply: &Released) -> &'static str {
         match reply.outcome {
-            _ if reply.denied => "a release, pubsub_mode denied",
-            _ if reply.more => "a release, more to remove",
+            _ if reply.denied => "a release, push denied",
+            _ if reply.more => "a release, incomplete",
             ReleaseOutcome::Released => "released",
             ReleaseOutcome::OneFewer => "one hold fewer",
             ReleaseOutcome::Expired => "a release, expired",
@@ -103,7 +105,7 @@ impl Modelled for Withdraw {
 
     fn kind(reply: &Withdrawn) -> &'static str {
         match reply.more {
-            true => "withdrawn, more to remove",
+            true => "withdrawn, incomplete",
             false => "withdrawn",
         }
     }
@@ -166,7 +168,7 @@ impl Modelled for SpinRelease {
     fn kind(reply: &SpinReleased) -> &'static str {
         match reply {
             SpinReleased::Left(0) => "spin lock free",
-            SpinReleased::Left(_) => "spin lock held still",
+            SpinReleased::Left(_) => "spin lock still held",
             SpinReleased::NotHeld => "spin lock not held",
         }
     }
@@ -174,23 +176,23 @@ impl Modelled for SpinRelease {
 
 /// What must come up in many runs, so that the comparison says something.
 pub(super) const KINDS: [&str; 31] = [
-    "granted by a push before",
+    "granted by an earlier push",
     "granted",
     "contended, subscription seen",
-    "contended with a own_grant",
+    "contended, own client's grant",
     "busy",
     "queued",
-    "late",
-    "gone",
-    "more to remove",
-    "a release, pubsub_mode denied",
-    "a release, more to remove",
+    "expired call",
+    "not registered",
+    "an acquire, incomplete",
+    "a release, push denied",
+    "a release, incomplete",
     "released",
     "one hold fewer",
     "a release, expired",
     "a release, taken",
     "withdrawn",
-    "withdrawn, more to remove",
+    "withdrawn, incomplete",
     "renewed",
     "a renewal, expired",
     "a renewal, taken",
@@ -199,7 +201,7 @@ pub(super) const KINDS: [&str; 31] = [
     "spin lock held",
     "spin lock busy",
     "spin lock free",
-    "spin lock held still",
+    "spin lock still held",
     "spin lock not held",
     "a push",
     "newer format",

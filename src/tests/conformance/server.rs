@@ -223,7 +223,7 @@ impl Scripts {
     fn parts(&self, script_call: ScriptCall, now_us: u64) -> Vec<String> {
         let script_call = script_call
             .stamped(ConnectionId::default())
-            .expect("it is not given up");
+            .expect("a call that is not given up");
         let (keys, args) = script_call.keys_and_args();
         let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());
         let before = ["EVALSHA", &self.shas[script_call.script.name], &number];

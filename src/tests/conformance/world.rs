@@ -319,7 +319,7 @@ impl World<'_> {
         Box::new(move |reply| {
             let (time, reply) = call.read(&reply.unwrap()).unwrap();
             assert_eq!(time.ms(), now.ms, "the reply's time");
-            assert_eq!(reply, expected, "the reply, and that of the rules");
+            assert_eq!(reply, expected, "the reply of the server and that of the rules");
         })
     }
 

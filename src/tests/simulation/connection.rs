@@ -70,7 +70,7 @@ impl SimConnection {
         listener: Weak<dyn Listener>,
         setting: Setting,
     ) -> SimConnection {
-        let deaf: Weak<dyn Listener> = Weak::<Nobody>::new();
+        let no_listener: Weak<dyn Listener> = Weak::<NoListener>::new();
         // Its origin is its own: a time of one client's clock means nothing to another.
         let clock = Clock::tokio();
         let on = Arc::clone(process);
@@ -90,7 +90,7 @@ impl SimConnection {
             attempt_timeout: setting.attempt_timeout,
             ping_every: setting.ping_every,
             subscribers: SimSubscribers::new(Weak::clone(ends)),
-            executor: server.store().connect(deaf),
+            executor: server.store().connect(no_listener),
             pipeline,
             wire: Mutex::default(),
             supervisor: Mutex::default(),
@@ -304,9 +304,9 @@ impl fmt::Debug for Ends {
 
 /// Ignores all messages.
 #[derive(Debug)]
-struct Nobody;
+struct NoListener;
 
-impl Listener for Nobody {
+impl Listener for NoListener {
     fn pushed(&self, _: ServerId, _: &str, _: &str) {}
 
     fn replaced(&self, _: ServerId) {}

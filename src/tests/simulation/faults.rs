@@ -71,7 +71,7 @@ impl World {
             Fault::CommandsSilent => return peer.ends.cut(true),
             Fault::MessagesCut => return peer.ends.subscribers.cut(false),
             Fault::MessagesHalfOpen => return peer.ends.subscribers.cut(true),
-            Fault::Deaf => {
+            Fault::SubscriptionLost => {
                 peer.ends.subscribers.lose_one();
                 Duration::ZERO
             }

@@ -39,7 +39,7 @@ pub(super) enum Fault {
     /// The same, but the server goes on believing in the subscriptions of the old one for a while.
     MessagesHalfOpen,
     /// The server loses one subscription. The client is not told.
-    Deaf,
+    SubscriptionLost,
     /// The subscriber connection of a client leads to a replica: the server that is called does not count its
     /// subscriptions.
     AtReplica,
@@ -89,7 +89,7 @@ impl Fault {
         Fault::CommandsSilent,
         Fault::MessagesCut,
         Fault::MessagesHalfOpen,
-        Fault::Deaf,
+        Fault::SubscriptionLost,
         Fault::AtReplica,
         Fault::Stopped,
         Fault::Killed,
@@ -124,9 +124,9 @@ pub(super) enum End {
 }
 
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "some of it is only told, in transcripts")]
+#[allow(dead_code, reason = "some fields are only printed, in transcripts")]
 pub(super) enum Event {
-    PreparedCall {
+    Called {
         op: Op,
         client: usize,
         lock: usize,
@@ -306,7 +306,7 @@ impl History {
             *ops += 1;
             *ops
         };
-        self.record(Event::PreparedCall {
+        self.record(Event::Called {
             op,
             client,
             lock,

@@ -49,7 +49,7 @@ impl<'a> Facts<'a> {
         let mut facts = Facts::default();
         for (_, event) in events {
             match event {
-                Event::PreparedCall { op, client, way, .. } => {
+                Event::Called { op, client, way, .. } => {
                     facts.asked.insert(*op, (*client, *way));
                 }
                 Event::Acquired(belief) => {
@@ -103,7 +103,9 @@ fn exclusion(
         }
         for (op, owner, fence) in &belief.beside {
             if *owner != belief.owner && !facts.is_revoked(&key, *fence) {
-                wrong.push(format!("{at:?}: two at once: {belief:?} beside call {op}"));
+                wrong.push(format!(
+                    "{at:?}: two holders at once: {belief:?} beside call {op}"
+                ));
             }
         }
     }
@@ -125,7 +127,7 @@ fn fences(
         if let Some(before) = last.insert(belief.lock, belief) {
             let same = before.fence == belief.fence && before.owner == belief.owner;
             if !same && before.fence >= belief.fence {
-                wrong.push(format!("{at:?}: no larger fence: {belief:?} after {before:?}"));
+                wrong.push(format!("{at:?}: fence not larger: {belief:?} after {before:?}"));
             }
         }
     }
@@ -230,7 +232,7 @@ fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
         match reply {
             Acquired::Contended(contended) => {
                 if contended.enqueued && sure.contains(&call.request) {
-                    wrong.push(format!("{at:?}: it lost its place: {call:?}"));
+                    wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
                 }
                 if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
                     sure.insert(&call.request);
@@ -240,7 +242,7 @@ fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
                 }
             }
             Acquired::NotRegistered { .. } if seen.contains(&waitlist) => {
-                wrong.push(format!("{at:?}: its client was taken for dead: {call:?}"));
+                wrong.push(format!("{at:?}: a live client was taken for dead: {call:?}"));
             }
             _ => {}
         }

@@ -156,7 +156,8 @@ impl<'a> Watch<'a> {
             }
             if !self.died.contains(&client) && since + self.timing.prompt() < now {
                 self.found.push(format!(
-                    "{now:?}: {} is free since {free_since:?}, and call {op} could have it since {since:?}",
+                    "{now:?}: {} has been free since {free_since:?}, \
+                     and call {op} could have had it since {since:?}",
                     lock.key
                 ));
                 self.locks[number].free_found = true;
@@ -179,7 +180,7 @@ impl<'a> Watch<'a> {
             let since = ended.max(*from).max(self.rest_from[client]);
             if since + self.timing.prompt() < now.min(*until) {
                 self.found.push(format!(
-                    "{now:?}: {} is held since {from:?} by {request}, and unused since {since:?}",
+                    "{now:?}: {} has been held by {request} since {from:?}, and unused since {since:?}",
                     lock.key
                 ));
                 lock.unused_found = true;
@@ -198,7 +199,7 @@ impl<'a> Watch<'a> {
 
     fn note(&mut self, at: Duration, event: &'a Event) {
         match event {
-            Event::PreparedCall {
+            Event::Called {
                 op,
                 client,
                 lock,

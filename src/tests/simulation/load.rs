@@ -46,9 +46,9 @@ fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {
 async fn take_turns(manager: LockManager, first: usize, locks: usize, turns: usize) {
     for turn in 0..turns {
         let lock = manager.lock(name((first + turn) % locks));
-        let guard = lock.acquire().await.expect("nothing goes wrong");
+        let guard = lock.acquire().await.expect("a world without faults");
         tokio::time::sleep(Duration::from_millis(1)).await;
-        guard.release().await.expect("nothing goes wrong");
+        guard.release().await.expect("a world without faults");
     }
 }
 

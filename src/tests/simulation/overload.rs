@@ -62,7 +62,7 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
                             }
                             sleep(HELD).await;
                             // The lease is a long one.
-                            guard.release().await.expect("nothing goes wrong");
+                            guard.release().await.expect("a world without faults");
                         }
                     }
                 }));
@@ -81,10 +81,10 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
         for peer in &world.peers {
             timeout(Duration::from_secs(1), peer.manager.close())
                 .await
-                .expect("in time")
-                .expect("all confirmed");
+                .expect("a close in time")
+                .expect("all releases are confirmed");
         }
-        assert_eq!(world.server.store().queued(), 0, "something is left in a queue");
+        assert_eq!(world.server.store().queued(), 0, "requests are left in a queue");
         world.end();
         seen.served = served.load(Ordering::Relaxed);
         seen

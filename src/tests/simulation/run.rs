@@ -181,7 +181,7 @@ impl World {
             LockManager::of(shared)
         });
         Peer {
-            manager: connected.await.expect("it connects"),
+            manager: connected.await.expect("a connection"),
             process,
             ends,
             killed: false,
@@ -231,7 +231,7 @@ impl World {
         let ended = tokio::time::timeout(LONGEST, all).await;
         left.or(ended
             .err()
-            .map(|_| format!("tasks still wait {LONGEST:?} after the calm")))
+            .map(|_| format!("tasks still wait {LONGEST:?} after the last fault")))
     }
 
     /// Once all calls have ended and nothing goes wrong any more, nothing is left, and every lock can be
@@ -248,7 +248,7 @@ impl World {
             let acquired = anybody.process.spawn(lock.acquire_timeout(AFTERWARDS)).await;
             match acquired.expect("no panic") {
                 Ok(guard) => drop(guard),
-                Err(error) => wrong.push(format!("nobody can have {}: {error}", lock.name())),
+                Err(error) => wrong.push(format!("{} cannot be acquired: {error}", lock.name())),
             }
         }
         self.peers.push(anybody);

@@ -61,7 +61,7 @@ impl SimSubscribers {
     }
 
     fn ends(&self) -> Arc<Ends> {
-        self.ends.upgrade().expect("its owner calls it")
+        self.ends.upgrade().expect("its owner is alive")
     }
 
     /// A new connection, on which all channels are subscribed; returns when the server has done that.

@@ -22,27 +22,27 @@ impl Summary {
         if !outcome.violations.is_empty() {
             self.broken.push(outcome.seed);
         }
-        self.count("grants heard by push", outcome.handed_over);
+        self.count("grants received by push", outcome.handed_over);
         self.count("leases lost", outcome.lost);
         for (_, event) in &outcome.events {
             match event {
-                Event::PreparedCall { .. } => self.count("calls of tasks", 1),
+                Event::Called { .. } => self.count("calls of tasks", 1),
                 Event::Acquired(_) => self.count("grants", 1),
                 Event::Cancelled { .. } => self.count("cancelled calls", 1),
                 Event::Failed { error, .. } => match error {
                     Error::Timeout { .. } => self.count("calls that timed out", 1),
-                    Error::Unavailable(_) => self.count("calls that found no server", 1),
+                    Error::Unavailable(_) => self.count("calls that reached no server", 1),
                     _ => self.count("calls of a closed client", 1),
                 },
-                Event::Forced { .. } => self.count("locks taken by force", 1),
+                Event::Forced { .. } => self.count("forced releases", 1),
                 Event::Executed { effect, .. } => {
                     self.count("calls executed by the server", 1);
                     match effect {
                         Effect::Acquire(_, Acquired::NotRegistered { .. }) => {
-                            self.count("… of which answered `gone`", 1)
+                            self.count("… of which answered not registered", 1)
                         }
                         Effect::Acquire(_, Acquired::ExpiredCall) => {
-                            self.count("… of which answered `late`", 1)
+                            self.count("… of which answered expired call", 1)
                         }
                         _ => {}
                     }
@@ -79,16 +79,16 @@ impl fmt::Display for Summary {
             "seeds",
             "calls of tasks",
             "grants",
-            "grants heard by push",
+            "grants received by push",
             "leases lost",
             "cancelled calls",
             "calls that timed out",
-            "calls that found no server",
+            "calls that reached no server",
             "calls of a closed client",
-            "locks taken by force",
+            "forced releases",
             "calls executed by the server",
-            "… of which answered `gone`",
-            "… of which answered `late`",
+            "… of which answered not registered",
+            "… of which answered expired call",
         ];
         for what in ROWS {
             let count = self.counts.get(what).copied().unwrap_or_default();

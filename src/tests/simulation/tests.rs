@@ -19,7 +19,7 @@ fn examine(seed: u64, summary: &mut Summary) {
         println!("seed {seed}: {violation}");
     }
     if !outcome.violations.is_empty() {
-        println!("its whole history: scripts/campaign simulate --seconds 0 --seed {seed}\n");
+        println!("for its whole history: scripts/campaign simulate --seconds 0 --seed {seed}\n");
     }
 }
 

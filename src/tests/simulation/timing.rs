@@ -15,8 +15,8 @@ pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
 /// The longest time that the thread of a task stands still.
 pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
 /// How long a call that met a server without the scripts waits for other such calls.
-const STRAGGLERS: Duration = Duration::from_millis(100);
-const FOR_EVER: Duration = Duration::from_secs(1_000_000);
+const RELOAD_WAIT: Duration = Duration::from_millis(100);
+const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
@@ -67,13 +67,13 @@ impl Timing {
             | Fault::Refusing
             | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
             // All calls wait until the scripts are loaded, and a little longer for callers that stand still.
-            Fault::ScriptsForgotten => STRAGGLERS + 2 * self.prompt(),
+            Fault::ScriptsForgotten => RELOAD_WAIT + 2 * self.prompt(),
             // Both of these; a `not_after` is later by as much as the clock was set back.
             Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
             // A waitlist that believes in its record opens it again, or asks whether it is there.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.poll(),
             // The first poll for a waiter shows it, so no waiter has to wait for long.
-            Fault::Deaf | Fault::AtReplica => FOR_EVER,
+            Fault::SubscriptionLost | Fault::AtReplica => FOREVER,
         }
     }
 }

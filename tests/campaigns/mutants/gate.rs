@@ -29,7 +29,7 @@ enum Verdict {
 fn every_edit_is_killed_or_explained() {
     let began = Instant::now();
     let stale: Vec<String> = edits().filter_map(|edit| edit.check().err()).collect();
-    assert!(stale.is_empty(), "edits that do not apply any more: {stale:#?}");
+    assert!(stale.is_empty(), "edits that no longer apply: {stale:#?}");
     let limit = number("MUTANTS_SECONDS").map(Duration::from_secs);
     let only = std::env::var("MUTANTS_ONLY").unwrap_or_default();
     let mut chosen: Vec<&Edit> = edits()
@@ -73,7 +73,7 @@ fn every_edit_is_killed_or_explained() {
         rows.push(row);
     }
     println!(
-        "\n| rule taken away | file | result |\n|---|---|---|\n{}",
+        "\n| rule removed | file | result |\n|---|---|---|\n{}",
         rows.join("\n")
     );
     println!(
@@ -89,7 +89,7 @@ fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(
         text.parse()
-            .unwrap_or_else(|_| panic!("{variable}: {text:?} is no number")),
+            .unwrap_or_else(|_| panic!("{variable}: {text:?} is not a number")),
     )
 }
 
@@ -136,13 +136,10 @@ impl Tree {
         assert_eq!(
             verdict,
             Verdict::Survived,
-            "red without any edit: cargo test {suite}"
+            "fails without any edit: cargo test {suite}"
         );
         let output = fs::read_to_string(self.root.join("output")).unwrap();
-        assert!(
-            has_run_a_test(&output),
-            "no test has such a name: cargo test {suite}"
-        );
+        assert!(has_run_a_test(&output), "no test matches: cargo test {suite}");
         let limit = 10 * began.elapsed() + Duration::from_secs(20);
         self.limits.insert(suite, limit);
     }

@@ -215,7 +215,7 @@ async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Victim>, fault: Fault
         Fault::ReplyLost => victim
             .proxy
             .lose_reply(usize::try_from(amount).expect("a number")),
-        _ => unreachable!("{fault:?} is for all"),
+        _ => unreachable!("{fault:?} strikes all"),
     }
     victim.proxy.heal();
     scene.disturbed(Disturbance {
@@ -265,7 +265,7 @@ async fn to_all_of_them(scene: &Scene, _free: OwnedMutexGuard<()>, fault: Fault,
                 until_ns: now_ns(),
             });
         }
-        _ => unreachable!("{fault:?} is for one"),
+        _ => unreachable!("{fault:?} strikes one"),
     }
     if fault.disturbs() {
         scene.disturbed(Disturbance {

@@ -39,7 +39,7 @@ pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> 
 
 // With one thread, the tasks record their requests in the order of the first polls.
 #[tokio::test]
-#[ignore = "a part for other tests, in a process of its own"]
+#[ignore = "a role for other tests, run in its own process"]
 async fn client_part() {
     let Some(mut role) = role() else { return };
     let record = Arc::new(Record::create(&role.arg("record")));

@@ -163,7 +163,7 @@ pub(crate) fn read(path: &str, process: usize) -> Option<(Vec<Wait>, Vec<Disturb
                 from_ns: number(1),
                 until_ns: number(2),
             }),
-            other => panic!("what is {other:?}?"),
+            other => panic!("unknown event {other:?}"),
         }
     }
     Some((waits, disturbances))

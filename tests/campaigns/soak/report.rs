@@ -21,13 +21,13 @@ struct Column {
 
 const FIGURES: [&str; 9] = [
     "hand-offs",
-    "leases lost, or left to run out",
+    "leases lost, or left to expire",
     "waits given up",
     "waits that ended as unavailable",
     "waits whose order was checked",
     "writes accepted",
     "stale writes refused",
-    "two at once, within a lease after a server forgot",
+    "two holders, within a lease after a loss of data",
     "violations",
 ];
 const REFUSED: usize = 6;
@@ -69,7 +69,7 @@ impl Report {
         let place = Setting::ALL
             .iter()
             .position(|setting| *setting == outcome.setting);
-        let column = &mut self.columns[place.expect("one of all")];
+        let column = &mut self.columns[place.expect("a known setting")];
         column.rounds += 1;
         for (sum, figure) in column.figures.iter_mut().zip(figures(outcome)) {
             *sum += figure;

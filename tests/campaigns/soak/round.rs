@@ -178,7 +178,7 @@ impl Victim {
     async fn says(&mut self) -> String {
         let place = self.place;
         let said = self.process().line_within(REST).await;
-        said.unwrap_or_else(|| format!("process {place} said nothing for {REST:?}"))
+        said.unwrap_or_else(|| format!("process {place} sent no line for {REST:?}"))
     }
 }
 
@@ -237,7 +237,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     }
     if !verdict.violations.is_empty() {
         eprintln!(
-            "What the processes of round {seed} wrote down is kept in {}",
+            "The records of the processes of round {seed} are kept in {}",
             dir.path().display()
         );
         std::mem::forget(dir);
@@ -284,10 +284,12 @@ async fn left_behind(scene: &Scene) -> Vec<String> {
         // This request skips those of dead clients, and waits for their leases.
         match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
             Ok(guard) => guard.release().await.expect("a release at rest"),
-            Err(error) => violations.push(format!("lock {lock} cannot be had: {error}")),
+            Err(error) => violations.push(format!("lock {lock} cannot be acquired: {error}")),
         }
         if waiting(server, lock).await > 0 || is_held(server, lock).await {
-            violations.push(format!("lock {lock} is held or waited for by nobody who lives"));
+            violations.push(format!(
+                "lock {lock} is still held or queued for, though all clients are closed"
+            ));
         }
     }
     locks.close().await.expect("a closed client");
@@ -308,7 +310,7 @@ async fn left_behind(scene: &Scene) -> Vec<String> {
     }
     for key in server.keys("").await {
         if server.command(&["PTTL", &key]).await.int() == -1 {
-            violations.push(format!("{key} would stay for ever"));
+            violations.push(format!("{key} would stay forever"));
         }
     }
     violations

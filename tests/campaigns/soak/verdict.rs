@@ -70,7 +70,7 @@ impl History {
                     if self.was_forgotten(before, hold) {
                         verdict.overlaps_allowed += 1;
                     } else {
-                        let both = format!("two at once: {:?} and {:?}", before.wait, hold.wait);
+                        let both = format!("two holders at once: {:?} and {:?}", before.wait, hold.wait);
                         verdict.violations.push(both);
                     }
                 }
@@ -141,7 +141,9 @@ fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
     let mut seen = HashSet::new();
     for hold in holds.iter() {
         if !seen.insert(hold.belief.fence) {
-            verdict.violations.push(format!("a fence twice: {:?}", hold.wait));
+            verdict
+                .violations
+                .push(format!("a fence was given twice: {:?}", hold.wait));
         }
     }
     let mut by_start: Vec<Belief> = holds.iter().map(|hold| hold.belief).collect();
@@ -154,7 +156,7 @@ fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
             largest = largest.max(before.fence);
         }
         if hold.belief.fence <= largest {
-            let both = format!("a fence not above {largest}: {:?}", hold.wait);
+            let both = format!("a fence is not above {largest}: {:?}", hold.wait);
             verdict.violations.push(both);
         }
     }
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn two_at_once_are_found_also_behind_a_short_hold() {
         let holds = [wait(0, [1, 2, 9, 7]), wait(1, [1, 3, 3, 8])];
-        assert_found(&history(holds.clone()), "two at once");
+        assert_found(&history(holds.clone()), "two holders at once");
         let mut other_lock = holds;
         other_lock[1].lock = 1;
         assert_eq!(history(other_lock).judge().violations, Vec::<String>::new());
@@ -220,7 +222,7 @@ mod tests {
             wait(1, [1, 2, 2, 8]),
             wait(2, [1, 4, 6, 9]),
         ];
-        assert_found(&history(three), "two at once");
+        assert_found(&history(three), "two holders at once");
     }
 
     #[test]
@@ -233,20 +235,20 @@ mod tests {
         let verdict = forgetful.judge();
         assert_eq!((verdict.violations, verdict.overlaps_allowed), (Vec::new(), 1));
         forgetful.lease = Duration::from_secs(1);
-        assert_found(&forgetful, "two at once");
+        assert_found(&forgetful, "two holders at once");
         // The request was made after that, so a server with its data granted it.
         forgetful.lease = Duration::from_secs(9);
         forgetful.forgettings[0] = Forgetting {
             from_ns: 0,
             until_ns: 0,
         };
-        assert_found(&forgetful, "two at once");
+        assert_found(&forgetful, "two holders at once");
     }
 
     #[test]
     fn fences_that_repeat_or_fall_are_found() {
         let twice = [wait(0, [1, 2, 2, 7]), wait(1, [1, 3, 3, 7])];
-        assert_found(&history(twice), "a fence twice");
+        assert_found(&history(twice), "a fence was given twice");
         let mut falling = history([wait(0, [1, 2, 2, 7]), wait(1, [3, 4, 4, 6])]);
         // Otherwise the first would count as overtaken, because fences give the order.
         falling.disturbances = vec![Disturbance {
@@ -254,7 +256,7 @@ mod tests {
             from_ns: SECOND,
             until_ns: SECOND,
         }];
-        assert_found(&falling, "a fence not above");
+        assert_found(&falling, "a fence is not above");
     }
 
     #[test]

@@ -49,7 +49,7 @@ async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
         overlaps(&grants)
     );
     assert!((1..WAITERS).contains(&served_before), "{served_before}");
-    assert_eq!(grants.len(), WAITERS, "each is served once");
+    assert_eq!(grants.len(), WAITERS, "each waiter is served once");
     history.assert_fences_increase();
     // One overlap is possible: a grant that never reached the replica may be granted again.
     assert!(overlaps(&grants) <= 1, "{} overlaps", overlaps(&grants));

@@ -67,9 +67,9 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     );
     assert!(
         served_before < WAITERS && served_by_then < WAITERS,
-        "it moved too late"
+        "the slot moved too late"
     );
-    assert_eq!(grants.len(), WAITERS, "each is served once");
+    assert_eq!(grants.len(), WAITERS, "each waiter is served once");
     history.assert_no_overlap();
     history.assert_fences_increase();
     assert_eq!(overtakings(&grants), 0, "{grants:?}");
@@ -146,7 +146,7 @@ async fn silently_dropped_subscription_is_repeated() {
         channels().await == 1
     })
     .await;
-    assert_eq!(listener().await, before, "its connection is as good as before");
+    assert_eq!(listener().await, before, "its connection was replaced");
     sleep(SECOND / 2).await;
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(SECOND, waiting)
@@ -154,7 +154,7 @@ async fn silently_dropped_subscription_is_repeated() {
         .unwrap()
         .unwrap()
         .unwrap();
-    assert_eq!(clients[1].stats().handed_over, 1, "by push");
+    assert_eq!(clients[1].stats().handed_over, 1, "the grant was pushed");
     guard.release().await.unwrap();
 }
 
@@ -188,7 +188,7 @@ async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
     } = Scene::start().await;
     let soon = async |what: &str, work: &mut (dyn Future<Output = ()> + Unpin)| {
         let done = tokio::time::timeout(2 * SECOND, work).await;
-        assert!(done.is_ok(), "{what}: not while the slot moves");
+        assert!(done.is_ok(), "{what}: not done while the slot moves");
     };
     // One lock was held before the move, one was used before it, and one is new.
     let [used, new] = ["{moving}:used", "{moving}:new"];
@@ -229,7 +229,7 @@ async fn uncontended_locks_are_taken_and_released_while_a_slot_moves() {
         fresh = Some(clients[0].lock("{moving}:newer").acquire().await.unwrap());
         drop(clients[0].lock(used).owner(&owner).acquire().await.unwrap());
     };
-    soon("two that stay", &mut Box::pin(both)).await;
+    soon("two holds that are kept", &mut Box::pin(both)).await;
     cluster.migrate(slot, from, to, Duration::ZERO).await;
     for name in [used, "{moving}:newer"] {
         let attempt = clients[1].lock(name).try_acquire().await.unwrap();

@@ -1,7 +1,7 @@
 //! Repeated failovers under clients that contend for a lock, and write to a resource that checks the fence.
 //!
-//! The test prints how often two clients believed to hold at once, and what the resource did with their
-//! writes. `scripts/campaign failover` runs it for longer.
+//! The test prints how often two clients believed at once that they held the lock, and what the resource did
+//! with their writes. `scripts/campaign failover` runs it for longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use fairlock_testkit::{Sentinels, Server, eventually};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::orphan::{self, Orphanage};
+use super::unreplicated::{self, Unreplicated};
 
 const CLIENTS: u64 = 6;
 /// Longer than a failover takes, so that a holder that the new primary does not know may believe to hold at
@@ -35,13 +35,13 @@ pub(crate) struct Log {
     /// The holds of the lock that all clients contend for.
     held: Arc<Mutex<Vec<Held>>>,
     /// The holds of the lock whose holders are lost in failovers.
-    orphans: Arc<Mutex<Vec<Held>>>,
+    unreplicated: Arc<Mutex<Vec<Held>>>,
     over: Arc<AtomicBool>,
 }
 
 impl Log {
-    pub(crate) fn orphans(&self, held: Held) {
-        self.orphans.lock().unwrap().push(held);
+    pub(crate) fn unreplicated(&self, held: Held) {
+        self.unreplicated.lock().unwrap().push(held);
     }
 }
 
@@ -61,7 +61,7 @@ async fn no_stale_write_is_accepted_over_failovers() {
         builder.connect(&group.url()).await.unwrap()
     };
     let access = Resource::connect(resource.port()).await;
-    let mut orphanage = Orphanage::new(connect().await, connect().await, access);
+    let mut unreplicated = Unreplicated::new(connect().await, connect().await, access);
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
         let locks = connect().await;
@@ -73,8 +73,8 @@ async fn no_stale_write_is_accepted_over_failovers() {
     let mut gaps = Vec::new();
     while gaps.is_empty() || started.elapsed() < time {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let forgets = gaps.len() % 2 == 0;
-        gaps.push(fail_over(&group, &log, forgets.then_some(&mut orphanage)).await);
+        let loses_writes = gaps.len() % 2 == 0;
+        gaps.push(fail_over(&group, &log, loses_writes.then_some(&mut unreplicated)).await);
     }
     log.over.store(true, Ordering::Relaxed);
     for client in clients {
@@ -88,17 +88,17 @@ async fn no_stale_write_is_accepted_over_failovers() {
         gaps[gaps.len() / 2].as_secs_f64(),
         gaps[gaps.len() - 1].as_secs_f64()
     );
-    let (contended, forgotten) = (
+    let (contended, lost) = (
         writes(&resource, 0).await,
-        writes(&resource, orphan::NUMBER).await,
+        writes(&resource, unreplicated::NUMBER).await,
     );
-    println!("\nthe lock that all contend for");
+    println!("\nthe contended lock");
     report(&log.held.lock().unwrap(), contended);
-    println!("\nthe lock that was granted when no replica listened");
-    report(&log.orphans.lock().unwrap(), forgotten);
+    println!("\nthe lock with grants that no replica received");
+    report(&log.unreplicated.lock().unwrap(), lost);
     assert_eq!(
-        forgotten.refused, forgotten.accepted,
-        "an orphan for each successor"
+        lost.refused, lost.accepted,
+        "one stale write for each accepted one"
     );
 }
 
@@ -143,21 +143,21 @@ async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64
 }
 
 /// Kills the primary, and returns the time until a lock was granted again. Then restarts the killed server as
-/// a replica. With `orphanage`, the last writes of the primary do not reach its replicas; a grant to an
-/// orphan is among them.
-async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanage>) -> Duration {
+/// a replica. With `unreplicated`, the last writes of the primary do not reach its replicas; a grant is among
+/// them.
+async fn fail_over(group: &Sentinels, log: &Log, unreplicated: Option<&mut Unreplicated>) -> Duration {
     let former = group.primary().await;
-    let mut forgotten = None;
-    let mut deaf: Vec<&Server> = Vec::new();
-    if let Some(orphanage) = orphanage {
-        deaf = group.deafen(former).await;
-        let orphan = orphanage.orphan().await;
-        forgotten = Some((orphanage, orphan));
+    let mut first_hold = None;
+    let mut paused: Vec<&Server> = Vec::new();
+    if let Some(unreplicated) = unreplicated {
+        paused = group.pause_replicas(former).await;
+        let hold = unreplicated.acquire().await;
+        first_hold = Some((unreplicated, hold));
         tokio::time::sleep(UNREPLICATED).await;
     }
     let killed = Instant::now();
     group.servers[former].kill();
-    deaf.iter().for_each(|replica| replica.resume());
+    paused.iter().for_each(|replica| replica.resume());
     let now = group.switched(former).await;
     let mut granted = None;
     eventually("a lock is granted again", Duration::from_secs(60), async || {
@@ -168,8 +168,8 @@ async fn fail_over(group: &Sentinels, log: &Log, orphanage: Option<&mut Orphanag
         granted.is_some()
     })
     .await;
-    if let Some((orphanage, orphan)) = forgotten {
-        orphanage.succeed(orphan, log).await;
+    if let Some((unreplicated, hold)) = first_hold {
+        unreplicated.grant_again(hold, log).await;
     }
     group.servers[former].restart().await;
     group.follow(former, now).await;

@@ -53,7 +53,7 @@ async fn fail_over(replicas_ahead: i64) {
             guard.release().await.unwrap();
         });
         let lock = locks.lock("a");
-        eventually("it waits", LIMIT, async || {
+        eventually("the waiter is queued", LIMIT, async || {
             lock.status().await.unwrap().waiting == place as u64
         })
         .await;
@@ -89,5 +89,9 @@ async fn is_held(guard: &LockGuard, server: &Server) {
     let until = Duration::from_millis(LockSummary::of(&summary).until);
     let time = Duration::new(time[0].parse().unwrap(), 0) + Duration::from_micros(time[1].parse().unwrap());
     let end = Instant::now() + until.saturating_sub(time);
-    assert!(believed <= end, "{:?} too long", believed - end);
+    assert!(
+        believed <= end,
+        "the holder believed {:?} too long",
+        believed - end
+    );
 }

@@ -14,11 +14,11 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
     let group = Sentinels::start().await;
     let (locks, others) = (client(&group.url()).await, client(&group.url()).await);
     let former = group.primary().await;
-    let deaf = group.deafen(former).await;
+    let paused = group.pause_replicas(former).await;
     let guard = locks.lock("a").acquire().await.unwrap();
     let granted = Instant::now();
     group.servers[former].kill();
-    deaf.iter().for_each(|replica| replica.resume());
+    paused.iter().for_each(|replica| replica.resume());
 
     let told = async {
         let end = tokio::time::Instant::from_std(granted + LEASE);
@@ -58,7 +58,7 @@ async fn a_holder_that_the_new_primary_knows_is_renewed_there_and_keeps_its_lock
 
     let others = others.lock("a");
     assert!(matches!(others.try_acquire().await, Ok(TryAcquire::Busy(_))));
-    eventually("its renewal is the new primary's", LEASE, async || {
+    eventually("the new primary has its renewal", LEASE, async || {
         deadline(&group.servers[now]).await > granted
     })
     .await;

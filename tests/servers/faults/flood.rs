@@ -30,12 +30,12 @@ async fn backlog_behind_a_far_network_is_sent_in_time() {
     }
     let free = tokio::spawn(far.lock("free").try_acquire());
     let all_queued = async || waiting(&server, NAME).await == i64::from(WAITERS);
-    eventually("all are queued", 30 * SECOND, all_queued).await;
+    eventually("all waiters are queued", 30 * SECOND, all_queued).await;
     let tried = free.await.unwrap().unwrap();
     assert!(matches!(tried, TryAcquire::Acquired(_)), "{tried:?}");
     waiters.abort_all();
     let none_queued = async || waiting(&server, NAME).await == 0;
-    eventually("all have left", 15 * SECOND, none_queued).await;
+    eventually("all waiters have left", 15 * SECOND, none_queued).await;
     drop(guard);
 }
 
@@ -69,15 +69,12 @@ async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do
     }
     server.resume();
     let free = async || locks.lock("free").acquire_timeout(SECOND).await.is_ok();
-    eventually("it acquires again", 4 * SECOND, free).await;
+    eventually("acquires succeed again", 4 * SECOND, free).await;
     for name in ["0", "1", "2", "3"] {
         nothing_left(&server, name, 4 * SECOND).await;
     }
     locks.close().await.unwrap();
     let calls = server.calls().await["evalsha"] - before;
-    assert!(
-        given_up > 3 * IN_FLIGHT,
-        "a machine as slow as that shows nothing"
-    );
+    assert!(given_up > 3 * IN_FLIGHT, "the machine is too slow for this test");
     assert!(calls < 2 * IN_FLIGHT, "{calls} calls for {given_up} waits");
 }

@@ -63,7 +63,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
         Ok(guard) => guard.release().await.is_ok(),
         Err(_) => false,
     };
-    eventually("it acquires again", 3 * SECOND, again).await;
+    eventually("acquires succeed again", 3 * SECOND, again).await;
 }
 
 /// Race: The network fails for longer than the lease.
@@ -97,10 +97,16 @@ async fn a_partition_shorter_than_the_lease_leaves_doubt_for_a_while_and_loses_n
     let (lost, state) = (guard.lost(), || guard.lease().state());
     assert_eq!(state(), LeaseState::Held);
     proxy.black_hole();
-    eventually("in doubt", 3 * SECOND, async || state() == LeaseState::InDoubt).await;
+    eventually("the hold is in doubt", 3 * SECOND, async || {
+        state() == LeaseState::InDoubt
+    })
+    .await;
     assert!(!guard.is_lost() && !guard.lease().remaining().is_zero());
     proxy.heal();
-    eventually("held again", 2 * SECOND, async || state() == LeaseState::Held).await;
+    eventually("the hold is confirmed again", 2 * SECOND, async || {
+        state() == LeaseState::Held
+    })
+    .await;
     assert!(tokio::time::timeout(4 * SECOND, lost).await.is_err());
     guard.release().await.unwrap();
     assert_eq!(locks.stats().lost, 0);
@@ -158,19 +164,19 @@ async fn waiter_gets_the_lock_by_asking_when_every_push_is_late() {
 async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
-    let (locks, deaf) = (
+    let (locks, other_client) = (
         connect(&server.url()).await,
         settings().connect(&proxy.url()).await.unwrap(),
     );
     let other = locks.lock("b").acquire().await.unwrap();
-    let other_waiter = in_line(&server, &deaf, "b", 1).await;
+    let other_waiter = in_line(&server, &other_client, "b", 1).await;
     subscribed(&server, 1).await;
     // The client loses its subscriber connection for good, and keeps the command connection.
     proxy.refuse();
     server.kill_clients("pubsub").await;
     let lease = SECOND / 2;
     let guard = locks.lock(NAME).fixed_lease(lease).acquire().await.unwrap();
-    let waiter = in_line(&server, &deaf, NAME, 1).await;
+    let waiter = in_line(&server, &other_client, NAME, 1).await;
     guard.forget();
     granted(waiter, lease + SOON).await.release().await.unwrap();
     other.release().await.unwrap();

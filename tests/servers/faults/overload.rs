@@ -74,7 +74,7 @@ impl Load {
     async fn recovers(&mut self, before: u64) {
         let end = Instant::now() + 10 * SECOND;
         while 3 * self.acquires_in(SECOND / 2).await < before {
-            assert!(Instant::now() < end, "it stays down");
+            assert!(Instant::now() < end, "the rate does not recover");
         }
     }
 
@@ -86,7 +86,7 @@ impl Load {
         }
         timeout(3 * SECOND, self.locks.close())
             .await
-            .expect("at once, as good as")
+            .expect("a close that takes almost no time")
             .unwrap();
         for name in NAMES {
             nothing_left(server, name, SECOND).await;
@@ -136,7 +136,7 @@ async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
     load.acquires_in(SECOND).await;
     assert!(
         load.acquires_in(2 * SECOND).await >= 10,
-        "as good as nobody is served"
+        "hardly any caller is served"
     );
     proxy.delay(Duration::ZERO);
     load.end(&server).await;
@@ -179,7 +179,7 @@ async fn patient_callers_are_served_in_their_order_among_impatient_ones() {
     let mut last = None;
     for task in patient {
         let fence = task.await.unwrap();
-        assert!(last < Some(fence), "one was overtaken");
+        assert!(last < Some(fence), "a caller was overtaken");
         last = Some(fence);
     }
     load.end(&server).await;
@@ -199,6 +199,6 @@ async fn a_bystander_is_served_at_once_while_others_give_up() {
         sleep(Duration::from_millis(10)).await;
     }
     load.end(&server).await;
-    let nobody = async || server.keys("fairlock:queue").await.is_empty();
-    eventually("no queue is left", SECOND, nobody).await;
+    let none_queued = async || server.keys("fairlock:queue").await.is_empty();
+    eventually("no queue is left", SECOND, none_queued).await;
 }

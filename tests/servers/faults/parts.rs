@@ -17,7 +17,7 @@ pub(crate) fn client(server: &Server, lease_ms: &str, claim_ms: &str) -> Process
 }
 
 #[tokio::test]
-#[ignore = "a part for other tests, in a process of its own"]
+#[ignore = "a role for other tests, run in its own process"]
 async fn client_part() {
     let Some(mut role) = role() else { return };
     let ms = |key| std::time::Duration::from_millis(role.number(key));
@@ -28,7 +28,7 @@ async fn client_part() {
     loop {
         tokio::select! {
             granted = grants.recv() => {
-                let granted: LockGuard = granted.expect("its sender is here");
+                let granted: LockGuard = granted.expect("this task has the sender");
                 role.say(&format!("granted {}", granted.fence()));
                 guard = Some(granted);
             }
@@ -46,7 +46,7 @@ async fn client_part() {
                     let released = guard.take().expect("a grant").release().await;
                     role.say(if released.is_ok() { "released" } else { "lost" });
                 }
-                _ => panic!("what is {heard:?}?"),
+                _ => panic!("unknown order {heard:?}"),
             }
         }
     }

@@ -62,13 +62,20 @@ async fn the_least_rights_are_enough_for_every_call() {
 #[tokio::test]
 async fn a_waiter_without_its_channel_is_told_which_pattern_it_needs() {
     let server = Server::start().await;
-    let url = set_user(&server, "deaf", "allkeys allcommands resetchannels").await;
-    let (locks, deaf) = (connect(&server.url()).await, connect(&url).await);
+    let url = set_user(&server, "restricted", "allkeys allcommands resetchannels").await;
+    let (locks, restricted) = (connect(&server.url()).await, connect(&url).await);
     // A client that does not wait needs no channel.
-    deaf.lock(NAME).acquire().await.unwrap().release().await.unwrap();
+    restricted
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 
     let guard = locks.lock(NAME).acquire().await.unwrap();
-    let waited = tokio::time::timeout(SOON, deaf.lock(NAME).acquire())
+    let waited = tokio::time::timeout(SOON, restricted.lock(NAME).acquire())
         .await
         .expect("at once");
     let said = refused(waited);

@@ -25,7 +25,10 @@ async fn turn_without_reply(server: &Server, n: usize) -> bool {
     let spawn =
         |locks: &LockManager, waiter: &str, hold| tokio::spawn(turn(locks, &name, &history, waiter, hold));
     let first = spawn(&others, "first", Duration::from_millis(300));
-    eventually("the first holds", SECOND, async || is_held(server, &name).await).await;
+    eventually("the first waiter holds the lock", SECOND, async || {
+        is_held(server, &name).await
+    })
+    .await;
     proxy.lose_reply(n);
     let middle = spawn(&short, "middle", SECOND * 3 / 2);
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -301,7 +304,7 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     proxy.delay_up(window * 2);
     let lease_end = kept(&server, NAME).await.until;
     tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms()) + 60)).await;
-    assert_eq!(proxy.count("EVALSHA"), evalshas + 1, "the question is under way");
+    assert_eq!(proxy.count("EVALSHA"), evalshas + 1, "the poll is under way");
     assert!(
         others
             .lock(NAME)

@@ -30,7 +30,7 @@ const KEPT: Duration = Duration::from_secs(70);
 async fn check(server: &Server) {
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     let (left, key) = (reply.array()[0].int(), reply.array()[1].text());
-    assert!(left >= 0, "{key} would stay for ever");
+    assert!(left >= 0, "{key} would stay forever");
     let longest = KEPT + LEASE.max(HEARTBEAT);
     assert!(u128::try_from(left).unwrap() <= longest.as_millis(), "{left} ms");
 }
@@ -75,7 +75,7 @@ async fn every_key_has_a_ttl_at_all_times() {
         join_all(running)
             .await
             .into_iter()
-            .for_each(|done| done.expect("all turns"));
+            .for_each(|done| done.expect("a waiter that got all its turns"));
         over.store(true, Ordering::SeqCst);
     };
     let watch = async {

@@ -69,7 +69,7 @@ async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() 
     let guard = granted(first, BY_ITSELF).await;
     assert!(guard.fence() > fence);
     tokio::time::sleep(SOON).await;
-    assert!(!second.is_finished(), "two at once");
+    assert!(!second.is_finished(), "two holders at once");
     guard.check().unwrap();
     // The other waiter has found the new primary too, with its subscriber connection.
     subscribed(&replica, 2).await;

@@ -180,7 +180,7 @@ async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to
         server.command(&["PUBLISH", &channel, &push]).await;
         subscribers(&server).await.len() == 1
     };
-    eventually("the server drops it", 5 * SECOND, is_dropped).await;
+    eventually("the server drops the connection", 5 * SECOND, is_dropped).await;
 
     guard.release().await.unwrap();
     let guard = granted(waiter, SOON).await;

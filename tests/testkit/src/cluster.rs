@@ -64,7 +64,7 @@ impl Cluster {
             let port = other.port().to_string();
             ok(&self.servers[0], &["CLUSTER", "MEET", "127.0.0.1", &port]).await;
         }
-        eventually("all know all", Duration::from_secs(30), async || {
+        eventually("all nodes know each other", Duration::from_secs(30), async || {
             let all = self.servers.len();
             let mut knowing = 0;
             for server in &self.servers {

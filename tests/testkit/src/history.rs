@@ -112,7 +112,7 @@ impl History {
         for line in text.lines() {
             // The waiter comes last, because its name may contain spaces.
             let [id, event, at, fence, waiter] = line.splitn(5, ' ').collect::<Vec<_>>()[..] else {
-                panic!("no event: {line:?}");
+                panic!("not an event: {line:?}");
             };
             let at: u64 = at.parse().expect("a time");
             if event == "died" {
@@ -136,14 +136,14 @@ impl History {
                 .iter_mut()
                 .rev()
                 .find(|(owner, _)| owner == id)
-                .expect("asked before");
+                .expect("a request before its grant");
             match event {
                 "granted" => {
                     hold.granted_ns = Some(at);
                     hold.fence = fence.parse().ok();
                 }
                 "released" => hold.released_ns = Some(at),
-                other => panic!("no event: {other}"),
+                other => panic!("not an event: {other}"),
             }
         }
         let mut holds: Vec<Hold> = holds.into_iter().map(|(_, hold)| hold).collect();
@@ -172,7 +172,7 @@ impl History {
         for pair in grants.windows(2) {
             let next = pair[1].granted_ns.expect("granted");
             let free = pair[0].released_ns.is_some_and(|released| released <= next);
-            assert!(free, "two at once:\n{:?}\n{:?}", pair[0], pair[1]);
+            assert!(free, "two holders at once:\n{:?}\n{:?}", pair[0], pair[1]);
         }
     }
 
@@ -201,7 +201,7 @@ impl History {
     pub fn assert_fences_increase(&self) {
         for pair in self.grants().windows(2) {
             let rises = pair[0].fence.is_some() && pair[0].fence < pair[1].fence;
-            assert!(rises, "no larger fence:\n{:?}\n{:?}", pair[0], pair[1]);
+            assert!(rises, "fence not larger:\n{:?}\n{:?}", pair[0], pair[1]);
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```ignore
 //! #[tokio::test]
-//! #[ignore = "a part for other tests, in a process of its own"]
+//! #[ignore = "a role for other tests, run in its own process"]
 //! async fn holder() {
 //!     let Some(mut role) = fairlock_testkit::role() else { return };
 //!     let locks = LockManager::connect(role.arg("url")).await.unwrap();
@@ -82,8 +82,8 @@ impl Process {
     pub async fn line(&mut self) -> String {
         match timeout(LINE_LIMIT, self.lines.recv()).await {
             Ok(Some(line)) => line,
-            Ok(None) => panic!("the process {} ended without a word", self.role),
-            Err(_) => panic!("the process {} said nothing for {LINE_LIMIT:?}", self.role),
+            Ok(None) => panic!("the process {} ended without a line", self.role),
+            Err(_) => panic!("the process {} sent no line for {LINE_LIMIT:?}", self.role),
         }
     }
 
@@ -183,7 +183,7 @@ impl Role {
     pub fn number(&self, key: &str) -> u64 {
         self.arg(key)
             .parse()
-            .unwrap_or_else(|_| panic!("{key} is no number"))
+            .unwrap_or_else(|_| panic!("{key} is not a number"))
     }
 
     /// Sends a line to the test, which reads it with [`Process::line`].

@@ -22,8 +22,10 @@ impl Resp {
     pub fn int(&self) -> i64 {
         match self {
             Resp::Int(value) => *value,
-            Resp::Text(text) => text.parse().unwrap_or_else(|_| panic!("no integer: {text:?}")),
-            other => panic!("no integer: {other:?}"),
+            Resp::Text(text) => text
+                .parse()
+                .unwrap_or_else(|_| panic!("not an integer: {text:?}")),
+            other => panic!("not an integer: {other:?}"),
         }
     }
 
@@ -31,7 +33,7 @@ impl Resp {
     pub fn text(&self) -> &str {
         match self {
             Resp::Text(text) => text,
-            other => panic!("no text: {other:?}"),
+            other => panic!("not a text: {other:?}"),
         }
     }
 
@@ -39,7 +41,7 @@ impl Resp {
     pub fn array(&self) -> &[Resp] {
         match self {
             Resp::Array(items) | Resp::Push(items) => items,
-            other => panic!("no array: {other:?}"),
+            other => panic!("not an array: {other:?}"),
         }
     }
 

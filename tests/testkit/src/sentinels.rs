@@ -98,13 +98,13 @@ impl Sentinels {
     }
 
     /// From now on, keeps the primary's writes from its replicas, which are stopped until they are resumed.
-    pub async fn deafen(&self, primary: usize) -> Vec<&Server> {
+    pub async fn pause_replicas(&self, primary: usize) -> Vec<&Server> {
         let servers = self.servers.iter().enumerate();
         let replicas = servers.filter(|(index, _)| *index != primary);
-        let deaf: Vec<&Server> = replicas.map(|(_, server)| server).collect();
-        deaf.iter().for_each(|replica| replica.pause());
+        let replicas: Vec<&Server> = replicas.map(|(_, server)| server).collect();
+        replicas.iter().for_each(|replica| replica.pause());
         self.servers[primary].kill_clients("replica").await;
-        deaf
+        replicas
     }
 
     pub fn url(&self) -> String {

@@ -26,7 +26,7 @@ use crate::{clock, eventually};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-const KEEPER: &str = r#"
+const WRAPPER: &str = r#"
 dir=$1; shift
 "$@" >>"$dir/server.log" 2>&1 &
 pid=$!
@@ -60,7 +60,7 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Running {
-    keeper: Child,
+    wrapper: Child,
     pid: u32,
 }
 
@@ -352,10 +352,10 @@ impl Server {
 
     fn end(&self, order: &str) {
         if let Some(mut running) = self.running.lock().unwrap().take() {
-            if let Some(mut pipe) = running.keeper.stdin.take() {
+            if let Some(mut pipe) = running.wrapper.stdin.take() {
                 let _ = pipe.write_all(order.as_bytes());
             }
-            let _ = running.keeper.wait();
+            let _ = running.wrapper.wait();
         }
     }
 
@@ -369,8 +369,8 @@ impl Server {
             }
             [file.into_os_string(), "--sentinel".into()]
         });
-        let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "sh"])
+        let mut wrapper = Command::new("sh")
+            .args(["-c", WRAPPER, "sh"])
             .arg(self.dir.path())
             .args(&self.prelude)
             .arg(&self.binary)
@@ -385,12 +385,12 @@ impl Server {
             .spawn()
             .expect("a shell");
         let mut line = String::new();
-        let stdout = keeper.stdout.take().expect("a pipe");
+        let stdout = wrapper.stdout.take().expect("a pipe");
         BufReader::new(stdout)
             .read_line(&mut line)
             .expect("the server's process id");
         let pid = line.trim().parse().expect("a process id");
-        *self.running.lock().unwrap() = Some(Running { keeper, pid });
+        *self.running.lock().unwrap() = Some(Running { wrapper, pid });
 
         let start = Instant::now();
         while start.elapsed() < START_LIMIT {

@@ -20,7 +20,7 @@ pub(crate) fn stop(pid: u32) {
 
 /// Lets a stopped process continue.
 pub(crate) fn cont(pid: u32) {
-    kill_process(as_pid(pid), Signal::CONT).expect("a process to go on");
+    kill_process(as_pid(pid), Signal::CONT).expect("a process to continue");
 }
 
 fn as_pid(pid: u32) -> Pid {

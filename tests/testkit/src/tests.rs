@@ -203,7 +203,7 @@ async fn stranded_commands_run_when_their_connection_is_long_gone() {
 }
 
 #[tokio::test]
-#[ignore = "a part for other tests, in a process of its own"]
+#[ignore = "a role for other tests, run in its own process"]
 async fn part_echo() {
     let Some(mut role) = crate::role() else { return };
     let history = History::in_file(role.arg("history"));
@@ -241,7 +241,7 @@ async fn a_part_speaks_hears_stops_and_dies() {
 }
 
 #[tokio::test]
-#[ignore = "a part for other tests, in a process of its own"]
+#[ignore = "a role for other tests, run in its own process"]
 async fn part_with_servers() {
     let Some(mut role) = crate::role() else { return };
     let (own, shared) = (Server::start().await, Server::shared().await);
@@ -278,7 +278,7 @@ fn a_history_knows_order_and_fences() {
 }
 
 #[test]
-#[should_panic(expected = "two at once")]
+#[should_panic(expected = "two holders at once")]
 fn a_history_sees_two_at_once() {
     let history = History::default();
     let (a, b) = (history.asks("a"), history.asks("b"));

@@ -147,14 +147,17 @@ async fn full_batches_of_withdrawals_wait_for_no_other_call() {
         assert_eq!(requests(batch.as_ref()), later[full]);
         batch.unwrap()
     });
-    assert!(fixture.withdrawals.next().is_none(), "one alone waits");
+    assert!(fixture.withdrawals.next().is_none(), "a single request waits");
     fixture.done(second);
     fixture.done(first);
-    assert!(fixture.withdrawals.next().is_none(), "until all are answered");
+    assert!(
+        fixture.withdrawals.next().is_none(),
+        "until all calls are answered"
+    );
     fixture.failed(third);
     assert!(
         fixture.withdrawals.next().is_none(),
-        "a failure holds up all that wait"
+        "a failure delays all that wait"
     );
     sleep(Duration::from_millis(20)).await;
     let counts = [0, 1].map(|_| requests(fixture.withdrawals.next().as_ref()).len());
@@ -210,13 +213,13 @@ async fn failed_withdrawal_is_repeated_after_a_pause_together_with_newer_ones() 
     let batch = fixture.withdrawals.next().unwrap();
     fixture.failed(batch);
     let second = fixture.one();
-    assert!(fixture.withdrawals.next().is_none(), "not at once");
+    assert!(fixture.withdrawals.next().is_none(), "not before a pause");
     sleep(Duration::from_millis(20)).await;
     let batch = fixture.withdrawals.next();
     assert_eq!(requests(batch.as_ref()), [first, second]);
     fixture.failed(batch.unwrap());
     sleep(Duration::from_millis(15)).await;
-    assert!(fixture.withdrawals.next().is_none(), "it pauses for longer now");
+    assert!(fixture.withdrawals.next().is_none(), "the second pause is longer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +254,7 @@ async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
         }
         assert!(fixture.withdrawals.next().is_none());
         sleep(NOT_AFTER).await;
-        assert!(fixture.withdrawals.next().is_none(), "it can run still");
+        assert!(fixture.withdrawals.next().is_none(), "the call can still run");
         sleep(2 * PRECISION).await;
         let batch = fixture.withdrawals.next().unwrap();
         // As far as is known, the call can still run in this very millisecond.
@@ -333,11 +336,11 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
 #[tokio::test(start_paused = true)]
 async fn background_withdraws_all_requests_given_to_it() {
     let counted = |calls: Vec<usize>| calls.into_iter().sum::<usize>();
-    assert_eq!(counted(withdrawn(Fate::HeardLate).await), 3);
+    assert_eq!(counted(withdrawn(Fate::AnsweredLate).await), 3);
     assert_eq!(counted(withdrawn(Fate::Refused).await), 3);
     assert!(
-        counted(withdrawn(Fate::Unheard).await) > 3,
-        "the one whose reply was lost once more"
+        counted(withdrawn(Fate::ReplyLost).await) > 3,
+        "the request whose reply was lost is withdrawn once more"
     );
 }
 

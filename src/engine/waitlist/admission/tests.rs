@@ -86,7 +86,7 @@ fn applicant_giving_up_before_admission_is_removed() {
     let (mut admission, waits) = overloaded(&[Unknown, At(at(5)), At(at(5))]);
     assert_eq!(admission.remove(waits[1]), Some(1));
     assert_eq!(admission.next(LocalTime::ZERO, 0), Some(0));
-    assert_eq!(admission.remove(waits[0]), None, "it was admitted");
+    assert_eq!(admission.remove(waits[0]), None, "it was already admitted");
     assert_eq!(admission.drain().collect::<Vec<_>>(), [2]);
     assert!(admission.is_empty());
 }
@@ -107,7 +107,11 @@ fn a_call_without_a_bound_is_expected_to_be_given_up_when_others_were() {
     for _ in 0..100 {
         admission.lost_patience(ms(50));
     }
-    assert_eq!(admission.gives_up(LocalTime::ZERO, None), Unknown, "most do not");
+    assert_eq!(
+        admission.gives_up(LocalTime::ZERO, None),
+        Unknown,
+        "most callers do not give up"
+    );
     admission.all_give_up(100);
     assert_eq!(
         admission.gives_up(LocalTime::ZERO, None),
@@ -143,7 +147,7 @@ fn later_applicant_is_expected_to_give_up_no_sooner() {
     let (mut admission, _) = overloaded(&[Between(at(10), at(50)), Between(at(10), at(40))]);
     admission.granted(ms(20));
     admission.wait(At(at(500)), 2);
-    assert_eq!(admission.next(at(20), 0), Some(2), "the others are passed over");
+    assert_eq!(admission.next(at(20), 0), Some(2), "the others are skipped");
     let next = std::iter::from_fn(|| admission.next(at(60), 0));
     assert_eq!(next.collect::<Vec<_>>(), [0, 1]);
 }

@@ -26,7 +26,7 @@ impl Fixture {
         let (waitlist, options) = (self.waitlist(), &self.waitlists().client().options);
         let terms = LockOptions::default().terms(options).unwrap();
         match waitlist.enter(terms, None, waitlist.newcomer(patience)).unwrap() {
-            Entered::Waiter(_) => panic!("there is a place"),
+            Entered::Waiter(_) => panic!("admission is open"),
             Entered::Applicant(application) => *application,
         }
     }
@@ -168,12 +168,19 @@ async fn newcomer_behind_expired_applicants_is_admitted_as_they_leave() {
         waiter.abort();
     }
     settle().await;
-    assert_eq!(fixture.queued().await, 0, "its time is over");
+    assert_eq!(
+        fixture.queued().await,
+        0,
+        "an applicant past its bound is not admitted"
+    );
     // This caller waits behind an applicant whose time is over.
     let mut waits = fixture.applied(None);
     assert!((&mut waits.admitted).now_or_never().is_none());
     waitlist.cancel(leaves);
-    assert!((&mut waits.admitted).now_or_never().is_some(), "nobody admits it");
+    assert!(
+        (&mut waits.admitted).now_or_never().is_some(),
+        "the last caller is admitted"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,12 +97,12 @@ async fn unclaimed_lease_ends_the_record_when_the_server_finds_it_expired() {
     assert_eq!(
         next_mode(&waitlist),
         Mode::Register,
-        "it was opened before the lease was over on the server"
+        "it was registered before the lease was over on the server"
     );
     all_quit(&waitlist);
     sleep(NOT_AFTER + Duration::from_millis(100)).await;
     drop(fixture.waiter().await);
-    assert_eq!(next_mode(&waitlist), Mode::Wait, "it was opened since");
+    assert_eq!(next_mode(&waitlist), Mode::Wait, "it was registered after that");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,14 +124,14 @@ async fn forgotten_grant_lasts_for_its_whole_lease() {
     released(guard).await;
     let guard = granted(waiter).await;
     let lease = guard.lease();
-    assert!(lease.remaining() < lease.length() / 2, "it was handed over");
+    assert!(lease.remaining() < lease.length() / 2, "the grant was pushed");
     guard.forget();
     sleep(lease.length() - Duration::from_secs(1)).await;
     let attempt = fixture.other.try_acquire().await.unwrap();
-    assert!(attempt.acquired().is_none(), "it ran out too soon");
+    assert!(attempt.acquired().is_none(), "the lease ended too soon");
     sleep(2 * Duration::from_secs(1)).await;
     let attempt = fixture.other.try_acquire().await.unwrap();
-    assert!(attempt.acquired().is_some(), "it goes on");
+    assert!(attempt.acquired().is_some(), "the lease did not end");
 }
 
 #[tokio::test(start_paused = true)]

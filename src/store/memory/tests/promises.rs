@@ -217,7 +217,7 @@ fn first_come_first_served() {
     assert_eq!(
         world.wires.pushes.len(),
         waiters.len(),
-        "each is told once, and alone"
+        "each is sent one push, and no other client is"
     );
 }
 
@@ -541,7 +541,7 @@ fn client_of_an_unclaimed_lease_is_passed_over_with_all_its_requests() {
     assert_eq!(
         world.pushed().request,
         request(3),
-        "not the other request of the frozen client"
+        "the other request of the frozen client is skipped"
     );
 }
 

@@ -71,7 +71,7 @@ async fn requests_are_taken_in_while_there_is_no_connection() {
     let (request, told) = subscribe();
     requests.send(request).unwrap();
     requests.send(Instruction::Unsubscribe(CHANNEL.into())).unwrap();
-    assert!(told.await.is_err(), "unsubscribed meanwhile");
+    assert!(told.await.is_err(), "the channel was unsubscribed meanwhile");
     running.abort();
 }
 
@@ -159,7 +159,7 @@ async fn connection_lost_before_all_was_sent_is_noticed_at_once() {
     // Both the echo and the end of the connection arrive before the last command is sent.
     sleep(Duration::from_millis(50)).await;
     let noticed = timeout(OPTIONS.attempt_timeout, confirmed).await;
-    assert!(noticed.is_ok(), "it waits for an answer");
+    assert!(noticed.is_ok(), "it still waits for an answer");
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn an_echo_of_another_ping_confirms_nothing() {
     let channels = [CHANNEL.into()];
     let confirmed = connection.change(Subscribing::Begins, &channels, 7);
     let Err(Failure::Unknown(error)) = confirmed.await else {
-        panic!("it was not confirmed");
+        panic!("it was confirmed");
     };
     assert!(error.to_string().contains("out of step"), "{error}");
 }

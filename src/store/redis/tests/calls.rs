@@ -106,7 +106,9 @@ async fn flood_with_unread_answers_delays_no_other_call() {
         .map(|n| start(&store, &n))
         .collect();
     let last = tokio::time::timeout(BOUND, store.call(Append("last".to_owned())));
-    last.await.expect("as soon as the server is through").unwrap();
+    last.await
+        .expect("an answer as soon as the server has caught up")
+        .unwrap();
     assert!(server.tell("LRANGE list 0 -1") == format!("{} last", numbers(0..3 * MAX_IN_FLIGHT)));
     for call in join_all(unread.into_iter().chain(more)).await {
         call.unwrap();
@@ -190,7 +192,7 @@ async fn nothing_is_sent_late_and_calls_work_again_after_a_restart() {
     let gone = start(&store, &"gone");
     drop(gone);
     server.restart().await;
-    until("both are back", || {
+    until("both connections are back", || {
         recorder.replacements() > 0 && recorder.reconnects() > 0
     })
     .await;
@@ -426,7 +428,7 @@ async fn flood_keeps_its_order_through_a_script_flush() {
     // The last call that was sent is the first to read that it has met the flush.
     let first = tokio::spawn(calls.remove(MAX_IN_FLIGHT - 1));
     let exists = format!("SCRIPT EXISTS {}", fred::util::sha1_hash(APPEND.text()));
-    until("loaded again", || server.tell(&exists) == "1").await;
+    until("the scripts are loaded again", || server.tell(&exists) == "1").await;
     for call in join_all(calls.into_iter().rev()).await {
         call.unwrap();
     }

@@ -162,12 +162,15 @@ async fn dead_links_are_noticed_and_replaced() {
     store.subscribe("c".into()).await.unwrap();
     // The connections are idle, so only the PINGs can notice, on both connections.
     proxy.freeze_open();
-    until("both replaced", || {
+    until("both connections are replaced", || {
         recorder.replacements() == 1 && recorder.reconnects() > 0
     })
     .await;
     server.tell("CLIENT KILL TYPE normal");
-    until("replaced again", || recorder.replacements() == 2).await;
+    until("the command connection is replaced again", || {
+        recorder.replacements() == 2
+    })
+    .await;
     store.call(Append("a".to_owned())).await.unwrap();
     until("pushed", || {
         server.tell("PUBLISH c x");
@@ -246,13 +249,13 @@ async fn replaced_connections_leave_nothing_behind() {
     for n in 1..=5 {
         server.tell("CLIENT KILL TYPE normal");
         server.tell("CLIENT KILL TYPE pubsub");
-        until("both are back", || {
+        until("both connections are back", || {
             recorder.replacements() == n && server.tell("PUBSUB NUMSUB c") == "c 1"
         })
         .await;
     }
     until("as many tasks as before", || tasks() == before).await;
-    until("as many connections", || {
+    until("as many connections as before", || {
         server.tell("CLIENT LIST").lines().count() == 3
     })
     .await;

@@ -20,7 +20,11 @@ async fn messages_flow_again_after_the_subscriber_connection_was_killed() {
         until("pushed", || recorder.has(&format!("one {round}"))).await;
         server.tell("CLIENT KILL TYPE pubsub");
         until("reconnected", || recorder.reconnects() == round).await;
-        assert_eq!(server.tell("PUBLISH two x"), "1", "told before it was subscribed");
+        assert_eq!(
+            server.tell("PUBLISH two x"),
+            "1",
+            "the reconnect was reported before all channels were subscribed"
+        );
         assert_eq!(server.tell("PUBSUB NUMSUB three"), "three 0");
     }
 }
@@ -54,7 +58,10 @@ async fn burst_of_messages_arrives_whole_or_its_losses_are_reported() {
     let burst = "for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end";
     server.command(&["EVAL", burst, "0"]).await;
     let all = || recorder.messages.lock().unwrap().len() == 20_000;
-    until("all or a warning", || all() || recorder.reconnects() > 0).await;
+    until("all messages or a report of their loss", || {
+        all() || recorder.reconnects() > 0
+    })
+    .await;
 }
 
 /// Race: The channel of one lock is refused, and other locks of the client lose their subscriptions.
@@ -109,7 +116,7 @@ async fn a_refusal_is_remembered_and_the_server_not_asked_again() {
     assert_eq!(server.tell("PUBSUB NUMSUB bad"), "bad 0");
     let deadline = Instant::now() + 2 * BOUND;
     while subscribe().await.is_err() {
-        assert!(Instant::now() < deadline, "it is remembered for ever");
+        assert!(Instant::now() < deadline, "the refusal is remembered forever");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(server.tell("PUBSUB NUMSUB bad"), "bad 1");

@@ -1,5 +1,5 @@
 //! A holder whose grant no replica has. After the failover the new primary does not know it, and the lock is
-//! granted again while the first holder still believes to hold it. Only the fence stops its write.
+//! granted again while the first holder still believes that it holds it. Only the fence stops its write.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,21 @@ pub(crate) const NUMBER: usize = 1;
 /// loss.
 const LEASE: Duration = Duration::from_secs(60);
 
-pub(crate) struct Orphanage {
+pub(crate) struct Unreplicated {
     locks: LockManager,
     others: LockManager,
     resource: Resource,
 }
 
-pub(crate) struct Orphan {
+pub(crate) struct UnreplicatedHold {
     guard: LockGuard,
     from: Instant,
     number: u64,
 }
 
-impl Orphanage {
-    pub(crate) fn new(locks: LockManager, others: LockManager, resource: Resource) -> Orphanage {
-        Orphanage {
+impl Unreplicated {
+    pub(crate) fn new(locks: LockManager, others: LockManager, resource: Resource) -> Unreplicated {
+        Unreplicated {
             locks,
             others,
             resource,
@@ -37,34 +37,34 @@ impl Orphanage {
     }
 
     /// Takes the lock, which must be free. Call this while the primary's writes do not reach its replicas.
-    pub(crate) async fn orphan(&mut self) -> Orphan {
+    pub(crate) async fn acquire(&mut self) -> UnreplicatedHold {
         let guard = self.locks.lock(NAME).lease(LEASE).acquire().await.unwrap();
         let from = Instant::now();
         let number = self.resource.read(NUMBER, guard.fence().get()).await;
-        Orphan {
+        UnreplicatedHold {
             guard,
             from,
             number: number.expect("the largest fence so far"),
         }
     }
 
-    /// Makes another client take the lock under the new primary. Then both write, the orphan first.
-    pub(crate) async fn succeed(&mut self, orphan: Orphan, log: &Log) {
+    /// Makes another client take the lock under the new primary. Then both write, the first holder first.
+    pub(crate) async fn grant_again(&mut self, first: UnreplicatedHold, log: &Log) {
         let guard = self.others.lock(NAME).acquire().await.unwrap();
         let (from, fence) = (Instant::now(), guard.fence().get());
         let number = self.resource.read(NUMBER, fence).await;
-        let believes = !orphan.guard.is_lost();
-        let stale = orphan.guard.fence().get();
-        self.resource.write(NUMBER, stale, orphan.number + 1).await;
+        let believes = !first.guard.is_lost();
+        let stale = first.guard.fence().get();
+        self.resource.write(NUMBER, stale, first.number + 1).await;
         let number = number.expect("the largest fence so far");
         self.resource.write(NUMBER, fence, number + 1).await;
         let to = Instant::now();
         guard.release().await.unwrap();
-        log.orphans(Held {
-            from: orphan.from,
-            to: if believes { to } else { orphan.from },
+        log.unreplicated(Held {
+            from: first.from,
+            to: if believes { to } else { first.from },
             fence: stale,
         });
-        log.orphans(Held { from, to, fence });
+        log.unreplicated(Held { from, to, fence });
     }
 }
