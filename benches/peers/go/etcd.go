@@ -7,7 +7,8 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// A session per waiter, since the waiters of one session are one owner. They share the connection.
+// Each waiter has a session, because all waiters of one session count as one owner. The sessions share a
+// connection.
 func connectEtcd(url, name string) (func() (Lock, error), error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}})
 	if err != nil {

@@ -1,4 +1,5 @@
-// One client process of the comparison, for the lock libraries of Go: benches/README.md tells arguments and rows.
+// One client process of the comparison, for the lock libraries of Go. benches/README.md describes its
+// arguments and rows.
 package main
 
 import (
@@ -13,18 +14,18 @@ import (
 	"time"
 )
 
-// Lock is the one lock as one waiter takes it.
+// Lock is one waiter's handle of the contended lock.
 type Lock interface {
-	// Acquire returns when the lock is this waiter's. After an error it is called again.
+	// Acquire returns when this waiter holds the lock. After an error it is called again.
 	Acquire() error
 	Release() error
 }
 
 // A Peer is a library with its settings.
 type Peer struct {
-	// The modules whose versions tell what was measured.
+	// The modules whose versions are printed with the results.
 	modules []string
-	// Connects the process; the function that it returns makes the lock of one waiter.
+	// Connects the process. The returned function creates the lock of one waiter.
 	connect func(url, name string) (func() (Lock, error), error)
 }
 
@@ -85,11 +86,11 @@ func main() {
 	if err := write(*out, *id, *end, diaries); err != nil {
 		log.Fatal(err)
 	}
-	// Without a word to the server: the waiters are still at it.
+	// The process ends without cleaning up on the server, while the waiters still run.
 	os.Exit(0)
 }
 
-// write writes the rows of all waiters, with nothing in them that happened after the end.
+// write writes the rows of all waiters, without anything that happened after the end.
 func write(path, id string, end int64, diaries []*diary) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -123,7 +124,7 @@ func names() []string {
 	return all
 }
 
-// versions tells what this program was built with.
+// versions lists the versions of these modules in this program.
 func versions(modules []string) string {
 	built := map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {

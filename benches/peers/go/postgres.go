@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A connection per waiter, since the waiters of one connection are one owner.
+// Each waiter has a connection, because all waiters of one connection count as one owner.
 func connectPostgres(url, name string) (func() (Lock, error), error) {
 	hash := fnv.New32a()
 	hash.Write([]byte(name))

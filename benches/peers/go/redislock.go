@@ -10,7 +10,7 @@ import (
 
 const lease = 30 * time.Second
 
-// What its documentation shows. It has no default: without a strategy it does not wait.
+// The strategy that its documentation shows. There is no default: without a strategy it does not wait.
 func redislockDefault(url, name string) (func() (Lock, error), error) {
 	return connectRedislock(url, name, func() redislock.RetryStrategy {
 		return redislock.LinearBackoff(100 * time.Millisecond)
@@ -40,7 +40,7 @@ type redisLock struct {
 }
 
 func (l *redisLock) Acquire() (err error) {
-	// An exponential strategy counts its tries, so that every wait needs one of its own.
+	// An exponential strategy counts its tries, so every wait needs a new one.
 	l.held, err = l.locks.Obtain(context.Background(), l.name, lease, &redislock.Options{RetryStrategy: l.retry()})
 	return err
 }

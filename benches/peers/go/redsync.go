@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Its own give up after 32 tries; whoever waits goes on.
+// By default the library gives up after 32 tries, but the waiters of the comparison go on.
 var untilHeld = redsync.WithTries(math.MaxInt)
 
 func redsyncDefault(url, name string) (func() (Lock, error), error) {

@@ -7,12 +7,12 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// One server has no majority of three keys: its documentation says 1 then.
+// The default is a majority of three keys. For one server, the documentation advises 1.
 func rueidislockDefault(url, name string) (func() (Lock, error), error) {
 	return connectRueidislock(url, name, rueidislock.LockerOption{KeyMajority: 1})
 }
 
-// Nobody needs to be told of the keys that he wrote himself.
+// A client needs no notifications of its own writes.
 func rueidislockTuned(url, name string) (func() (Lock, error), error) {
 	return connectRueidislock(url, name, rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true})
 }

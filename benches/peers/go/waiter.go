@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pause after an error, so that it does not turn into a flood.
+// The pause after an error, so that errors do not become a flood of calls.
 const errorPause = 50 * time.Millisecond
 
-// monotonic is the machine's one clock, in ns.
+// monotonic is the clock that all processes of the machine share, in ns.
 func monotonic() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -24,10 +24,10 @@ func sleepUntil(ns int64) {
 	time.Sleep(time.Duration(ns - monotonic()))
 }
 
-// A row is one wait; 0 is what has not happened.
+// A row is one wait. A time is 0 if the event has not happened.
 type row struct{ asked, granted, released int64 }
 
-// A diary is what one waiter did so far.
+// A diary has the rows of one waiter so far.
 type diary struct {
 	sync.Mutex
 	rows []row
@@ -51,7 +51,7 @@ func (d *diary) released(ns int64) {
 	d.rows[len(d.rows)-1].released = ns
 }
 
-// upTo is what was written until then; a later grant counts as none.
+// upTo returns the rows until then. A later grant does not count.
 func (d *diary) upTo(end int64) []row {
 	d.Lock()
 	defer d.Unlock()
@@ -62,7 +62,7 @@ func (d *diary) upTo(end int64) []row {
 	return rows
 }
 
-// A plan is what every waiter is to do.
+// A plan says what every waiter does.
 type plan struct {
 	start, end int64
 	hold       time.Duration
@@ -72,7 +72,7 @@ func (p plan) run(lock Lock, diary *diary) {
 	sleepUntil(p.start)
 	for now := monotonic(); now < p.end; now = monotonic() {
 		diary.asked(now)
-		// A wait that begins again after an error is still the same wait.
+		// A call that is repeated after an error continues the same wait.
 		for err := lock.Acquire(); err != nil; err = lock.Acquire() {
 			log.Printf("acquire: %v", err)
 			time.Sleep(errorPause)

@@ -79,7 +79,7 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Waits until the lock is this waiter's. After an error it is called again.
+    /// Waits until this waiter holds the lock. After an error it is called again.
     pub(crate) async fn acquire(&mut self) -> Outcome<()> {
         match self {
             Lock::Rslock(manager, name, held) => {

@@ -69,7 +69,7 @@ impl Diary {
         self.edit(|rows| rows.last_mut().map(|row| row.released = Some(monotonic_ns())));
     }
 
-    /// The rows so far. A grant after the end counts as none.
+    /// The rows so far. A grant after the end does not count.
     pub(crate) fn rows_until(&self, end_ns: i64) -> Vec<Row> {
         let mut rows = self.edit(|rows| rows.clone());
         for row in rows.iter_mut().filter(|row| row.granted > Some(end_ns)) {
@@ -93,7 +93,7 @@ impl Plan {
         sleep_until(self.start_ns).await;
         while monotonic_ns() < self.end_ns {
             self.diary.asked();
-            // A wait that begins again after an error is still the same wait.
+            // A call that is repeated after an error continues the same wait.
             while let Err(e) = lock.acquire().await {
                 eprintln!("acquire: {e}");
                 tokio::time::sleep(ERROR_PAUSE).await;

@@ -6,7 +6,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.ZooKeeper;
 
-/** Curator's mutex on ZooKeeper, one client for the process. A thread is an owner to it. */
+/** Curator's mutex on ZooKeeper, with one client for the process. Each thread is an owner. */
 final class CuratorPeer implements Peer {
     @Override
     public String version() {
@@ -15,7 +15,7 @@ final class CuratorPeer implements Peer {
 
     @Override
     public Locks connect(String url) throws Exception {
-        // There is no default of what to do when the connection breaks, which it does not here.
+        // There is no default policy for a broken connection. In the comparison no connection breaks.
         CuratorFramework client = CuratorFrameworkFactory.newClient(url, new ExponentialBackoffRetry(1_000, 3));
         client.start();
         client.blockUntilConnected();

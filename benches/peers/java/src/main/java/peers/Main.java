@@ -10,10 +10,14 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** One client process of the comparison, for the lock libraries of Java: benches/README.md tells arguments and rows. */
+/**
+ * One client process of the comparison, for the lock libraries of Java. benches/README.md describes its
+ * arguments and rows.
+ */
 public final class Main {
     public static void main(String[] args) throws Exception {
-        // What clients leave behind is part of the contract, also what their threads do: nothing ends in good order.
+        // A client process ends without cleaning up, on the server or in its threads, as benches/README.md
+        // requires.
         try {
             run(options(args));
         } catch (Exception e) {
@@ -35,7 +39,7 @@ public final class Main {
         var hold = Duration.ofNanos(1_000 * Long.parseLong(options.get("hold-us")));
 
         var locks = peer.connect(options.get("url"));
-        // The first call of a process connects, and loads a good part of the library, which is not what is measured.
+        // The first call connects, and loads a large part of the library. Neither is to be measured.
         var first = locks.lock(options.get("name") + ":" + options.get("id"));
         first.acquire();
         first.release();
@@ -43,7 +47,7 @@ public final class Main {
         for (var i = Integer.parseInt(options.get("waiters")); i > 0; i--) {
             var waiter = new Waiter(locks.lock(options.get("name")), start, end, hold);
             waiters.add(waiter);
-            // Small stacks: there may be hundreds.
+            // The stacks are small, because there may be hundreds of threads.
             new Thread(null, waiter, "waiter", 256 * 1024).start();
         }
         var late = Waiter.monotonic() - start;

@@ -2,20 +2,20 @@ package peers;
 
 /** A library with its settings. */
 interface Peer {
-    /** The name and version of the library, as it was built with. */
+    /** The name and version of the library in this program. */
     String version();
 
     /** Connects this process. */
     Locks connect(String url) throws Exception;
 
-    /** A process that is connected. */
+    /** The connection of this process. */
     interface Locks {
-        /** The lock of that name as one more waiter takes it. */
+        /** The lock of that name, for another waiter. */
         Lock lock(String name) throws Exception;
     }
 
     interface Lock {
-        /** Returns when the lock is this waiter's. After an exception it is called again. */
+        /** Returns when this waiter holds the lock. After an exception it is called again. */
         void acquire() throws Exception;
 
         void release() throws Exception;
@@ -35,7 +35,7 @@ interface Peer {
         };
     }
 
-    /** The names of the files that these classes come from, which Maven gives a version. */
+    /** The names of the JAR files of these classes, which contain their versions. */
     static String jars(Class<?>... classes) {
         var names = new StringBuilder();
         for (var each : classes) {

@@ -4,7 +4,7 @@ import java.time.Duration;
 import org.redisson.api.LockOptions.ExponentialBackOff;
 import org.springframework.integration.redis.util.RedisLockRegistry.RedisLockType;
 
-/** The libraries that this program knows, by their names. */
+/** The libraries that this program knows, by name. */
 final class Peers {
     private Peers() {}
 
@@ -17,7 +17,7 @@ final class Peers {
                 var backOff = new ExponentialBackOff().maxDelay(16);
                 yield new RedissonPeer((redisson, lock) -> redisson.getSpinLock(lock, backOff));
             }
-            // How it is unless somebody asks for more.
+            // The defaults of the library.
             case "spring" -> new SpringPeer(registry -> {});
             case "spring-tuned" -> new SpringPeer(registry -> registry.setIdleBetweenTries(Duration.ofMillis(10)));
             case "spring-pubsub" -> new SpringPeer(registry -> registry.setRedisLockType(RedisLockType.PUB_SUB_LOCK));

@@ -6,7 +6,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson, one client for the process. A thread is an owner to it. */
+/** Redisson, with one client for the process. Each thread is an owner. */
 record RedissonPeer(BiFunction<RedissonClient, String, RLock> kind) implements Peer {
     @Override
     public String version() {

@@ -7,7 +7,7 @@ import org.springframework.data.redis.connection.RedisStandaloneConfiguration;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.integration.redis.util.RedisLockRegistry;
 
-/** The lock registry of Spring Integration, one for the process; its threads contend for a local lock first. */
+/** Spring Integration's lock registry, one for the process. Its threads first contend for a local lock. */
 record SpringPeer(Consumer<RedisLockRegistry> settings) implements Peer {
     @Override
     public String version() {

@@ -4,12 +4,12 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Takes the lock, holds it, releases it and comes again, and writes down when. */
+/** Takes, holds and releases the lock again and again, and records the times. */
 final class Waiter implements Runnable {
-    /** The pause after an error, so that it does not turn into a flood. */
+    /** The pause after an error, so that errors do not become a flood of calls. */
     private static final Duration ERROR_PAUSE = Duration.ofMillis(50);
 
-    /** One wait; 0 is what has not happened. */
+    /** One wait. A time is 0 if the event has not happened. */
     record Row(long asked, long granted, long released) {
         @Override
         public String toString() {
@@ -34,7 +34,7 @@ final class Waiter implements Runnable {
         this.hold = hold;
     }
 
-    /** The machine's one clock: on Linux this is CLOCK_MONOTONIC, which the other processes read too. */
+    /** The clock that all processes of the machine share: on Linux this is CLOCK_MONOTONIC. */
     static long monotonic() {
         return System.nanoTime();
     }
@@ -60,7 +60,7 @@ final class Waiter implements Runnable {
 
     private void turn(long asked) throws InterruptedException {
         write(new Row(asked, 0, 0));
-        // A wait that begins again after an error is still the same wait.
+        // A call that is repeated after an error continues the same wait.
         while (!done("acquire", lock::acquire)) {
             Thread.sleep(ERROR_PAUSE.toMillis());
         }
@@ -97,7 +97,7 @@ final class Waiter implements Runnable {
         rows.set(rows.size() - 1, row);
     }
 
-    /** What was written down so far; a grant after the end counts as none. */
+    /** The rows so far. A grant after the end does not count. */
     synchronized List<Row> rowsUntil(long end) {
         return rows.stream()
                 .map(row -> row.granted() > end ? new Row(row.asked(), 0, 0) : row)
