@@ -27,7 +27,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
     let mut renewed = false;
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !waitlist.is_empty()) {
-            subscription = Subscription::PreparedCall(client.store.subscribe(Arc::clone(&waitlist.channel)));
+            subscription = Subscription::Requested(client.store.subscribe(Arc::clone(&waitlist.channel)));
         }
         // Checked before the schedule. A waitlist that cannot be reached misses its turns, so its schedule
         // always has a request to ask for.
@@ -93,7 +93,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
 enum Subscription {
     /// To be requested at this time.
     Due(LocalTime),
-    PreparedCall(Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>),
+    Requested(Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>),
     Up,
 }
 
@@ -101,7 +101,7 @@ impl Subscription {
     /// Waits for the answer to the request for a subscription. Never returns if there is no such request.
     async fn answer(&mut self) -> Result<(), Failure> {
         match self {
-            Subscription::PreparedCall(answer) => answer.await,
+            Subscription::Requested(answer) => answer.await,
             Subscription::Due(_) | Subscription::Up => std::future::pending().await,
         }
     }
