@@ -379,7 +379,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waitlist without a presence record asks for all its waiters", CALLS,
         "                self.client.presence.lost();\n                self.ask_all();", "                self.client.presence.lost();",
         &[WAITLIST_TESTS, "--test servers faults::waiters::", "--test servers faults::connections::", "--test servers faults::forgetful::"]),
-    edit("a waitlist polls when the lock can next be free", CALLS, "            free_at\n", "            free_at.after(Duration::from_secs(3600))\n",
+    edit("a waitlist polls when the lock can next be free", CALLS, "            free_at\n", "            free_at.after(std::time::Duration::from_secs(3600))\n",
         &["--lib simulation"]),
     edit("a waiter that may have missed its turn before its ticket was known causes a poll at once", CALLS,
         "context.subscriptions == state.subscriptions", "true", &[WAITLIST_TESTS]),
