@@ -54,6 +54,16 @@ fn while_most_give_up_no_more_are_admitted_than_keep_the_lock_busy() {
 }
 
 #[test]
+fn grants_add_no_places_beyond_those_that_keep_the_lock_busy() {
+    let mut admission = Admission::<()>::default();
+    for _ in 0..1000 {
+        admission.granted(ms(1));
+    }
+    admission.all_give_up(100);
+    assert!(admission.is_open(2) && !admission.is_open(3));
+}
+
+#[test]
 fn fewer_are_admitted_when_those_give_up_too_and_one_at_least() {
     let (mut admission, _) = overloaded(&[]);
     admission.gave_up(ms(1));
