@@ -49,11 +49,22 @@ fn queue_key_of_another_type_is_noticed_before_an_owner_has_another_hold() {
 fn clients_key_of_another_type_does_not_block_an_expired_lock() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    granted(&mut world, 0);
+    let grant = granted(&mut world, 0);
+    let waits = call(&world, 1);
+    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+    let channel = world.keys[0].channel_of(&ClientId::from_number(2));
+    world.tell(&["SUBSCRIBE", &channel]);
+    let release = Release {
+        keys: world.keys[0].clone(),
+        request: grant.request,
+        what: ReleaseWhat::Grant(grant.fence),
+    };
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+    // The second request never claims the lock, so its client's presence record goes with its lease.
     let clients = world.keys[0].clients.clone();
     world.tell(&["SET", &clients, "mine"]);
     world.now_us += 30_000_000;
-    granted(&mut world, 1);
+    granted(&mut world, 2);
 }
 
 #[test]
