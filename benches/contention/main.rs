@@ -25,7 +25,7 @@ mod topology;
 use std::io::Write;
 use std::process::ExitCode;
 
-use fairlock_benches::Outcome;
+use fairlock_benches::{Outcome, exit_code, say_how_to_run};
 
 use args::{CompareArgs, Face};
 
@@ -34,11 +34,8 @@ use args::{CompareArgs, Face};
 #[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
     if std::env::args().len() == 1 {
-        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
-        // of load.
-        println!(
-            "contention: run it as `cargo bench --package fairlock-benches --bench contention`, see benches/README.md"
-        );
+        // `cargo test --all-targets` runs the program like this. A test run should not take minutes of load.
+        say_how_to_run("contention");
         return ExitCode::SUCCESS;
     }
     let outcome = match Face::from_command_line() {
@@ -53,13 +50,7 @@ async fn main() -> ExitCode {
             signal = interrupted() => Err(signal.into()),
         },
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("contention: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("contention", outcome)
 }
 
 async fn compare(args: CompareArgs) -> Outcome<()> {

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use fairlock_benches::Outcome;
 use fairlock_benches::wire::Wire;
+use fairlock_benches::{NO_SERVER, Outcome, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 
@@ -45,25 +45,15 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` runs the program without `--bench`.
-        println!(
-            "handoff: run it as `cargo bench --package fairlock-benches --bench handoff`, see benches/README.md"
-        );
+    if !is_called_by_cargo_bench("handoff") {
         return ExitCode::SUCCESS;
     }
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("handoff: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("handoff", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Outcome<()> {
     if !Server::is_installed() {
-        return Err("neither redis-server nor valkey-server is on the PATH: scripts/install-server".into());
+        return Err(NO_SERVER.into());
     }
     let [holders, waiters] = [(); 2].map(|()| {
         Builder::new_multi_thread()

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use fairlock_benches::Outcome;
+use fairlock_benches::{NO_SERVER, Outcome, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 
 /// Measures one client with many locks.
@@ -38,17 +38,11 @@ enum What {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
-        // of load.
-        println!(
-            "many: run it as `cargo bench --package fairlock-benches --bench many`, see benches/README.md"
-        );
+    if !is_called_by_cargo_bench("many") {
         return ExitCode::SUCCESS;
     }
     if !Server::is_installed() {
-        eprintln!("many: neither redis-server nor valkey-server is on the PATH: scripts/install-server");
-        return ExitCode::FAILURE;
+        return exit_code("many", Err(NO_SERVER.into()));
     }
     let outcome = match Arguments::parse().what {
         What::Own(arguments) => own::run(&arguments).await,
@@ -56,13 +50,7 @@ async fn main() -> ExitCode {
         What::Held(arguments) => held::run(&arguments).await,
         What::Restart(arguments) => restart::run(&arguments).await,
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("many: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("many", outcome)
 }
 
 /// The value that so many percent of the values do not exceed. The values must be sorted.

@@ -9,6 +9,7 @@ mod stall;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fairlock_benches::{NO_SERVER, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 
 /// Measures what is still served when callers give up.
@@ -35,28 +36,16 @@ enum What {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    if std::env::args().all(|arg| arg != "--bench") {
-        // `cargo test --all-targets` runs the program without `--bench`. A test run should not take minutes
-        // of load.
-        println!(
-            "overload: run it as `cargo bench --package fairlock-benches --bench overload`, see benches/README.md"
-        );
+    if !is_called_by_cargo_bench("overload") {
         return ExitCode::SUCCESS;
     }
     if !Server::is_installed() {
-        eprintln!("overload: neither redis-server nor valkey-server is on the PATH: scripts/install-server");
-        return ExitCode::FAILURE;
+        return exit_code("overload", Err(NO_SERVER.into()));
     }
     let outcome = match Arguments::parse().what {
         What::Patience(arguments) => patience::run(&arguments).await,
         What::Stall(arguments) => stall::run(&arguments).await,
         What::Part(arguments) => part::run(&arguments).await,
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("overload: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("overload", outcome)
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use fairlock::{Lock, LockManager};
-use fairlock_benches::Outcome;
 use fairlock_benches::bare::Bare;
 use fairlock_benches::quantile::quantile;
+use fairlock_benches::{NO_SERVER, Outcome, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -25,26 +25,16 @@ const PAIRS: u32 = 200;
 const BAR: f64 = 1.15;
 
 fn main() -> ExitCode {
-    if !std::env::args().any(|arg| arg == "--bench") {
-        // `cargo test --all-targets` runs the program without `--bench`.
-        println!(
-            "uncontended: run it as `cargo bench --package fairlock-benches --bench uncontended`, see benches/README.md"
-        );
+    if !is_called_by_cargo_bench("uncontended") {
         return ExitCode::SUCCESS;
     }
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("uncontended: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("uncontended", run())
 }
 
 fn run() -> Outcome<()> {
     let runtime = Runtime::new()?;
     if !Server::is_installed() {
-        return Err("neither redis-server nor valkey-server is on the PATH: scripts/install-server".into());
+        return Err(NO_SERVER.into());
     }
     let server = runtime.block_on(Server::start());
     let memory = runtime.block_on(async { LockManager::in_memory() });
