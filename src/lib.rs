@@ -21,9 +21,9 @@
 //! }
 //! ```
 //!
-//! These locks are in memory. `LockManager::connect(url)` puts them on a server, where all processes share them.
-//! The folder `docs` of the repository has guides: patterns, guarantees, operations, and what to know when you
-//! come from another lock.
+//! These locks are in memory. `LockManager::connect(url)` puts them on a server, where all processes share
+//! them. The folder `docs` of the repository has guides: patterns, guarantees, operations, and what to know
+//! when you come from another lock.
 //!
 //! # A lease, not a mutex
 //! The server keeps a hold for the length of its lease, and the client renews it. If a process is stopped or

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use super::root;
 
 /// Where the lines of a document end, apart from tables and code.
 const WIDTH: usize = 110;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// The pages in `docs`.
 fn pages() -> Vec<PathBuf> {

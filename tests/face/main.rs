@@ -9,3 +9,10 @@ mod readme;
 #[cfg(all(unix, feature = "redis"))]
 mod secrets;
 mod tracing;
+
+use std::path::Path;
+
+/// The root of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

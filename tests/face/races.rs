@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::root;
+
 const BEGIN: &str = "<!-- races: made of the tests' documentation -->\n";
 const END: &str = "<!-- end of races -->\n";
 
 /// The crate itself and the test binaries.
 const TARGETS: [&str; 5] = ["lib", "promises", "servers", "campaigns", "face"];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// A test, with the races in its documentation.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use fairlock::LockManager;
 
-/// Connects to the server that the environment variable `REDIS_URL` names. Without it the locks are in memory, and
-/// exclude only the tasks of this process.
+/// Connects to the server that the environment variable `REDIS_URL` names. Without it the locks are in
+/// memory, and exclude only the tasks of this process.
 pub async fn locks() -> fairlock::Result<LockManager> {
     match std::env::var("REDIS_URL") {
         Ok(url) => LockManager::connect(&url).await,

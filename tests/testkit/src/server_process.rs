@@ -1,5 +1,5 @@
-//! A server other than Redis, in a temporary folder. It is ended by its process id when the value is dropped, or
-//! when this process ends in any way.
+//! A server other than Redis, in a temporary folder. It is ended by its process id when the value is dropped,
+//! or when this process ends in any way.
 
 use std::io;
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //!
 //!     cargo run --package fairlock-examples --bin cron
 //!
-//! Each instance tries once and leaves. The instance that gets the lock keeps it for a while after a short job, since
-//! clocks differ: an instance that is late would find the lock free again, and do the job twice.
+//! Each instance tries once and leaves. The instance that gets the lock keeps it for a while after a short
+//! job, since clocks differ: an instance that is late would find the lock free again, and do the job twice.
 
 use std::error::Error;
 use std::time::Duration;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use fairlock::{Fence, Lock};
 use fairlock_examples::{locks, shutdown};
 
-/// If the leader dies, another instance leads after at most this time. If it stops, the next one leads at once.
+/// If the leader dies, another instance leads after at most this time. If it stops, the next one leads at
+/// once.
 const LEASE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -46,8 +47,8 @@ async fn lead(lock: &Lock) -> fairlock::Result<Infallible> {
     guard.run(work(guard.fence())).await
 }
 
-/// What the leader does. It goes with the fence, because a leader that is paused does not notice at once that another
-/// instance leads.
+/// What the leader does. It goes with the fence, because a leader that is paused does not notice at once that
+/// another instance leads.
 async fn work(fence: Fence) -> Infallible {
     loop {
         println!("scheduling under fence {fence}");

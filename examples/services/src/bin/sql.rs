@@ -49,7 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes unless a later holder has written. That is one statement, so nothing can come between the check and the write.
+/// Writes unless a later holder has written. That is one statement, so nothing can come between the check and
+/// the write.
 async fn write(database: &Client, body: &str, fence: Fence) -> Result<bool, Box<dyn Error>> {
     let fence = i64::try_from(fence.get())?;
     let statement = "UPDATE document SET body = $1, fence = $2 WHERE id = 7 AND fence <= $2";

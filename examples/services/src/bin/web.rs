@@ -1,5 +1,5 @@
-//! An HTTP service that charges an invoice once at a time, answers 503 with `Retry-After` while an invoice is busy, and
-//! shuts down gracefully.
+//! An HTTP service that charges an invoice once at a time, answers 503 with `Retry-After` while an invoice is
+//! busy, and shuts down gracefully.
 //!
 //!     cargo run --package fairlock-examples --bin web
 //!     curl -i -X POST localhost:3000/invoices/42/charge
@@ -17,7 +17,8 @@ use fairlock::{Fence, LockManager};
 use fairlock_examples::{locks, shutdown};
 use tokio::net::TcpListener;
 
-/// How long a request waits for its turn. Longer than charging takes, and shorter than clients wait for an answer.
+/// How long a request waits for its turn. Longer than charging takes, and shorter than clients wait for an
+/// answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[tokio::main]
@@ -42,7 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn charge(State(locks): State<LockManager>, Path(id): Path<u64>) -> Response {
     let lock = locks.lock(format!("invoice:{id}"));
-    // axum drops this future when the client hangs up: that ends the wait, or stops the work and releases the lock.
+    // axum drops this future when the client hangs up: that ends the wait, or stops the work and releases the
+    // lock.
     match lock.with_timeout(PATIENCE, charge_card).await {
         Ok(receipt) => receipt.into_response(),
         Err(error) => refusal(&error),
