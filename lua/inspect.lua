@@ -2,10 +2,10 @@
 --
 -- Called by a lock's `status`.
 --
--- Returns `status request now deadline fence owner holds waiting`. Times are in ms of the server's clock. The
--- status is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline fence owner holds waiting client`. Times are in ms of the server's
+-- clock. The status is NEWER_FORMAT or one of these:
 local HELD = '1'       -- until `deadline`, which is the latest of the holds' deadlines
-local NOT_HELD = '2'   -- fence, owner and holds are 0, - and 0
+local NOT_HELD = '2'   -- fence, owner and holds are 0, - and 0, and there is no client
 local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a call for the lock alone
 
 -- Writes nothing except what every script does: it drops holds that are over.
@@ -35,3 +35,4 @@ if string.sub(owner, LAST) ~= ':' then
 end
 return HELD .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' '
   .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. owner .. ' ' .. lock.count .. ' ' .. waiting
+  .. ' ' .. string.sub(lock.summary, REQUEST, REQUEST_CLIENT_END)

@@ -92,7 +92,7 @@ pub use lease::{Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
 pub use owner::Owner;
-pub use status::{Busy, Holder, Status, TryAcquire};
+pub use status::{Busy, Holder, Listed, Status, TryAcquire};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]

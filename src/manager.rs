@@ -1,6 +1,7 @@
 //! The manager: one client of a server, from which locks come.
 
 mod builder;
+mod list;
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::engine::shared::Shared;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lock::Lock;
+use crate::options::ManagerOptions;
 use crate::store::memory::MemoryStore;
 
 /// One client of a Redis or Valkey server, or of an in-memory store, from which locks are made.
@@ -113,7 +115,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn in_memory() -> LockManager {
-        LockManagerBuilder::default().build(&MemoryStore::new())
+        builder::in_memory(ManagerOptions::default(), &MemoryStore::new())
     }
 
     /// Returns a builder, for settings other than the defaults.

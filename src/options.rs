@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::error::Invalid;
 use crate::store::Durability;
 use crate::store::keys::check_prefix;
+use crate::store::label::Label;
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -18,6 +19,8 @@ const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 
+/// How often a client sets its label. The server keeps it for three times as long.
+pub(crate) const LABEL_EVERY: Duration = Duration::from_secs(20);
 /// How long a waitlist is kept after its last waiter, so that a busy lock does not subscribe again and again.
 pub(crate) const WAITLIST_KEPT: Duration = Duration::from_secs(60);
 /// How many waitlists without a waiter are kept.
@@ -39,6 +42,7 @@ pub(crate) struct ManagerOptions {
     /// The number of connections over which the locks are spread.
     pub(crate) connections: usize,
     pub(crate) durability: Durability,
+    pub(crate) label: Label,
 }
 
 impl Default for ManagerOptions {
@@ -53,6 +57,7 @@ impl Default for ManagerOptions {
             slow_acquire: None,
             connections: 1,
             durability: Durability::default(),
+            label: Label::of_this_process(),
         }
     }
 }

@@ -128,21 +128,51 @@ pub struct Status {
 /// let guard = lock.acquire().await?;
 /// if let Some(holder) = lock.status().await?.holder {
 ///     assert_eq!((&holder.owner, holder.fence), (&Owner::named("job:7"), guard.fence()));
-///     println!("{} guards, for another {:?}", holder.holds, holder.ttl);
+///     println!("held by {:?} for {:?}, and for another {:?}", holder.label, holder.held_for, holder.ttl);
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
+    /// The label of the client that holds the lock, by default its host and process
+    /// ([`LockManagerBuilder::label`](crate::LockManagerBuilder::label)). `None` if that client has not been
+    /// heard of for a minute, or is of a version without labels.
+    pub label: Option<String>,
     /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock.
     pub owner: Owner,
     /// The fencing token, for [`Lock::force_release`](crate::Lock::force_release).
     pub fence: Fence,
     /// The number of this owner's guards that hold the lock.
     pub holds: u64,
+    /// For how long the lock has been held, also by holds that were released since. Too small if the server's
+    /// clock was set back.
+    pub held_for: Duration,
     /// The time until the latest of their leases ends, unless it is renewed.
     pub ttl: Duration,
+}
+
+/// A lock in the list of [`LockManager::list`](crate::LockManager::list).
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use futures_util::TryStreamExt;
+///
+/// let _guard = locks.lock("invoice:42").acquire().await?;
+/// let listed: Vec<_> = locks.list("invoice:*").try_collect().await?;
+/// assert_eq!(listed[0].name, "invoice:42");
+/// assert_eq!(listed[0].status.waiting, 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The name of the lock.
+    pub name: String,
+    /// Its holder and the number of its waiters.
+    pub status: Status,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod calls;
 pub(crate) mod ids;
 pub(crate) mod keys;
+pub(crate) mod label;
 pub(crate) mod memory;
 #[cfg(any(feature = "redis", test))]
 pub(crate) mod pipeline;
@@ -14,19 +15,22 @@ mod push;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::calls::{
-    Acquire, Acquired, Confirmed, Contended, Grant, Holding, Inspect, Inspected, MAX_WITHDRAWN, Mode,
-    Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
-    SpinReleased, Withdraw, Withdrawn,
+    Acquire, Acquired, Confirmed, Contended, GetLabel, Grant, Holding, Inspect, Inspected, MAX_WITHDRAWN,
+    Mode, Page, Position, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SetLabel,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
+use crate::store::label::Label;
 use crate::time::clock::Clock;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
@@ -36,8 +40,11 @@ use crate::time::server_time::ServerTime;
 /// first polls, even if the server had forgotten the scripts.
 pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>> + Send>>;
 
+/// A future that does its work for as long as it is polled.
+pub(crate) type Forever = Pin<Box<dyn Future<Output = Infallible> + Send>>;
+
 /// Identifies one server of a store. Clocks and connections belong to one server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ServerId(pub(crate) u32);
 
 /// One connection to a server, by its number in this client. The server executes and answers commands in the
@@ -132,6 +139,24 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn inspect(&self, call: Inspect) -> Call<Inspected>;
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
+
+    /// Returns a future that sets the label of a client now, and again each time after `every`. The label need
+    /// not outlive the future. A store without labels does nothing.
+    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
+        let _ = (call, every);
+        Box::pin(pending())
+    }
+
+    /// Returns the label of a client, if that is known.
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>>;
+
+    /// Lists some of the locks under a prefix, from this position on. Locks that nobody holds may be listed
+    /// too, and a lock may be listed twice.
+    fn list(
+        &self,
+        prefix: &str,
+        from: Position,
+    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
 
     /// Asks for the server time. The round trip does nothing else.
     fn time(&self) -> Call<()>;

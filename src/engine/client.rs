@@ -10,11 +10,13 @@ use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
 use crate::engine::server_clocks::ServerClocks;
 use crate::error::{Error, Invalid, ServerError};
-use crate::options::ManagerOptions;
+use crate::options::{LABEL_EVERY, ManagerOptions};
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
+use crate::store::keys::label_key;
 use crate::store::{
-    Acquire, Acquired, Answer, Failure, Release, Released, Renew, Renewed, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Failure, Forever, Release, Released, Renew, Renewed, SetLabel, Store,
+    Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -103,6 +105,17 @@ impl Client {
             self.clocks.record(answer.on.server, answer.at);
         }
         answer
+    }
+
+    /// Keeps the label of this client on its server, for as long as this is polled.
+    pub(super) fn keep_label(&self) -> Forever {
+        let call = SetLabel {
+            key: label_key(&self.options.prefix, &self.id),
+            client: self.id.clone(),
+            label: self.options.label.clone(),
+            kept: 3 * LABEL_EVERY,
+        };
+        self.store.keep_label(call, LABEL_EVERY)
     }
 
     /// Sets the runtime for everything that runs in the background, unless one is set already. Returns

@@ -58,8 +58,11 @@ impl Shared {
         }
         let running = Running(Arc::clone(&self.waitlists));
         self.client().spawn(async move {
-            Arc::clone(running.0.background()).run().await;
-            drop(running);
+            tokio::select! {
+                biased;
+                () = Arc::clone(running.0.background()).run() => drop(running),
+                never = running.0.client().keep_label() => match never {},
+            }
         });
         Ok(())
     }

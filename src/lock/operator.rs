@@ -1,14 +1,20 @@
 //! What an operator does with a lock: look who holds it, and take it away.
 
+use std::time::Duration;
+
 use super::Lock;
+use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::status::{Holder, Status};
-use crate::store::{Inspect, Release, ReleaseOutcome, ReleaseWhat};
+use crate::store::ids::ClientId;
+use crate::store::{GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
+use crate::time::server_time::ServerTime;
 
 impl Lock {
-    /// Returns the holder of the lock, if there is one, and the number of waiters.
+    /// Returns the holder of the lock, if there is one, and the number of waiters. If there is a holder, a
+    /// second call asks for its label.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),
@@ -25,7 +31,7 @@ impl Lock {
     /// let _guard = lock.acquire().await?;
     /// let status = lock.status().await?;
     /// if let Some(holder) = status.holder {
-    ///     println!("held by {} for another {:?}, {} wait", holder.owner, holder.ttl, status.waiting);
+    ///     println!("held by {:?} for {:?}, {} wait", holder.label, holder.held_for, status.waiting);
     /// }
     /// # Ok(()) }
     /// ```
@@ -41,16 +47,19 @@ impl Lock {
                 request: client.next_request(&terms, None),
             };
             let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
-            let holder = answer.reply.holder.map(|holding| Holder {
-                owner: holding.owner,
-                fence: holding.fence,
-                holds: holding.holds,
-                ttl: holding.deadline.since(answer.at.now),
-            });
-            Ok(Status {
-                holder,
-                waiting: answer.reply.waiting,
-            })
+            let Inspected { holder, waiting } = answer.reply;
+            let holder = match holder {
+                Some(holding) => Some(Holder {
+                    label: label_of(client, &holding.client).await,
+                    held_for: held_for(holding.fence, answer.at.now),
+                    ttl: holding.deadline.since(answer.at.now),
+                    owner: holding.owner,
+                    fence: holding.fence,
+                    holds: holding.holds,
+                }),
+                None => None,
+            };
+            Ok(Status { holder, waiting })
         }
     }
 
@@ -102,4 +111,18 @@ impl Lock {
             }
         }
     }
+}
+
+/// The label of a client. It is missing if its server does not tell it at the first attempt: the rest of a
+/// status is worth more than the wait.
+async fn label_of(asking: &Client, client: &ClientId) -> Option<String> {
+    let call = GetLabel::of(&asking.options.prefix, client);
+    let label = asking.store.label_of(call).await.ok()?.reply?;
+    Some(label.as_str().to_owned())
+}
+
+/// How long a lock has been held at this server time. Its fence is the server time of the grant in µs, unless
+/// the clock was set back.
+fn held_for(fence: Fence, now: ServerTime) -> Duration {
+    now.since(ServerTime::from_ms(fence.get() / 1000))
 }

@@ -15,6 +15,7 @@ use crate::options::ManagerOptions;
 use crate::store::Durability;
 use crate::store::Store;
 use crate::store::ids::ClientId;
+use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
@@ -38,6 +39,8 @@ use crate::tls::Tls;
 #[must_use = "settings do nothing until they are connected"]
 pub struct LockManagerBuilder {
     options: ManagerOptions,
+    /// A label that is yet to be checked.
+    label: Option<String>,
     #[cfg(feature = "redis")]
     tls: Option<Tls>,
 }
@@ -270,6 +273,30 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the name of this client for people (default: the host's name and the process id, as `web-7:4711`;
+    /// 1 to 64 bytes of printable ASCII without spaces).
+    ///
+    /// [`Holder::label`](crate::Holder::label) shows it for the locks that the client holds, and the server's
+    /// `CLIENT LIST` shows it as the name of the client's connections. Everybody who may use the locks can
+    /// read it. Labels need not differ, and no lock depends on them.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let locks = LockManager::builder().label("billing-web-7").in_memory(&MemoryStore::new())?;
+    /// let _guard = locks.lock("invoice:42").acquire().await?;
+    /// let holder = locks.lock("invoice:42").status().await?.holder;
+    /// assert_eq!(holder.unwrap().label.as_deref(), Some("billing-web-7"));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "client_name")]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
     /// Sets the certificates that a `rediss://` connection trusts, and those that it shows to the server. By
     /// default it trusts the system's certificate authorities, and shows no certificate.
     ///
@@ -310,20 +337,22 @@ impl LockManagerBuilder {
         use crate::store::redis;
         use crate::store::redis::Options;
 
-        self.options.check()?;
+        let tls = self.tls.clone();
+        let settings = self.checked()?;
         runtime()?;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
         let options = Options {
-            attempt_timeout: self.options.attempt_timeout(),
-            server_timeout: self.options.server_timeout,
-            heartbeat: self.options.heartbeat,
-            connections: self.options.connections,
-            durability: self.options.durability,
+            attempt_timeout: settings.attempt_timeout(),
+            server_timeout: settings.server_timeout,
+            heartbeat: settings.heartbeat,
+            connections: settings.connections,
+            durability: settings.durability,
         };
-        let store = redis::connect(url, self.tls.as_ref(), options, listener).await?;
+        let label = settings.label.clone();
+        let store = redis::connect(url, tls.as_ref(), label, options, listener).await?;
         let first = store.time().await?;
-        let shared = Shared::new(late_listener, ClientId::random(), store, self.options, &first);
+        let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first);
         shared.start()?;
         Ok(LockManager::of(shared))
     }
@@ -349,8 +378,8 @@ impl LockManagerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
-        self.options.check()?;
-        let Durability { replicas, fsynced } = self.options.durability;
+        let options = self.checked()?;
+        let Durability { replicas, fsynced } = options.durability;
         if replicas > 0 {
             return Err(Invalid::new(format!(
                 "replicas {replicas}: must be 0, since locks in memory have none"
@@ -360,22 +389,31 @@ impl LockManagerBuilder {
         if fsynced {
             return Err(Invalid::new("fsynced: must be false, since locks in memory are on no disk").into());
         }
-        Ok(self.build(store))
+        Ok(in_memory(options, store))
     }
 
-    pub(super) fn build(self, store: &MemoryStore) -> LockManager {
-        let late_listener = Arc::new(LateListener::default());
-        let listener = Arc::downgrade(&late_listener);
-        let store = store.connect(listener);
-        let time = store.time().now_or_never();
-        let first = time.and_then(std::result::Result::ok);
-        let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-        LockManager::of(Shared::new(
-            late_listener,
-            ClientId::random(),
-            store,
-            self.options,
-            &first,
-        ))
+    fn checked(self) -> Result<ManagerOptions> {
+        self.options.check()?;
+        let label = self.label.map(|label| Label::new(&label)).transpose()?;
+        Ok(ManagerOptions {
+            label: label.unwrap_or(self.options.label),
+            ..self.options
+        })
     }
+}
+
+pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockManager {
+    let late_listener = Arc::new(LateListener::default());
+    let listener = Arc::downgrade(&late_listener);
+    let store = store.connect(listener);
+    let time = store.time().now_or_never();
+    let first = time.and_then(std::result::Result::ok);
+    let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
+    LockManager::of(Shared::new(
+        late_listener,
+        ClientId::random(),
+        store,
+        options,
+        &first,
+    ))
 }

@@ -7,9 +7,10 @@ use uuid::Uuid;
 
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::Stamp;
-use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
+use crate::store::ids::{ClientId, RequestId};
+use crate::store::keys::{Keys, label_key};
+use crate::store::label::Label;
+use crate::store::{ServerId, Stamp};
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// How an acquire takes its place.
@@ -180,6 +181,8 @@ pub(crate) struct Inspected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) owner: Owner,
+    /// The client of the request by which the owner holds the lock.
+    pub(crate) client: ClientId,
     pub(crate) fence: Fence,
     pub(crate) holds: u64,
     /// The latest deadline of all holds.
@@ -215,4 +218,47 @@ pub(crate) enum SpinReleased {
     Left(u64),
     /// The owner does not hold the lock, or holds it no longer.
     NotHeld,
+}
+
+/// Sets the label of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct SetLabel {
+    pub(crate) key: String,
+    pub(crate) client: ClientId,
+    pub(crate) label: Label,
+    /// How long the label is kept if it is not set again.
+    pub(crate) kept: Duration,
+}
+
+/// Asks for the label of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct GetLabel {
+    pub(crate) key: String,
+    pub(crate) client: ClientId,
+}
+
+impl GetLabel {
+    pub(crate) fn of(prefix: &str, client: &ClientId) -> GetLabel {
+        GetLabel {
+            key: label_key(prefix, client),
+            client: client.clone(),
+        }
+    }
+}
+
+/// How far a list of locks has got. The default is its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) server: ServerId,
+    /// The server's own position, which is 0 at its start.
+    pub(crate) cursor: u64,
+}
+
+/// A part of a list of locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// The keys of locks (`Keys::lock`).
+    pub(crate) keys: Vec<String>,
+    /// Where the next part begins, unless this is the last one.
+    pub(crate) next: Option<Position>,
 }

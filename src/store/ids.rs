@@ -23,6 +23,15 @@ impl ClientId {
     pub(crate) fn from_number(n: u128) -> ClientId {
         ClientId(Uuid::from_u128(n).simple().to_string().into())
     }
+
+    /// An id that a server sent, or a part of a request id.
+    pub(crate) fn from_wire(text: &str) -> ClientId {
+        ClientId(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl fmt::Display for ClientId {

@@ -43,10 +43,27 @@ impl Keys {
         })
     }
 
+    /// The keys of the lock whose own key this is, under this prefix. Returns `None` for any other key.
+    pub(crate) fn of_lock_key(prefix: &str, key: &str) -> Option<Keys> {
+        let tagged = key.strip_prefix(prefix)?.strip_prefix(':')?;
+        let name = tagged
+            .strip_prefix('{')?
+            .strip_suffix('}')
+            // The whole name is the tag, unless the name has a tag of its own.
+            .unwrap_or(tagged);
+        Keys::new(prefix, name).ok()
+    }
+
     /// The channel that tells `client` about this lock.
     pub(crate) fn channel_of(&self, client: &ClientId) -> Arc<str> {
         format!("{}{client}", self.channel).into()
     }
+}
+
+/// The key of a client's label. It belongs to no lock. A lock's keys have a hash tag and this one has none, so
+/// the two never meet.
+pub(crate) fn label_key(prefix: &str, client: &ClientId) -> String {
+    format!("{prefix}:label:{client}")
 }
 
 /// A name may contain one hash tag. The tag must be at the start, must not be empty, and must be followed by

@@ -7,16 +7,18 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::error::ServerError;
+use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Inspect, Inspected, Listener, Release, Released,
-    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
+    Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
+    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
@@ -83,6 +85,8 @@ struct State {
     /// The time of the last call, in µs, as in a ticket or a fence.
     last_us: u64,
     subscribers: HashMap<Arc<str>, Vec<Arc<Client>>>,
+    /// The labels of the clients that run, by their keys.
+    labels: HashMap<String, Label>,
 }
 
 impl Default for Shared {
@@ -95,6 +99,7 @@ impl Default for Shared {
                 origin: Duration::from_millis(millis(real)),
                 last_us: 0,
                 subscribers: HashMap::new(),
+                labels: HashMap::new(),
             }),
         }
     }
@@ -240,6 +245,28 @@ impl Client {
     }
 }
 
+/// The label of a client that runs. Dropping this removes it.
+struct KeptLabel {
+    store: Arc<Shared>,
+    key: String,
+}
+
+impl KeptLabel {
+    fn new(store: &Arc<Shared>, call: SetLabel) -> KeptLabel {
+        store.state().labels.insert(call.key.clone(), call.label);
+        KeptLabel {
+            store: Arc::clone(store),
+            key: call.key,
+        }
+    }
+}
+
+impl Drop for KeptLabel {
+    fn drop(&mut self) {
+        self.store.state().labels.remove(&self.key);
+    }
+}
+
 /// One client of a [`MemoryStore`]. Dropping it closes it.
 pub(crate) struct Connection(Arc<Client>);
 
@@ -301,6 +328,34 @@ impl Store for Connection {
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
         self.call(move |rules, now, _| rules.spin_release(&call, now))
+    }
+
+    /// The label stays until the future is dropped, so nothing has to be repeated.
+    fn keep_label(&self, call: SetLabel, _: Duration) -> Forever {
+        let kept = KeptLabel::new(&self.0.store, call);
+        Box::pin(async move {
+            let _kept = kept;
+            pending().await
+        })
+    }
+
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
+        let label = self.0.store.state().labels.get(&call.key).cloned();
+        self.call(move |_, _, _| label)
+    }
+
+    fn list(&self, prefix: &str, _: Position) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+        let start = format!("{prefix}:{{");
+        let keys = self.call(move |rules, _, _| {
+            let keys = rules.locks.keys().filter(|key| key.starts_with(&start));
+            keys.cloned().collect()
+        });
+        Box::pin(async move {
+            Ok(Page {
+                keys: keys.await?.reply,
+                next: None,
+            })
+        })
     }
 
     fn time(&self) -> Call<()> {

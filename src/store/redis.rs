@@ -31,6 +31,7 @@ use self::connector::Connector;
 pub(crate) use self::options::Options;
 use self::server::RedisStore;
 use crate::error::Error;
+use crate::store::label::Label;
 use crate::store::{Listener, Store};
 use crate::tls::Tls;
 
@@ -39,10 +40,11 @@ use crate::tls::Tls;
 pub(crate) async fn connect(
     url: &str,
     tls: Option<&Tls>,
+    label: Label,
     options: Options,
     listener: Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
-    let connector = Connector::new(url, tls, options.attempt_timeout)?;
+    let connector = Connector::new(url, tls, options.attempt_timeout)?.labelled(label);
     if connector.seeds().is_empty() {
         Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?)
     } else {

@@ -242,16 +242,17 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
     match &reply.holder {
         Some(Holding {
             owner,
+            client,
             fence,
             holds,
             deadline,
         }) => {
-            let owner = owner.to_string();
             let rest = vec![
                 fence.get().to_string(),
-                owner,
+                owner.to_string(),
                 holds.to_string(),
                 reply.waiting.to_string(),
+                client.to_string(),
             ];
             (1, deadline.ms(), rest)
         }

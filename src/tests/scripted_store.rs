@@ -13,9 +13,11 @@ use crate::engine::waitlist::registry::LateListener;
 use crate::error::ServerError;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
+use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Call, ConnectionId, Failure, Inspect, Inspected, Release, Released, Renew, Renewed,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Call, ConnectionId, Failure, GetLabel, Inspect, Inspected, Page, Position, Release,
+    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
+    Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -214,6 +216,18 @@ impl Store for Scripted {
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
         self.passed(self.store.spin_release(call))
+    }
+
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
+        self.passed(self.store.label_of(call))
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        from: Position,
+    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+        self.store.list(prefix, from)
     }
 
     fn time(&self) -> Call<()> {

@@ -75,6 +75,10 @@ impl Backend {
         clients
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.home, Home::Memory(_))
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -10,6 +10,7 @@ mod cancellation;
 mod exclusion;
 mod fairness;
 mod lease;
+mod operator;
 mod reentrance;
 mod settings;
 mod spin;

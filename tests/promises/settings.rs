@@ -51,6 +51,9 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
             "to 200ms",
         ),
         (new().heartbeat(Duration::ZERO), "heartbeat 0ns", "from 1s"),
+        (new().label(""), "label \"\"", "1 to 64 bytes"),
+        (new().label("web 7"), "label \"web 7\"", "printable ASCII"),
+        (new().label("x".repeat(65)), "label \"xxx", "1 to 64 bytes"),
         (new().heartbeat(999 * MS), "heartbeat 999ms", "from 1s"),
         (new().heartbeat(DAY + MS), "heartbeat 86400.001s", "to 86400s"),
         (

@@ -33,6 +33,40 @@ async fn hand_over(settings: &LockManagerBuilder, url: &str) {
 }
 
 #[tokio::test]
+async fn server_lists_the_connections_by_label_library_and_version() {
+    let server = Server::start().await;
+    let locks = client().label("web-7").connect(&server.url()).await.unwrap();
+    let _guard = locks.lock("a").acquire().await.unwrap();
+    let list = server.command(&["CLIENT", "LIST"]).await;
+    let named: Vec<&str> = list
+        .text()
+        .lines()
+        .filter(|line| line.contains(" name=web-7 "))
+        .collect();
+    assert_eq!(named.len(), 2, "one for commands and one for messages: {list:?}");
+    for line in named {
+        // Servers before 7.2 do not know libraries.
+        let library = concat!("lib-name=fairlock lib-ver=", env!("CARGO_PKG_VERSION"));
+        assert!(line.contains(library) || !line.contains("lib-name="), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn label_is_kept_for_a_minute_after_it_was_set() {
+    let server = Server::start().await;
+    let locks = client().prefix("shop").connect(&server.url()).await.unwrap();
+    let mut keys = Vec::new();
+    eventually("the label is there", LIMIT, async || {
+        keys = server.keys("shop:label:").await;
+        !keys.is_empty()
+    })
+    .await;
+    let left = server.command(&["PTTL", &keys[0]]).await.int();
+    assert!(left > 30_000 && left <= 60_000, "{left} ms");
+    drop(locks);
+}
+
+#[tokio::test]
 async fn a_database_has_locks_of_its_own() {
     let server = Server::start().await;
     hand_over(&client(), &format!("{}/2", server.url())).await;

@@ -9,12 +9,13 @@ use std::time::Duration;
 use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager, LostReason, Owner, Result};
 use fairlock_testkit::{Client, Resp, Server, eventually};
+use futures_util::TryStreamExt;
 
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Rights that the client itself needs, rather than its scripts.
-const OF_THE_CLIENT: [&str; 7] = [
+const OF_THE_CLIENT: [&str; 9] = [
     "evalsha",
     "script|load",
     "subscribe",
@@ -22,6 +23,8 @@ const OF_THE_CLIENT: [&str; 7] = [
     "ping",
     "info",
     "client|id",
+    "client|setname",
+    "scan",
 ];
 
 /// Commands that the scripts call only in a cluster. Servers before 7.0 do not know these rights, so they
@@ -135,6 +138,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     )
     .await;
     lock.status().await?;
+    one.list("*").try_collect::<Vec<_>>().await?;
     first.renew().await?;
     first.release().await?;
     let second = waiting.await.expect("no panic")?;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::lock::{Channels, HandOver, Hold, Holder, Lock, MAX_HOLDS, Now, Queue, RETENTION_MS, next_fence};
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::RequestId;
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{
     Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
@@ -263,14 +263,17 @@ impl Rules {
     pub(crate) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {
         let lock = self.lock(&call.keys.lock);
         let (holder, _) = lock.read(now, None);
-        let held = holder.owner.clone().filter(|_| holder.is_held());
+        let held = holder.request.as_ref().filter(|_| holder.is_held());
         Inspected {
-            holder: held.zip(Fence::new(holder.fence)).map(|(owner, fence)| Holding {
-                owner,
-                fence,
-                holds: holder.holds.len() as u64,
-                deadline: ServerTime::from_ms(holder.deadline()),
-            }),
+            holder: held
+                .zip(Fence::new(holder.fence))
+                .map(|(request, fence)| Holding {
+                    owner: Owner::from_wire(request.owner()),
+                    client: ClientId::from_wire(request.client()),
+                    fence,
+                    holds: holder.holds.len() as u64,
+                    deadline: ServerTime::from_ms(holder.deadline()),
+                }),
             waiting: lock.queue.len() as u64,
         }
     }

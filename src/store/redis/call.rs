@@ -11,7 +11,7 @@ use super::commands::{Command, Wire};
 use super::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::error::ServerError;
 use crate::store::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
-use crate::store::{Answer, Failure, ServerId};
+use crate::store::{Answer, Call, Failure, Forever, ServerId};
 use crate::time::clock::Clock;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::ServerTime;
@@ -86,6 +86,17 @@ pub(super) async fn execute<O: Operation>(
             "the lock is kept in the format of a newer version of this library",
         ))),
     }
+}
+
+/// Makes a call now, and again after each pause of this length. A call that fails is not repeated sooner.
+pub(super) fn repeated(every: Duration, call: impl Fn() -> Call<()> + Send + 'static) -> Forever {
+    Box::pin(async move {
+        loop {
+            // If this fails, people miss the label for a while, and nothing else does.
+            let _ = call().await;
+            tokio::time::sleep(every).await;
+        }
+    })
 }
 
 pub(super) fn sample(response: &Response, now: ServerTime) -> Sample {

@@ -33,19 +33,21 @@ use tokio::time::{Instant, sleep};
 use self::discovery::discover;
 use self::slots::Redirection;
 use self::table::Table;
-use super::call::CallOptions;
+use super::call::{CallOptions, repeated};
 use super::connector::Connector;
 use super::options::Options;
 use super::server::RedisStore;
 use super::slot::slot_of;
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
+use crate::store::label::Label;
 use crate::store::pipeline::Priority;
 use crate::store::redis::cluster::servers::Cluster;
 use crate::store::redis::script::{Declared, Operation};
 use crate::store::{
-    Acquire, Acquired, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener, Page,
+    Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::Clock;
 
@@ -85,8 +87,10 @@ impl ClusterStore {
         let watch = tokio::spawn(watch::watch(Arc::clone(&cluster))).abort_handle();
         Ok(Arc::new(ClusterStore { cluster, watch }))
     }
+}
 
-    fn call<O: Operation + Clone + Sync>(&self, operation: O) -> Call<O::Reply> {
+impl Cluster {
+    fn call<O: Operation + Clone + Sync>(self: &Arc<Self>, operation: O) -> Call<O::Reply> {
         let patience = match operation.priority() {
             Priority::Keep => Duration::ZERO,
             Priority::End | Priority::Ask => PATIENCE,
@@ -104,13 +108,13 @@ impl ClusterStore {
     /// first declares the lock's key alone, if it can. After `patience`, it is sent with all keys to the
     /// server that imports the slot.
     fn route<T: 'static>(
-        &self,
+        self: &Arc<Self>,
         slot: usize,
         patience: Duration,
         goes_alone: bool,
         send: impl Fn(&RedisStore, CallOptions) -> Call<T> + Send + 'static,
     ) -> Call<T> {
-        let cluster = Arc::clone(&self.cluster);
+        let cluster = Arc::clone(self);
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
             let mut alone = Alone::new(goes_alone);
@@ -189,38 +193,79 @@ impl Store for ClusterStore {
     }
 
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn release(&self, call: Release) -> Call<Released> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let slot = slot_of(&call.keys.lock);
-        self.route(slot, Duration::ZERO, false, move |server, call_options| {
-            server.confirm_in(call_options, call.clone(), within)
-        })
+        self.cluster
+            .route(slot, Duration::ZERO, false, move |server, call_options| {
+                server.confirm_in(call_options, call.clone(), within)
+            })
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(call)
+        self.cluster.call(call)
     }
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(call)
+        self.cluster.call(call)
+    }
+
+    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
+        let cluster = Arc::clone(&self.cluster);
+        repeated(every, move || cluster.call(call.clone()))
+    }
+
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
+        self.cluster.call(call)
+    }
+
+    /// Lists the locks of one server that has slots after the other.
+    fn list(
+        &self,
+        prefix: &str,
+        from: Position,
+    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+        let (cluster, prefix) = (Arc::clone(&self.cluster), prefix.to_owned());
+        Box::pin(async move {
+            let Some(owner) = cluster.table().first_owner(from.server) else {
+                return Ok(Page::default());
+            };
+            let server = cluster.open(&mut cluster.table(), owner)?;
+            let from = if owner == from.server {
+                from
+            } else {
+                Position {
+                    server: owner,
+                    cursor: 0,
+                }
+            };
+            let page = server.list(&prefix, from).await;
+            let page = page.map_err(|failure| cluster.failed(failure))?;
+            let next_server = ServerId(owner.0 + 1);
+            let next = page.next.or_else(|| {
+                let server = cluster.table().first_owner(next_server)?;
+                Some(Position { server, cursor: 0 })
+            });
+            Ok(Page { next, ..page })
+        })
     }
 
     /// Asks any server that has slots.

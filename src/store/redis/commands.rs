@@ -21,6 +21,9 @@ use crate::store::{ConnectionId, Durability, Failure, pipeline};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
+/// How many keys a server looks at in one `SCAN`. This takes it some tenths of a ms.
+const SCANNED_AT_ONCE: &str = "1000";
+
 #[derive(Debug)]
 pub(super) struct Command {
     words: ReplyReader,
@@ -96,6 +99,40 @@ impl Command {
         };
         // Additional replicas do not replace the primary.
         Some(number(primary)?.min(1) + number(replicas)?.min(durability.replicas))
+    }
+
+    /// Lists some of the keys that may be locks under this prefix. [`Command::scanned`] reads the reply.
+    pub(super) fn scan(prefix: &str, cursor: u64) -> Command {
+        let mut pattern = String::new();
+        for c in prefix.chars() {
+            if r"*?[]\".contains(c) {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        // Of a lock's keys, only its own has the hash tag here.
+        pattern.push_str(":{*");
+        let args = [
+            &cursor.to_string(),
+            "MATCH",
+            &pattern,
+            "COUNT",
+            SCANNED_AT_ONCE,
+            "TYPE",
+            "hash",
+        ];
+        Command::plain("SCAN", args.into_iter().map(Value::from).collect())
+    }
+
+    /// The position after the listed keys, 0 at the end, and those keys that are UTF-8. Returns `None` for a
+    /// reply to another command.
+    pub(super) fn scanned(reply: &Value) -> Option<(u64, Vec<String>)> {
+        let Value::Array(parts) = reply else { return None };
+        let [cursor, Value::Array(keys)] = &parts[..] else {
+            return None;
+        };
+        let cursor = cursor.as_str()?.parse().ok()?;
+        Some((cursor, keys.iter().filter_map(Value::as_string).collect()))
     }
 
     /// Sends the command unchanged.

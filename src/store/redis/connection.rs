@@ -20,13 +20,14 @@ use fred::types::config::{
     UnresponsiveConfig,
 };
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use tokio::sync::broadcast;
 
 use super::failure;
 use super::primary::Successor;
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
+use crate::store::label::Label;
 use crate::time::backoff::Backoff;
 
 /// The maximum number of unread messages between fred and the task that forwards them. Each slot costs some
@@ -160,6 +161,24 @@ impl Connection {
             _ = &mut self.router => ServerError::new("the connection is over"),
             server = replaced => ServerError::new(format!("the primary is {server} now")),
         }
+    }
+
+    /// Tells the server, for its `CLIENT LIST`, who uses this connection: the label as the connection's name,
+    /// and this library with its version. A server that refuses either of them loses nothing else.
+    pub(super) async fn introduce(&self, label: &Label) {
+        let mut commands = vec![vec!["SETNAME", label.as_str()]];
+        let version = self.client.server_version();
+        // An older server would write the unknown command to the log of its ACL.
+        if version.is_some_and(|version| (version.major, version.minor) >= (7, 2)) {
+            commands.push(vec!["SETINFO", "LIB-NAME", env!("CARGO_PKG_NAME")]);
+            commands.push(vec!["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")]);
+        }
+        let sent = commands.into_iter().map(|words| {
+            let name = CustomCommand::new_static("CLIENT", ClusterHash::Random, false);
+            let words: Vec<_> = words.into_iter().map(Value::from).collect();
+            self.client.custom::<Value, _>(name, words)
+        });
+        join_all(sent).await;
     }
 
     /// Warns if the server may evict keys. Then it may evict locks, because eviction policies look for keys

@@ -11,6 +11,7 @@ use super::failure;
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::Invalid;
 use crate::store::Failure;
+use crate::store::label::Label;
 use crate::tls::Tls;
 
 pub(super) struct Connector {
@@ -21,6 +22,8 @@ pub(super) struct Connector {
     seeds: Vec<Node>,
     server: String,
     attempt_timeout: Duration,
+    /// What the servers are told of this client.
+    label: Option<Label>,
 }
 
 impl Connector {
@@ -40,6 +43,7 @@ impl Connector {
             seeds: Vec::new(),
             server,
             attempt_timeout,
+            label: None,
         };
         match address.place {
             Place::Server(server) => connector.config.server = server,
@@ -59,6 +63,14 @@ impl Connector {
         Ok(connector)
     }
 
+    /// The same connector, which gives its connections this name.
+    pub(super) fn labelled(self, label: Label) -> Connector {
+        Connector {
+            label: Some(label),
+            ..self
+        }
+    }
+
     /// The cluster servers in the URL, or none if the URL names something else.
     pub(super) fn seeds(&self) -> &[Node] {
         &self.seeds
@@ -72,6 +84,7 @@ impl Connector {
             seeds: Vec::new(),
             server: node.to_string(),
             attempt_timeout: self.attempt_timeout,
+            label: self.label.clone(),
         }
     }
 
@@ -92,6 +105,14 @@ impl Connector {
     }
 
     pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
+        let connection = self.open_unnamed(purpose).await?;
+        if let Some(label) = &self.label {
+            connection.introduce(label).await;
+        }
+        Ok(connection)
+    }
+
+    async fn open_unnamed(&self, purpose: Purpose) -> Result<Connection, Failure> {
         let Some(sentinels) = &self.sentinels else {
             return dial(self.config.clone(), purpose, self.attempt_timeout).await;
         };

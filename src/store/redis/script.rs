@@ -36,15 +36,17 @@ pub(crate) static RELEASE: Script = Script::new("release", texts::RELEASE);
 pub(crate) static WITHDRAW: Script = Script::new("withdraw", texts::WITHDRAW);
 pub(crate) static RENEW: Script = Script::new("renew", texts::RENEW);
 pub(crate) static INSPECT: Script = Script::new("inspect", texts::INSPECT);
+pub(crate) static LABEL: Script = Script::new("label", texts::LABEL);
 pub(crate) static SPIN_ACQUIRE: Script = Script::new("spin_acquire", texts::SPIN_ACQUIRE);
 pub(crate) static SPIN_RELEASE: Script = Script::new("spin_release", texts::SPIN_RELEASE);
 
-pub(crate) static ALL: [&Script; 7] = [
+pub(crate) static ALL: [&Script; 8] = [
     &ACQUIRE,
     &RELEASE,
     &WITHDRAW,
     &RENEW,
     &INSPECT,
+    &LABEL,
     &SPIN_ACQUIRE,
     &SPIN_RELEASE,
 ];

@@ -10,7 +10,7 @@ use fred::types::Value;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{CallOptions, RedisPipeline, execute, sample};
+use super::call::{CallOptions, RedisPipeline, execute, repeated, sample};
 use super::commands::Command;
 use super::connection::{Connection, Purpose, keep_trying};
 use super::connector::Connector;
@@ -19,11 +19,12 @@ use super::pair::{ConnectionPair, Opened};
 use super::replication::Replication;
 use super::slot::slot_of;
 use crate::error::Error;
+use crate::store::label::Label;
 use crate::store::redis::script::{Operation, PubSubMode, Script};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Confirmed, Failure, Inspect, Inspected, Listener, Release, Released,
-    Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
-    Withdrawn, unreplicated,
+    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
+    Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
+    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
 };
 use crate::time::clock::Clock;
 use crate::time::server_time::ServerTime;
@@ -204,6 +205,38 @@ impl Store for RedisStore {
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
         self.call(call)
+    }
+
+    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
+        let pipeline = Arc::clone(&self.line(call.key()).pipeline);
+        repeated(every, move || {
+            let (pipeline, call) = (Arc::clone(&pipeline), call.clone());
+            Box::pin(async move { execute(&pipeline, call, CallOptions::default()).await })
+        })
+    }
+
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
+        self.call(call)
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        from: Position,
+    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+        let pipeline = Arc::clone(self.pipeline());
+        let prefix = prefix.to_owned();
+        Box::pin(async move {
+            let response = Arc::clone(&pipeline)
+                .call(|| Command::scan(&prefix, from.cursor))
+                .await?;
+            let Some((cursor, keys)) = Command::scanned(&response.value) else {
+                let said = format!("{:?} as the reply to SCAN", response.value);
+                return Err(pipeline.desynchronised(response.generation, said));
+            };
+            let next = (cursor != 0).then_some(Position { cursor, ..from });
+            Ok(Page { keys, next })
+        })
     }
 
     fn time(&self) -> Call<()> {

@@ -18,11 +18,13 @@ use super::subscriber::SimSubscribers;
 use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
 use crate::error::ServerError;
+use crate::store::label::Label;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Pipeline, Replacement};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Failure, Inspect, Inspected, Listener, Release, Released, Renew,
-    Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, Failure, GetLabel, Inspect, Inspected, Listener, Page, Position,
+    Release, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -260,6 +262,19 @@ impl Store for SimConnection {
 
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
         self.call(call)
+    }
+
+    /// Labels and lists change nothing, so they are not simulated.
+    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
+        self.0.executor.label_of(call)
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        from: Position,
+    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+        self.0.executor.list(prefix, from)
     }
 
     fn time(&self) -> Call<()> {

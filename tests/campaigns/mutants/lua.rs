@@ -341,6 +341,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the first renewal claims a pushed grant", RENEW, "NO .. string.sub(summary, PUSHED + 1)", "YES .. string.sub(summary, PUSHED + 1)", MODEL),
     edit("the first renewal claims the first of several holds", RENEW, "lock.write(request)", "lock.write()", MODEL),
 
+    edit("a label does not stay for ever", "lua/label.lua", "  redis.call('PEXPIRE', label_key, kept_ms)\n", "",
+        &["--test servers label_is_kept_for_a_minute_after_it_was_set"]),
+    edit("a call that reads a label sets none", "lua/label.lua", "if label then\n  redis", "if true then\n  redis",
+        &["--test promises operator::on_a_server"]),
     edit("a status that cannot reach the queue overlooks no waiter", "lua/inspect.lua",
         "if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then", "if false then", MODEL),
     edit("a status names no holder of a free lock", "lua/inspect.lua",

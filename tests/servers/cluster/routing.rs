@@ -6,6 +6,7 @@ use std::time::Duration;
 use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager};
 use fairlock_testkit::{Cluster, History, Server, eventually};
+use futures_util::TryStreamExt;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -55,6 +56,37 @@ async fn locks_spread_over_the_masters_and_all_keys_of_one_share_a_slot() {
     }
     while let Some(next) = waits.join_next().await {
         next.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_covers_all_masters_and_shows_labels_from_other_slots() {
+    let cluster = Cluster::start().await;
+    let connect = |label| {
+        let url = cluster.url();
+        async move { LockManager::builder().label(label).connect(&url).await }
+    };
+    let (holder, observer) = (connect("web-7").await.unwrap(), connect("shell").await.unwrap());
+    let expected: BTreeSet<String> = (0..24).map(|n| format!("lock-{n}")).collect();
+    let mut guards = Vec::new();
+    for name in &expected {
+        guards.push(holder.lock(name).acquire().await.unwrap());
+    }
+    eventually("the label is on its server", 10 * SECOND, async || {
+        let status = observer.lock("lock-0").status().await.unwrap();
+        status.holder.unwrap().label.is_some()
+    })
+    .await;
+    let listed: Vec<_> = observer.list("lock-*").try_collect().await.unwrap();
+    let names: BTreeSet<String> = listed.iter().map(|lock| lock.name.clone()).collect();
+    assert_eq!((names, listed.len()), (expected, 24));
+    for lock in listed {
+        assert_eq!(
+            lock.status.holder.unwrap().label.as_deref(),
+            Some("web-7"),
+            "{}",
+            lock.name
+        );
     }
 }
 

@@ -96,6 +96,12 @@ impl Table {
         self.owners.iter().copied().find_map(|owner| owner)
     }
 
+    /// The server with the least id that has slots and is not before `from`.
+    pub(super) fn first_owner(&self, from: ServerId) -> Option<ServerId> {
+        let owners = self.owners.iter().copied().flatten();
+        owners.filter(|owner| *owner >= from).min()
+    }
+
     pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
         let owner = self.id_of(owner);
         self.give(slot, owner);

@@ -4,13 +4,15 @@ use std::fmt::Write;
 
 use super::reply::{ReplyError, ReplyReader};
 use super::script_call::{Declared, ScriptCall};
-use super::{ACQUIRE, INSPECT, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
+use super::{ACQUIRE, INSPECT, LABEL, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
 use crate::owner::Owner;
+use crate::store::ids::ClientId;
+use crate::store::label::Label;
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Mode, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SetLabel, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
@@ -240,27 +242,73 @@ impl Operation for Inspect {
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
         let mut words = ReplyReader::of(reply, self.request.as_str())?;
-        let holder = match words.status {
-            1 => Some(Holding {
-                deadline: words.deadline,
-                fence: words.fence()?,
-                owner: Owner::from_wire(words.text()?),
-                holds: words.number()?,
-            }),
+        let (holder, waiting) = match words.status {
+            1 => {
+                let (deadline, fence) = (words.deadline, words.fence()?);
+                let (owner, holds) = (words.text()?, words.number()?);
+                let (waiting, client) = (words.number()?, words.text()?);
+                let holding = Holding {
+                    owner: Owner::from_wire(owner),
+                    client: ClientId::from_wire(client),
+                    fence,
+                    holds,
+                    deadline,
+                };
+                (Some(holding), waiting)
+            }
             2 => {
                 words.skip(3);
-                None
+                (None, words.number()?)
             }
             3 => return Err(ReplyError::Elsewhere),
             _ => return Err(words.malformed()),
         };
-        Ok((
-            words.now,
-            Inspected {
-                holder,
-                waiting: words.number()?,
-            },
-        ))
+        Ok((words.now, Inspected { holder, waiting }))
+    }
+}
+
+impl Operation for SetLabel {
+    type Reply = ();
+
+    fn key(&self) -> &str {
+        &self.key
+    }
+
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&LABEL, &[&self.key])
+            .with(&self.client)
+            .with(&self.label)
+            .with(millis(self.kept))
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, ()), ReplyError> {
+        let words = ReplyReader::of(reply, self.client.as_str())?;
+        match words.status {
+            1 => Ok((words.now, ())),
+            _ => Err(words.malformed()),
+        }
+    }
+}
+
+impl Operation for GetLabel {
+    type Reply = Option<Label>;
+
+    fn key(&self) -> &str {
+        &self.key
+    }
+
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        ScriptCall::new(&LABEL, &[&self.key]).with(&self.client)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Option<Label>), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.client.as_str())?;
+        let label = match words.status {
+            1 => Some(Label::from_wire(words.text()?)),
+            2 => None,
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, label))
     }
 }
 

@@ -10,14 +10,18 @@ use super::*;
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::{Acquire, Inspect, Mode, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
+use crate::store::keys::{Keys, label_key};
+use crate::store::label::Label;
+use crate::store::{
+    Acquire, Inspect, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease, Withdraw,
+};
 use crate::time::server_time::{ServerTime, Ticket};
 
 fn invocations() -> Vec<ScriptCall> {
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
     let owner = Owner::named("me");
-    let request = RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, Some(&owner));
+    let client = ClientId::from_number(1);
+    let request = RequestId::new(&client, Duration::from_secs(5), 1, Some(&owner));
     let fence = Fence::new(1_700_000_000_000_000).unwrap();
     let lease = Duration::from_secs(30);
     vec![
@@ -53,6 +57,13 @@ fn invocations() -> Vec<ScriptCall> {
         Inspect {
             keys: keys.clone(),
             request,
+        }
+        .script_call(PubSubMode::Plain, Declared::All),
+        SetLabel {
+            key: label_key("fairlock", &client),
+            label: Label::new("web-7").unwrap(),
+            kept: lease,
+            client,
         }
         .script_call(PubSubMode::Plain, Declared::All),
         SpinAcquire {

@@ -36,6 +36,7 @@ pub(crate) const WITHDRAW: &str = joined!(
 );
 pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua");
 pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) const LABEL: &str = joined!("label.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
 pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");
 
