@@ -3,6 +3,7 @@
 // Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
+mod api;
 mod links;
 mod races;
 mod readme;
