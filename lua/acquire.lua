@@ -14,6 +14,7 @@ local NOT_REGISTERED = '5'  -- seen; nothing done: the client has no presence re
 local INCOMPLETE = '6'      -- a bound was reached, with the lock free: call again
 local ELSEWHERE = '7'       -- nothing done: the queue decides, and this is a call for the lock alone
 local FULL = '8'            -- nothing done: this owner has as many holds as one may have
+local CLOCK_BEHIND = '9'    -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
 -- queued before this one. `enqueued`: 1 if this call queued the request, or moved it forward to its ticket.
 -- `seen`: 1 if the server sees the client's subscription (polls only). `own_grant` and the words after it:
@@ -37,22 +38,31 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
 -- ARGV[5]  ms: how long the presence record lives
 -- ARGV[6]  string: the start of the clients' channels (lib/hand_over.lua)
--- ARGV[7]  µs of the server's clock: the ticket that the request had before, if it had one
+-- ARGV[7]  µs of the server's clock: the ticket that the request had before; '' or nothing if it had none
+-- ARGV[8]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of a grant and takes the
+--          place of the server's time. The ticket then counts as it is, even if it is later than now
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local heartbeat_ms, channel_prefix, ticket_us = ARGV[5], ARGV[6], ARGV[7]
+local heartbeat_ms, channel_prefix, ticket_us, floor_us = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
+local least_us = now_us
+if floor_us then
+  least_us = floor_us
+  if floor_us - now_us > MAX_AHEAD_US then
+    return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0'
+  end
+end
 
 -- The fast path: the lock is free, nobody is queued before this request, and there is nothing to prolong.
 -- That is most of the locks that nobody contends.
 if summary < NOT_RELEASED and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO
-  and string.sub(summary, FENCE, FENCE_END) < now_us and now <= not_after and mode ~= 'poll'
+  and string.sub(summary, FENCE, FENCE_END) < least_us and now <= not_after and mode ~= 'poll'
   and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
   local deadline = string.format('%d', now + lease_ms)
   redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO .. ' ' .. NO .. ' ' .. ONE
-    .. ' ' .. now_us .. ' ' .. request)
-  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. now_us .. ' ' .. NO
+    .. ' ' .. least_us .. ' ' .. request)
+  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. least_us .. ' ' .. NO
 end

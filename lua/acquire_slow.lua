@@ -67,7 +67,7 @@ if not queue_key and mode ~= 'try' and deadline ~= FREE then
 end
 local queued, enqueued = queue_key and redis.call('ZCARD', queue_key) or 0, NO
 if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
-  if not ticket_us or ticket_us > now_us then
+  if not ticket_us or ticket_us == '' or not floor_us and ticket_us > now_us then
     ticket_us = now_us
   end
   -- A late first attempt, which brings no ticket, may have queued the request behind its place.
@@ -85,7 +85,7 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
 end
 
 if deadline == FREE then
-  local more, _, fence, grantee, grantee_ms, pushed = NO, nil, next_fence(summary, now_us), nil, nil, nil
+  local more, _, fence, grantee, grantee_ms, pushed = NO, nil, next_fence(summary, least_us), nil, nil, nil
   if queued > 0 then
     more, _, fence, grantee, deadline, grantee_ms, pushed =
       hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)

@@ -5,11 +5,12 @@
 --
 -- Returns `status request now deadline denied incomplete`. Times are in ms of the server's clock. The status
 -- is NEWER_FORMAT or one of these:
-local RELEASED = '1'   -- the last hold is gone
-local ONE_FEWER = '2'  -- the owner has other holds; `deadline` is the latest of theirs
-local EXPIRED = '3'    -- not held any more: the lease ran out, and nobody has had the lock since
-local TAKEN = '4'      -- not held any more: the lock has changed hands, or was released already
-local ELSEWHERE = '5'  -- nothing done: somebody may be queued, and this is a call for the lock alone
+local RELEASED = '1'      -- the last hold is gone
+local ONE_FEWER = '2'     -- the owner has other holds; `deadline` is the latest of theirs
+local EXPIRED = '3'       -- not held any more: the lease ran out, and nobody has had the lock since
+local TAKEN = '4'         -- not held any more: the lock has changed hands, or was released already
+local ELSEWHERE = '5'     -- nothing done: somebody may be queued, and this is a call for the lock alone
+local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
 -- again.
 --
@@ -26,11 +27,16 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 --          late must not free a newer grant) or 'force' (all holds under this fence)
 -- ARGV[3]  the fence
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
-local request, what, fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- ARGV[5]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next owner and
+--          takes the place of the server's time
+local request, what, fence, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
+end
+if floor_us and floor_us - now_us > MAX_AHEAD_US then
+  return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
 local was_until = string.sub(summary, UNTIL, UNTIL_END)

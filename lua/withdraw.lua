@@ -7,7 +7,8 @@
 -- Returns `status request now deadline denied incomplete`, for the first of the requests. Times are in ms of
 -- the server's clock. The status is NEWER_FORMAT or one of these:
 local WITHDRAWN = '1'
-local ELSEWHERE = '5'  -- nothing done: somebody may be queued, and this is a call for the lock alone
+local ELSEWHERE = '5'     -- nothing done: somebody may be queued, and this is a call for the lock alone
+local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
 -- again.
 --
@@ -21,7 +22,8 @@ local ELSEWHERE = '5'  -- nothing done: somebody may be queued, and this is a ca
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the requests, of one client, with a space between two; 1,000 at most
 -- ARGV[2]  string: the start of the clients' channels (lib/hand_over.lua)
-local requests, channel_prefix = ARGV[1], ARGV[2]
+-- ARGV[3]  only in a quorum, µs, of 16 digits: the floor, as for a release (release.lua)
+local requests, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3]
 
 local all = {}
 for request in string.gmatch(requests, '%S+') do
@@ -30,6 +32,9 @@ end
 local request, summary = all[1], redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
+end
+if floor_us and floor_us - now_us > MAX_AHEAD_US then
+  return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'

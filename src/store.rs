@@ -106,6 +106,15 @@ pub(crate) enum Failure {
     Closed,
 }
 
+impl Failure {
+    /// The failure of a call whose floor is too far ahead.
+    fn clock_behind() -> Failure {
+        Failure::Refused(ServerError::new(
+            "the server's clock is more than a day behind the others",
+        ))
+    }
+}
+
 impl From<Failure> for Error {
     /// The error that a caller gets when there are no more retries.
     fn from(failure: Failure) -> Error {

@@ -8,13 +8,14 @@ local function extend_ttl(key, ms)
   end
 end
 
--- The fence of the next owner. It is larger than the last one, also when the clock was set back.
-local function next_fence(summary, now_us)
+-- The fence of the next owner. It is larger than the last one, also when the clock was set back. `least_us`
+-- is the server's time or, in a quorum, the floor of the call.
+local function next_fence(summary, least_us)
   local fence = string.sub(summary, FENCE, FENCE_END)
-  if fence >= now_us then
+  if fence >= least_us then
     return string.format('%d', fence + 1)
   end
-  return now_us
+  return least_us
 end
 
 -- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, or nil where

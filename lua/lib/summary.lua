@@ -43,6 +43,9 @@ local OWNER, LAST = -32, -1
 
 -- The deadline of a lock that nobody holds.
 local FREE = '0'
+-- How far a floor, the least fence that a call in a quorum asks for, may be ahead of the server's clock. The
+-- fences of a lock never come back, so one wrong clock must not take them far ahead.
+local MAX_AHEAD_US = 86400000000
 -- How long a key outlives its use. A server clock that is set back by less takes no fence back, and the next
 -- script can still see whose hold ran out.
 local RETENTION_MS = 60000

@@ -123,6 +123,7 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
             heartbeat: client.options.heartbeat,
+            floor: None,
         };
         let client = &client;
         async move { client.acquire(call, &pending).await }

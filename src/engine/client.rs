@@ -213,6 +213,7 @@ mod tests {
             not_after: Arc::new(ServerTime::from_ms(1)),
             ticket: None,
             heartbeat: lease,
+            floor: None,
         };
         let answer = client.acquire(call, &pending).await;
         assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");

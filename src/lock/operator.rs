@@ -98,6 +98,7 @@ impl Lock {
                 keys,
                 request: client.next_request(&terms, None),
                 what: ReleaseWhat::Force(fence),
+                floor: None,
             };
             let mut released = false;
             loop {

@@ -38,6 +38,9 @@ pub(crate) struct Acquire {
     /// The place that the request had before, if it had one.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) heartbeat: Duration,
+    /// In a quorum: the least fence of a grant, which takes the place of the server's time. The ticket then
+    /// counts as it is, even if it is later than the server's time.
+    pub(crate) floor: Option<Fence>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ pub(crate) struct Release {
     pub(crate) keys: Arc<Keys>,
     pub(crate) request: RequestId,
     pub(crate) what: ReleaseWhat,
+    /// In a quorum: the least fence of the next owner, which takes the place of the server's time.
+    pub(crate) floor: Option<Fence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +113,8 @@ pub(crate) struct Withdraw {
     pub(crate) keys: Arc<Keys>,
     /// Contains between one and [`MAX_WITHDRAWN`] requests.
     pub(crate) requests: Vec<RequestId>,
+    /// As for a release.
+    pub(crate) floor: Option<Fence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

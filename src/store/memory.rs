@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::error::ServerError;
+use crate::fence::Fence;
 use crate::store::label::Label;
 use crate::store::{
     Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
@@ -167,8 +168,10 @@ impl Client {
         Ok(())
     }
 
+    /// Does nothing if the floor is too far ahead.
     fn execute<T>(
         &self,
+        floor: Option<Fence>,
         work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T,
     ) -> Result<Answer<T>, Failure> {
         let store = &*self.store;
@@ -182,6 +185,9 @@ impl Client {
             .unwrap_or(u64::MAX)
             .max(state.last_us + 1);
         let now = Now { us, ms: millis(time) };
+        if now.is_behind(floor) {
+            return Err(Failure::clock_behind());
+        }
         let State {
             rules,
             last_us,
@@ -276,8 +282,17 @@ impl Connection {
         &self,
         work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
     ) -> Call<T> {
+        self.call_above(None, work)
+    }
+
+    /// The same with a floor.
+    fn call_above<T: Send + 'static>(
+        &self,
+        floor: Option<Fence>,
+        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
+    ) -> Call<T> {
         let client = self.0.clone();
-        Box::pin(async move { client.execute(work) })
+        Box::pin(async move { client.execute(floor, work) })
     }
 }
 
@@ -302,16 +317,22 @@ impl Store for Connection {
             // The call is written and executed in one step.
             let not_after = call.not_after.written(ConnectionId::default());
             let not_after = not_after.ok_or_else(|| Failure::NotExecuted(ServerError::new("given up")))?;
-            client.execute(move |rules, now, channels| rules.acquire(&call, not_after, now, channels))
+            client.execute(call.floor, move |rules, now, channels| {
+                rules.acquire(&call, not_after, now, channels)
+            })
         })
     }
 
     fn release(&self, call: Release) -> Call<Released> {
-        self.call(move |rules, now, channels| rules.release(&call, now, channels))
+        self.call_above(call.floor, move |rules, now, channels| {
+            rules.release(&call, now, channels)
+        })
     }
 
     fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.call(move |rules, now, channels| rules.withdraw(&call, now, channels))
+        self.call_above(call.floor, move |rules, now, channels| {
+            rules.withdraw(&call, now, channels)
+        })
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {

@@ -7,6 +7,7 @@ mod expected;
 mod lifetimes;
 mod model;
 mod odd;
+mod quorum;
 mod server;
 mod step;
 mod world;

@@ -76,6 +76,7 @@ pub fn reply(text: &str) {
                 not_after: Arc::new(ServerTime::MAX),
                 ticket: None,
                 heartbeat: SPAN,
+                floor: None,
             },
             line,
             acquired,
@@ -85,6 +86,7 @@ pub fn reply(text: &str) {
                 keys,
                 request,
                 what: ReleaseWhat::Force(Fence::new(1).expect("a fence")),
+                floor: None,
             },
             line,
             released,
@@ -93,6 +95,7 @@ pub fn reply(text: &str) {
             &Withdraw {
                 keys,
                 requests: vec![request],
+                floor: None,
             },
             line,
             withdrawn,

@@ -104,6 +104,7 @@ impl Background {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
                 what: ReleaseWhat::Grant(hold.fence),
+                floor: None,
             };
             let failure = match self.client.release(call).await {
                 Ok(answer) => {

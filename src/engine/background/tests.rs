@@ -140,6 +140,7 @@ fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
         not_after: Arc::<PendingCall>::clone(pending),
         ticket: None,
         heartbeat: LEASE,
+        floor: None,
     }
 }
 
@@ -305,6 +306,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
         not_after: Arc::<PendingCall>::clone(&pending),
         ticket: None,
         heartbeat: LEASE,
+        floor: None,
     };
     let Acquired::Granted(grant) = client.acquire(call, &pending).await.unwrap().reply else {
         panic!("it is free");

@@ -87,6 +87,7 @@ impl Batch {
             requests: requests
                 .map(|waiting| waiting.withdrawal.request.clone())
                 .collect(),
+            floor: None,
         }
     }
 }

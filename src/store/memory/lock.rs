@@ -12,6 +12,8 @@ use crate::time::server_time::{ServerTime, millis};
 pub(crate) const MAX_HOLDS: usize = 256;
 /// How long a lock and its fence are kept after its deadline.
 pub(crate) const RETENTION_MS: u64 = 60_000;
+/// How far a floor may be ahead of the server's clock.
+const MAX_AHEAD_US: u64 = 86_400_000_000;
 
 /// The time of one call.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,18 @@ pub(crate) struct Now {
     pub(crate) us: u64,
     /// For deadlines.
     pub(crate) ms: u64,
+}
+
+impl Now {
+    /// The least fence that a call grants by its floor, or without one by the time.
+    pub(super) fn or_floor(self, floor: Option<Fence>) -> u64 {
+        floor.map_or(self.us, Fence::get)
+    }
+
+    /// Whether a call with this floor must do nothing.
+    pub(crate) fn is_behind(self, floor: Option<Fence>) -> bool {
+        self.or_floor(floor) > self.us + MAX_AHEAD_US
+    }
 }
 
 /// The channels and their subscribers.
@@ -241,12 +255,13 @@ impl Lock {
     }
 
     /// Grants a free lock to the first request in the queue whose client can be reached, and tells that
-    /// client alone. `mine` is the caller's own request and its lease. A request whose client cannot be
+    /// client alone. `fence` is the fence of the new owner, and `mine` is the caller's own request and its lease. A request whose client cannot be
     /// reached stays removed, and so does its client's presence record.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn hand_over(
         &mut self,
         holder: &mut Holder,
+        mut fence: u64,
         dead: Option<&str>,
         mine: Option<(&RequestId, u64)>,
         prefix: &str,
@@ -255,7 +270,6 @@ impl Lock {
         channels: &mut dyn Channels,
     ) -> HandOver {
         self.take_for_dead(dead);
-        let mut fence = next_fence(holder, now);
         let mut unreachable = BTreeSet::new();
         for _ in 0..bound {
             let Some(request) = self.queue.pop() else {
@@ -289,8 +303,8 @@ impl Lock {
 }
 
 /// The fence of the next owner. It is larger than the last one, even if the clock was set back.
-pub(super) fn next_fence(holder: &Holder, now: Now) -> u64 {
-    now.us.max(holder.fence + 1)
+pub(super) fn next_fence(holder: &Holder, least: u64) -> u64 {
+    least.max(holder.fence + 1)
 }
 
 /// The grant of a hand-over with this fence, or `None` if there is no larger fence.

@@ -80,6 +80,7 @@ impl Rules {
         let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
         let lock = self.lock(&keys.lock);
         let (mut holder, dead) = lock.read(now, Some(request.client()));
+        let fence = next_fence(&holder, now.or_floor(call.floor));
         if let Some(grant) = holder.grant_of(request) {
             return Acquired::Granted(grant);
         }
@@ -105,7 +106,6 @@ impl Rules {
             lock.queue.remove(request);
         } else if !holder.is_held() && lock.queue.len() == 0 {
             lock.take_for_dead(dead.as_deref());
-            let fence = next_fence(&holder, now);
             lock.grant(&mut holder, request, fence, now, lease, false);
         }
         if let Some(grant) = holder.grant_of(request) {
@@ -115,7 +115,8 @@ impl Rules {
         let mut enqueued = false;
         let mut queued = lock.queue.len();
         if *mode != Mode::Try {
-            let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
+            let latest = if call.floor.is_some() { u64::MAX } else { now.us };
+            let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(latest));
             enqueued = lock.queue.add(ticket, request);
             // The number is one too large if the request was moved.
             queued += usize::from(enqueued);
@@ -125,6 +126,7 @@ impl Rules {
             let mine = Some((request, lease));
             match lock.hand_over(
                 &mut holder,
+                fence,
                 dead.as_deref(),
                 mine,
                 &keys.channel,
@@ -160,8 +162,13 @@ impl Rules {
     }
 
     pub(crate) fn release(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> Released {
-        let Release { keys, request, what } = call;
-        self.end(keys, request, now, channels, |_, holder| {
+        let Release {
+            keys,
+            request,
+            what,
+            floor,
+        } = call;
+        self.end(keys, request, *floor, now, channels, |_, holder| {
             let (ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence)) = *what;
             let fence_counts = fence.get() == holder.fence;
             let ended = match what {
@@ -178,8 +185,12 @@ impl Rules {
     }
 
     pub(crate) fn withdraw(&mut self, call: &Withdraw, now: Now, channels: &mut dyn Channels) -> Withdrawn {
-        let Withdraw { keys, requests } = call;
-        let released = self.end(keys, &requests[0], now, channels, |queue, holder| {
+        let Withdraw {
+            keys,
+            requests,
+            floor,
+        } = call;
+        let released = self.end(keys, &requests[0], *floor, now, channels, |queue, holder| {
             let before = holder.holds.len();
             for request in requests {
                 queue.remove(request);
@@ -198,6 +209,7 @@ impl Rules {
         &mut self,
         keys: &Keys,
         caller: &RequestId,
+        floor: Option<Fence>,
         now: Now,
         channels: &mut dyn Channels,
         ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,
@@ -211,8 +223,10 @@ impl Rules {
         if outcome == ReleaseOutcome::OneFewer {
             lock.write_holds(&mut holder);
         } else if !holder.is_held() {
+            let fence = next_fence(&holder, now.or_floor(floor));
             let handed = lock.hand_over(
                 &mut holder,
+                fence,
                 dead.as_deref(),
                 None,
                 &keys.channel,

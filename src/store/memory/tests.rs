@@ -61,6 +61,7 @@ impl Peer {
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
             heartbeat: Duration::from_secs(15),
+            floor: None,
         };
         now(self.connection.acquire(call)).unwrap()
     }
@@ -69,6 +70,7 @@ impl Peer {
         let call = Withdraw {
             keys: keys(),
             requests: vec![self.request(n)],
+            floor: None,
         };
         now(self.connection.withdraw(call)).unwrap();
     }
@@ -181,6 +183,24 @@ async fn time_is_tokios_and_fences_increase_while_it_stands_still() {
     assert_eq!(fourth.at.now.since(third.at.now), Duration::from_secs(31));
     assert_eq!(fourth.at.sent.since(third.at.received), Duration::from_secs(31));
     assert!(granted(&fourth) > granted(&third));
+}
+
+#[test]
+fn floor_of_more_than_a_day_ahead_is_refused() {
+    let store = MemoryStore::new();
+    let a = Peer::of(&store, 1);
+    let now_us = 1_000 * now(a.connection.time()).unwrap().at.now.ms();
+    let withdraw = |days: u64| {
+        let call = Withdraw {
+            keys: keys(),
+            requests: vec![a.request(1)],
+            floor: Fence::new(now_us + days * 86_400_000_000),
+        };
+        now(a.connection.withdraw(call))
+    };
+    let refused = withdraw(2);
+    assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
+    withdraw(1).unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,6 +82,7 @@ pub(super) async fn execute<O: Operation>(
         }),
         Err(ReplyError::Desynchronised(said)) => Err(pipeline.desynchronised(response.generation, said)),
         Err(ReplyError::Elsewhere) => Err(Failure::NotExecuted(ServerError::new(ELSEWHERE))),
+        Err(ReplyError::ClockBehind) => Err(Failure::clock_behind()),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(
             "the lock is kept in the format of a newer version of this library",
         ))),

@@ -24,6 +24,7 @@ pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
         heartbeat: Duration::from_secs(15),
+        floor: None,
     }
 }
 
@@ -36,6 +37,7 @@ fn acquire(request: usize, lease_ms: u64) -> Step {
         not_after_ms: 2_000,
         ticket_us: None,
         heartbeat_ms: 15_000,
+        floor: None,
     };
     Step::Call {
         lock: 0,
@@ -49,6 +51,7 @@ fn release(request: usize, trouble: Option<Trouble>) -> Step {
     let call = Call::Release {
         request: Who::Any(request),
         what: What::Grant(Which::Present),
+        floor: None,
     };
     Step::Call {
         lock: 0,
@@ -106,6 +109,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
         keys: keys.clone(),
         request: nth(0),
         what: ReleaseWhat::Grant(fence.unwrap()),
+        floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
     assert!(matches!(world.ask(&one_more), Acquired::Granted(_)));
@@ -151,6 +155,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
         keys: call.keys.clone(),
         request: call.request.clone(),
         what: ReleaseWhat::Grant(fence),
+        floor: None,
     };
     // Twice, since a lock that was never seen is another case.
     for _ in 0..2 {
@@ -209,6 +214,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     let withdraw = |call: &Acquire| Withdraw {
         keys: call.keys.clone(),
         requests: vec![call.request.clone()],
+        floor: None,
     };
     let Ok(Acquired::Granted(_)) = world.ask_alone(&mine) else {
         panic!("it is free");
@@ -249,6 +255,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
             keys: keys.clone(),
             request: of(1),
             what: ReleaseWhat::Grant(grant.fence),
+            floor: None,
         };
         assert_eq!(world.ask_by(&release, way).outcome, ReleaseOutcome::Released);
         let holder = world.ask(&Inspect { keys, request: of(1) }).holder;
@@ -295,6 +302,7 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
             keys: keys.clone(),
             request: nth(n),
             what: ReleaseWhat::Grant(fence.unwrap()),
+            floor: None,
         };
         assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
         let [hash, ..] = world.seen().data;
@@ -392,6 +400,7 @@ fn denied_push_keeps_the_lock_from_no_other_request() {
                 not_after_ms: 2_000,
                 ticket_us: None,
                 heartbeat_ms: 15_000,
+                floor: None,
             },
             trouble: Some(Trouble::Muffled),
         },

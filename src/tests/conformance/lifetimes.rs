@@ -98,6 +98,7 @@ fn a_lock_lives_for_a_minute_after_its_end() {
         keys,
         request,
         what: ReleaseWhat::Grant(grant.fence),
+        floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
     lives(&mut world, LOCK, RETENTION_MS);

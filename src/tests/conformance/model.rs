@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use crate::fence::Fence;
 use crate::store::memory::lock::{Channels, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::redis::script::Operation;
@@ -43,6 +44,11 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
     /// Whether a server that is out of memory must let it pass.
     const FREES_MEMORY: bool = false;
 
+    /// Its floor, if the call is one of a quorum.
+    fn floor(&self) -> Option<Fence> {
+        None
+    }
+
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Self::Reply;
 
     /// What kind of reply it is.
@@ -50,6 +56,10 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
 }
 
 impl Modelled for Acquire {
+    fn floor(&self) -> Option<Fence> {
+        self.floor
+    }
+
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
         let not_after = self.not_after.written(ConnectionId::default()).expect("a time");
         rules.acquire(self, not_after, now, wires)
@@ -76,6 +86,10 @@ impl Modelled for Acquire {
 impl Modelled for Release {
     const FREES_MEMORY: bool = true;
 
+    fn floor(&self) -> Option<Fence> {
+        self.floor
+    }
+
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Released {
         let released = rules.release(self, now, wires);
         Released {
@@ -98,6 +112,10 @@ impl Modelled for Release {
 
 impl Modelled for Withdraw {
     const FREES_MEMORY: bool = true;
+
+    fn floor(&self) -> Option<Fence> {
+        self.floor
+    }
 
     fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Withdrawn {
         rules.withdraw(self, now, wires)
@@ -175,7 +193,7 @@ impl Modelled for SpinRelease {
 }
 
 /// What must come up in many runs, so that the comparison says something.
-pub(super) const KINDS: [&str; 31] = [
+pub(super) const KINDS: [&str; 32] = [
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
@@ -205,6 +223,7 @@ pub(super) const KINDS: [&str; 31] = [
     "spin lock not held",
     "a push",
     "newer format",
+    "clock behind",
     "refused: out of memory",
     "refused: no writes",
 ];

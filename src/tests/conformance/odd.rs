@@ -58,6 +58,7 @@ fn clients_key_of_another_type_does_not_block_an_expired_lock() {
         keys: world.keys[0].clone(),
         request: grant.request,
         what: ReleaseWhat::Grant(grant.fence),
+        floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
     // The second request never claims the lock, so its client's presence record goes with its lease.
@@ -85,6 +86,7 @@ fn release_reports_a_denied_shard_push_and_succeeds() {
         keys: world.keys[0].clone(),
         request: grant.request,
         what: ReleaseWhat::Grant(grant.fence),
+        floor: None,
     };
     let released = world.ask_in(Some(Trouble::Muffled), &release, PubSubMode::Sharded);
     let released = released.unwrap();
@@ -119,6 +121,7 @@ fn live_record_is_enough_for_hand_over_in_a_newly_moved_slot() {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Grant(grant.fence),
+            floor: None,
         };
         let released = world.ask_by(&release, way);
         assert_eq!(

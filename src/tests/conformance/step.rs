@@ -53,13 +53,16 @@ pub(super) enum Call {
         not_after_ms: i64,
         ticket_us: Option<i64>,
         heartbeat_ms: u64,
+        floor: Option<Floor>,
     },
     Release {
         request: Who,
         what: What,
+        floor: Option<Floor>,
     },
     Withdraw {
         requests: Vec<Who>,
+        floor: Option<Floor>,
     },
     Renew {
         request: Who,
@@ -109,6 +112,16 @@ pub(super) enum Which {
     Former,
 }
 
+/// A floor, in µs from the server's time or from the lock's own fence.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Floor {
+    Now(i64),
+    Fence(i64),
+}
+
+/// How far a floor may be ahead of the server's time, in µs.
+pub(super) const MAX_AHEAD_US: i64 = 86_400_000_000;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Key {
     Lock,
@@ -149,6 +162,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn floor() -> impl Strategy<Value = Floor> {
+    // A floor far ahead leaves no other fence to the lock than the next one each time.
+    prop_oneof![
+        20 => (-5_000_000..5_000_000_i64).prop_map(Floor::Now), 10 => (-2..3_i64).prop_map(Floor::Fence),
+        1 => (MAX_AHEAD_US - 1..MAX_AHEAD_US + 2).prop_map(Floor::Now)
+    ]
+}
+
 fn call() -> impl Strategy<Value = Call> {
     let request = || prop_oneof![2 => 0..REQUESTS, 1 => prop::sample::select(owned())];
     let who = || prop_oneof![2 => (0..REQUESTS).prop_map(Who::Holder), 1 => (0..REQUESTS).prop_map(Who::Any)];
@@ -165,15 +186,18 @@ fn call() -> impl Strategy<Value = Call> {
         4 => which().prop_map(What::Grant), 1 => which().prop_map(What::Force)
     ];
     let cap = prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
+    let in_quorum = || prop::option::weighted(0.3, floor());
     let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
     prop_oneof![
-        12 => (request(), mode, lease(), not_after, ticket, heartbeat).prop_map(
-            |(request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms)| Call::Acquire {
-                request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms
+        12 => (request(), mode, lease(), not_after, ticket, heartbeat, in_quorum()).prop_map(
+            |(request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms, floor)| Call::Acquire {
+                request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms, floor
             }
         ),
-        4 => (who(), what).prop_map(|(request, what)| Call::Release { request, what }),
-        2 => prop::collection::vec(who(), 1..4).prop_map(|requests| Call::Withdraw { requests }),
+        4 => (who(), what, in_quorum())
+            .prop_map(|(request, what, floor)| Call::Release { request, what, floor }),
+        2 => (prop::collection::vec(who(), 1..4), in_quorum())
+            .prop_map(|(requests, floor)| Call::Withdraw { requests, floor }),
         4 => (who(), which(), lease(), cap)
             .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
         1 => Just(Call::Inspect),

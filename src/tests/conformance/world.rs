@@ -10,7 +10,7 @@ use super::dump;
 use super::expected::{Check, Expected};
 use super::model::{Modelled, Wires};
 use super::server::{Scripts, Seen};
-use super::step::{CLIENTS, Call, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
+use super::step::{CLIENTS, Call, Floor, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
@@ -201,6 +201,7 @@ impl World<'_> {
                 not_after_ms,
                 ticket_us,
                 heartbeat_ms,
+                floor,
             } => {
                 let ticket = |us| Ticket(self.now_us.checked_add_signed(us).unwrap());
                 let call = Acquire {
@@ -211,10 +212,11 @@ impl World<'_> {
                     not_after: Arc::new(self.time_at(not_after_ms)),
                     ticket: ticket_us.map(ticket),
                     heartbeat: Duration::from_millis(heartbeat_ms),
+                    floor: floor.map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
             }
-            Call::Release { request, what } => {
+            Call::Release { request, what, floor } => {
                 let call = Release {
                     keys,
                     request: self.request(lock, request),
@@ -222,16 +224,18 @@ impl World<'_> {
                         What::Grant(which) => ReleaseWhat::Grant(self.fence(lock, which)),
                         What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
                     },
+                    floor: floor.map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
             }
-            Call::Withdraw { ref requests } => {
+            Call::Withdraw { ref requests, floor } => {
                 let call = Withdraw {
                     keys,
                     requests: requests
                         .iter()
                         .map(|request| self.request(lock, *request))
                         .collect(),
+                    floor: floor.map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
             }
@@ -310,6 +314,13 @@ impl World<'_> {
             return Box::new(move |reply| {
                 let read = call.read(&reply.unwrap()).map(|_| ());
                 assert_eq!(read, Err(ReplyError::NewerFormat));
+            });
+        }
+        if now.is_behind(call.floor()) {
+            self.setting.reached.insert("clock behind");
+            return Box::new(move |reply| {
+                let read = call.read(&reply.unwrap()).map(|_| ());
+                assert_eq!(read, Err(ReplyError::ClockBehind));
             });
         }
         self.wires.allowed = (trouble == Some(Trouble::Muffled)).then(|| self.clients[0].to_string());
@@ -398,6 +409,18 @@ impl World<'_> {
         }
     }
 
+    /// It has 16 digits, as a server's time.
+    fn floor(&self, lock: usize, floor: Floor) -> Fence {
+        let us = match floor {
+            Floor::Now(us) => self.now_us.checked_add_signed(us),
+            Floor::Fence(us) => {
+                let fence = self.fence(lock, Which::Present).get();
+                fence.max(START_US).checked_add_signed(us)
+            }
+        };
+        us.and_then(Fence::new).unwrap()
+    }
+
     /// What a call answers, whatever the rules say.
     pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
         self.ask_by(call, PubSubMode::Plain)
@@ -410,7 +433,16 @@ impl World<'_> {
 
     /// The same by a call for the lock alone; or why that is not enough.
     pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
-        let script_call = call.script_call(PubSubMode::Plain, Declared::LockAlone);
+        self.try_ask(call, Declared::LockAlone)
+    }
+
+    /// What a call answers, or why it does not.
+    pub(super) fn try_ask<O: Operation>(
+        &mut self,
+        call: &O,
+        declared: Declared,
+    ) -> Result<O::Reply, ReplyError> {
+        let script_call = call.script_call(PubSubMode::Plain, declared);
         let reply = self.setting.scripts.call_in(None, script_call, self.now_us);
         Ok(call.read(&reply.unwrap())?.1)
     }

@@ -235,7 +235,9 @@ impl fmt::Debug for Effect {
                 )
             }
             Effect::Release(call, reply) => {
-                let Release { keys, request, what } = call;
+                let Release {
+                    keys, request, what, ..
+                } = call;
                 write!(
                     f,
                     "release {request} {what:?} in {}: {:?}",
@@ -243,7 +245,7 @@ impl fmt::Debug for Effect {
                 )
             }
             Effect::Withdraw(call) => {
-                let Withdraw { keys, requests } = call;
+                let Withdraw { keys, requests, .. } = call;
                 write!(f, "withdraw {requests:?} in {}", keys.name)
             }
             Effect::Renew(call, reply) => {

@@ -25,6 +25,7 @@ fn call_of_a_deaf_client(n: u128, lease: Duration) -> Acquire {
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
         heartbeat: Duration::from_secs(15),
+        floor: None,
     }
 }
 

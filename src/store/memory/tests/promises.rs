@@ -109,6 +109,7 @@ impl World {
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
             heartbeat: Duration::from_secs(15),
+            floor: None,
         }
     }
 
@@ -146,6 +147,7 @@ impl World {
             keys: self.keys.clone(),
             request: request.clone(),
             what,
+            floor: None,
         };
         self.now_us += 1;
         let Released { outcome, .. } = self.rules.release(&call, self.now(), &mut self.wires);
@@ -156,6 +158,7 @@ impl World {
         let call = Withdraw {
             keys: self.keys.clone(),
             requests: requests.to_vec(),
+            floor: None,
         };
         self.now_us += 1;
         self.rules.withdraw(&call, self.now(), &mut self.wires);

@@ -68,10 +68,12 @@ impl Operation for Acquire {
             .with_not_after(&self.not_after)
             .with(millis(self.heartbeat))
             .with_address(way, &self.keys);
-        match self.ticket {
+        let script_call = match self.ticket {
             Some(ticket) => script_call.with(ticket.0),
+            None if self.floor.is_some() => script_call.with(""),
             None => script_call,
-        }
+        };
+        script_call.with_floor(self.floor)
     }
 
     /// A poll needs the client's presence record too.
@@ -104,6 +106,7 @@ impl Operation for Acquire {
             6 => Acquired::Incomplete,
             7 => return Err(ReplyError::Elsewhere),
             8 => Acquired::Full,
+            9 => return Err(ReplyError::ClockBehind),
             _ => return Err(words.malformed()),
         };
         Ok((words.now, acquired))
@@ -128,7 +131,7 @@ impl Operation for Release {
             ReleaseWhat::Grant(fence) => script_call.with("grant").with(fence),
             ReleaseWhat::Force(fence) => script_call.with("force").with(fence),
         };
-        script_call.with_address(way, &self.keys)
+        script_call.with_address(way, &self.keys).with_floor(self.floor)
     }
 
     fn goes_alone(&self) -> bool {
@@ -143,6 +146,7 @@ impl Operation for Release {
             3 => ReleaseOutcome::Expired,
             4 => ReleaseOutcome::Taken,
             5 => return Err(ReplyError::Elsewhere),
+            6 => return Err(ReplyError::ClockBehind),
             _ => return Err(words.malformed()),
         };
         Ok((
@@ -175,7 +179,7 @@ impl Operation for Withdraw {
             write!(script_call.text, "{space}{request}").expect("a string takes what it is given");
         }
         script_call.words.push(start..script_call.text.len());
-        script_call.with_address(way, &self.keys)
+        script_call.with_address(way, &self.keys).with_floor(self.floor)
     }
 
     fn goes_alone(&self) -> bool {
@@ -187,6 +191,7 @@ impl Operation for Withdraw {
         match words.status {
             1 => words.skip(1),
             5 => return Err(ReplyError::Elsewhere),
+            6 => return Err(ReplyError::ClockBehind),
             _ => return Err(words.malformed()),
         }
         let more = words.flag()?;

@@ -14,6 +14,8 @@ pub(crate) enum ReplyError {
     NewerFormat,
     /// The call declared the lock's key alone, but needs the other keys too.
     Elsewhere,
+    /// The floor of the call is more than a day ahead of the server's clock, and nothing was done.
+    ClockBehind,
 }
 
 /// Reads the words of a reply in order, after the words that every reply begins with. Words that remain

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{PubSubMode, Script};
+use crate::fence::Fence;
 use crate::store::keys::Keys;
 use crate::store::{ConnectionId, Stamp};
 use crate::time::deadline_queue::GivesUp;
@@ -56,6 +57,14 @@ impl ScriptCall {
     /// Adds a lease of at most a day, in ms, in the width in which it is stored.
     pub(super) fn with_lease(self, lease: Duration) -> ScriptCall {
         self.with(format_args!("{:08}", millis(lease)))
+    }
+
+    /// Adds a floor, if there is one, in the width in which fences are stored. A server's time has that width.
+    pub(super) fn with_floor(self, floor: Option<Fence>) -> ScriptCall {
+        match floor {
+            Some(floor) => self.with(format_args!("{:016}", floor.get())),
+            None => self,
+        }
     }
 
     /// Reserves 13 digits for the server time past which the call must do nothing. The time is set when the

@@ -33,17 +33,20 @@ fn invocations() -> Vec<ScriptCall> {
             not_after: Arc::new(ServerTime::MAX),
             ticket: Some(Ticket(1)),
             heartbeat: lease,
+            floor: Some(fence),
         }
         .script_call(PubSubMode::Plain, Declared::All),
         Release {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Grant(fence),
+            floor: Some(fence),
         }
         .script_call(PubSubMode::Plain, Declared::All),
         Withdraw {
             keys: keys.clone(),
             requests: vec![request.clone()],
+            floor: Some(fence),
         }
         .script_call(PubSubMode::Plain, Declared::All),
         Renew {
@@ -75,6 +78,55 @@ fn invocations() -> Vec<ScriptCall> {
         .script_call(PubSubMode::Plain, Declared::All),
         SpinRelease { keys, owner }.script_call(PubSubMode::Plain, Declared::All),
     ]
+}
+
+#[test]
+fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let request = RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None);
+    let fence = Fence::new(1_700_000_000_000_000).unwrap();
+    let mut acquire = Acquire {
+        keys: keys.clone(),
+        request: request.clone(),
+        mode: Mode::Register,
+        lease: Duration::from_secs(30),
+        not_after: Arc::new(ServerTime::MAX),
+        ticket: None,
+        heartbeat: Duration::from_secs(15),
+        floor: None,
+    };
+    let mut release = Release {
+        keys: keys.clone(),
+        request: request.clone(),
+        what: ReleaseWhat::Grant(fence),
+        floor: None,
+    };
+    let mut withdraw = Withdraw {
+        keys,
+        requests: vec![request.clone()],
+        floor: None,
+    };
+    let words = |call: ScriptCall| call.keys_and_args().1.join(" ");
+    let of_acquire = |call: &Acquire| words(call.script_call(PubSubMode::Plain, Declared::All));
+    let of_release = |call: &Release| words(call.script_call(PubSubMode::Plain, Declared::All));
+    let of_withdraw = |call: &Withdraw| words(call.script_call(PubSubMode::Plain, Declared::All));
+    let asked = format!("{request} register 00030000 0000000000000 15000 pfairlock:unlock:{{a}}:");
+    let released = format!("{request} grant 1700000000000000 pfairlock:unlock:{{a}}:");
+    let withdrawn = format!("{request} pfairlock:unlock:{{a}}:");
+    assert_eq!(of_acquire(&acquire), asked);
+    assert_eq!(of_release(&release), released);
+    assert_eq!(of_withdraw(&withdraw), withdrawn);
+    acquire.ticket = Some(Ticket(7));
+    assert_eq!(of_acquire(&acquire), format!("{asked} 7"));
+
+    // In a quorum the floor follows, at one place whether there is a ticket or not.
+    let floor = Some(Fence::new(900_000_000_000_000).unwrap());
+    (acquire.floor, release.floor, withdraw.floor) = (floor, floor, floor);
+    assert_eq!(of_acquire(&acquire), format!("{asked} 7 0900000000000000"));
+    acquire.ticket = None;
+    assert_eq!(of_acquire(&acquire), format!("{asked}  0900000000000000"));
+    assert_eq!(of_release(&release), format!("{released} 0900000000000000"));
+    assert_eq!(of_withdraw(&withdraw), format!("{withdrawn} 0900000000000000"));
 }
 
 /// The text in the brackets of each `<array>[..]` in these lines.
@@ -260,6 +312,7 @@ fn poll_is_never_a_call_for_the_lock_alone() {
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
             heartbeat: Duration::from_secs(15),
+            floor: None,
         };
         assert_eq!(call.goes_alone(), goes_alone, "{mode:?}");
     }

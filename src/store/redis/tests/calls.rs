@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::fence::Fence;
 use crate::store::redis::commands::Command;
-use crate::store::{Acquire, Acquired, Durability, Failure, Release, pipeline};
+use crate::store::{Acquire, Acquired, Durability, Failure, Release, Withdraw, pipeline};
 
 const MAX_IN_FLIGHT: usize = pipeline::MAX_IN_FLIGHT as usize;
 
@@ -305,6 +306,7 @@ async fn acquire_and_release(store: &RedisStore) {
         not_after: Arc::new(now.after(seconds(2))),
         ticket: None,
         heartbeat: seconds(15),
+        floor: None,
     };
     let answer = store.acquire(acquire(1)).await.unwrap();
     let Acquired::Granted(grant) = answer.reply else {
@@ -318,11 +320,33 @@ async fn acquire_and_release(store: &RedisStore) {
         keys: Arc::clone(&keys),
         request: grant.request.clone(),
         what: ReleaseWhat::Grant(grant.fence),
+        floor: None,
     };
     let released = store.release(release).await.unwrap().reply;
     assert_eq!(released.outcome, ReleaseOutcome::Released);
     let answer = store.acquire(acquire(2)).await.unwrap();
     assert!(matches!(answer.reply, Acquired::Granted(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn server_whose_clock_is_a_day_behind_a_quorum_refuses_its_calls() {
+    let server = Server::start().await;
+    let (store, _recorder) = store(&server.url()).await;
+    let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
+    let request = RequestId::new(&ClientId::random(), Duration::from_secs(5), 1, None);
+    let now = store.time().await.unwrap().at.now;
+    let days = |days: u64| Fence::new(1_000 * now.ms() + days * 86_400_000_000).unwrap();
+    let withdraw = |floor| Withdraw {
+        keys: Arc::clone(&keys),
+        requests: vec![request.clone()],
+        floor: Some(floor),
+    };
+    let refused = store.withdraw(withdraw(days(2))).await;
+    assert!(
+        matches!(&refused, Err(Failure::Refused(error)) if error.to_string().contains("more than a day behind")),
+        "{refused:?}"
+    );
+    store.withdraw(withdraw(days(1))).await.unwrap();
 }
 
 /// Random faults for two seconds. Each outcome that a call reports must be true.
