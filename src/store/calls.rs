@@ -173,6 +173,33 @@ pub(crate) struct Confirmed {
     pub(crate) got: u32,
 }
 
+/// Renews a hold in a quorum, before there are holds on a majority of the servers under one fence.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    pub(crate) renew: Renew,
+    /// Raises a smaller fence to this one. The fence of `renew` itself raises nothing.
+    pub(crate) floor: Fence,
+    /// The place that the request has in the queues of all servers.
+    pub(crate) ticket: Ticket,
+}
+
+impl Look {
+    /// The floor, if it raises the fence.
+    pub(crate) fn raises_to(&self) -> Option<Fence> {
+        Some(self.floor).filter(|floor| *floor != self.renew.fence)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub(crate) renewed: Renewed,
+    /// The fence of the hold after the call. If the hold is gone, the fence that the call named.
+    pub(crate) fence: Fence,
+    /// The first request in the queue has an earlier ticket. Of equal tickets, that of the first client by id
+    /// is earlier. Never true if the hold is gone.
+    pub(crate) earlier: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Inspect {
     pub(crate) keys: Arc<Keys>,

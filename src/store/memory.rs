@@ -18,8 +18,8 @@ use crate::fence::Fence;
 use crate::store::label::Label;
 use crate::store::{
     Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
-    Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
-    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
@@ -337,6 +337,10 @@ impl Store for Connection {
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
         self.call(move |rules, now, _| rules.renew(&call, now))
+    }
+
+    fn look(&self, call: Look) -> Call<Looked> {
+        self.call_above(call.raises_to(), move |rules, now, _| rules.look(&call, now))
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {

@@ -18,9 +18,9 @@ use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::redis::script::Operation;
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Mode, Push, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Push, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::ClockOffset;
@@ -110,6 +110,21 @@ pub fn reply(text: &str) {
             },
             line,
             renewed,
+        ),
+        "look" => read_again(
+            &Look {
+                renew: Renew {
+                    keys,
+                    request,
+                    fence: Fence::new(1).expect("a fence"),
+                    lease: SPAN,
+                    cap: ServerTime::MAX,
+                },
+                floor: Fence::new(2).expect("a fence"),
+                ticket: Ticket(1),
+            },
+            line,
+            looked,
         ),
         "inspect" => read_again(&Inspect { keys, request }, line, inspected),
         "spin_acquire" => read_again(
@@ -239,6 +254,14 @@ fn renewed(reply: &Renewed, _: ServerTime) -> Written {
         Renewed::Expired => (2, 0, vec![]),
         Renewed::Taken => (3, 0, vec![]),
     }
+}
+
+fn looked(reply: &Looked, now: ServerTime) -> Written {
+    let (status, deadline, mut rest) = renewed(&reply.renewed, now);
+    if status == 1 {
+        rest = vec![reply.fence.get().to_string(), flag(reply.earlier)];
+    }
+    (status, deadline, rest)
 }
 
 fn inspected(reply: &Inspected, _: ServerTime) -> Written {

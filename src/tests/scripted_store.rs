@@ -15,9 +15,9 @@ use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Call, ConnectionId, Failure, GetLabel, Inspect, Inspected, Page, Position, Release,
-    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Call, ConnectionId, Failure, GetLabel, Inspect, Inspected, Look, Looked, Page,
+    Position, Release, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
+    Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -203,6 +203,13 @@ impl Store for Scripted {
         match self.swallows_renewals.load(Ordering::SeqCst) {
             true => Box::pin(std::future::pending()),
             false => self.passed(self.store.renew(call)),
+        }
+    }
+
+    fn look(&self, call: Look) -> Call<Looked> {
+        match self.swallows_renewals.load(Ordering::SeqCst) {
+            true => Box::pin(std::future::pending()),
+            false => self.passed(self.store.look(call)),
         }
     }
 

@@ -27,6 +27,9 @@ const OF_THE_CLIENT: [&str; 9] = [
     "scan",
 ];
 
+/// A command that the scripts call only in a quorum.
+const OF_A_QUORUM: &str = "zrange";
+
 /// Commands that the scripts call only in a cluster. Servers before 7.0 do not know these rights, so they
 /// have their own line in the README.
 const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
@@ -76,7 +79,7 @@ fn the_advised_rights_are_those_that_the_scripts_need() {
         needed.contains("zpopmin") && needed.contains("pubsub|numsub"),
         "{needed:?}"
     );
-    for command in OF_A_CLUSTER {
+    for command in OF_A_CLUSTER.into_iter().chain([OF_A_QUORUM]) {
         assert!(needed.remove(command), "{command}");
     }
     needed.extend(OF_THE_CLIENT.map(str::to_owned));

@@ -12,8 +12,9 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{
-    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat,
-    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Look, Looked, Mode, Release, ReleaseOutcome,
+    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
+    Withdrawn,
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
@@ -272,6 +273,45 @@ impl Rules {
         }
         lock.write_holds(&mut holder);
         Renewed::Until(ServerTime::from_ms(deadline))
+    }
+
+    pub(crate) fn look(&mut self, call: &Look, now: Now) -> Looked {
+        let Look { renew, floor, ticket } = call;
+        let lock = self.lock(&renew.keys.lock);
+        let before = lock.written.clone().unwrap_or_default();
+        // Several holds keep their fence, because each is renewed and released by it.
+        let is_only = before.holds.len() == 1 && before.holds.contains_key(&renew.request);
+        let fence = if is_only && before.fence == floor.get() {
+            *floor
+        } else {
+            renew.fence
+        };
+        let renewed = self.renew(
+            &Renew {
+                fence,
+                ..renew.clone()
+            },
+            now,
+        );
+        if !matches!(renewed, Renewed::Until(_)) {
+            return Looked {
+                renewed,
+                fence: renew.fence,
+                earlier: false,
+            };
+        }
+        let lock = self.lock(&renew.keys.lock);
+        let fence = if is_only { fence.max(*floor) } else { fence };
+        if let Some(holder) = &mut lock.written {
+            holder.fence = fence.get();
+        }
+        let place = (ticket.0, renew.request.client());
+        let first = lock.queue.order.first();
+        Looked {
+            renewed,
+            fence,
+            earlier: first.is_some_and(|(ticket, request)| (*ticket, request.client()) < place),
+        }
     }
 
     pub(crate) fn inspect(&mut self, call: &Inspect, now: Now) -> Inspected {

@@ -12,6 +12,7 @@ use super::*;
 use crate::store::Mode;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
+use crate::time::server_time::Ticket;
 
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Vec<String>>);
@@ -201,6 +202,25 @@ fn floor_of_more_than_a_day_ahead_is_refused() {
     let refused = withdraw(2);
     assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
     withdraw(1).unwrap();
+
+    let fence = Fence::new(granted(&a.acquire(1)).unwrap()).unwrap();
+    let look = |floor| {
+        let renew = Renew {
+            keys: keys(),
+            request: a.request(1),
+            fence,
+            lease: Duration::from_secs(30),
+            cap: ServerTime::MAX,
+        };
+        let ticket = Ticket(now_us);
+        now(a.connection.look(Look { renew, floor, ticket }))
+    };
+    let refused = look(Fence::new(fence.get() + 2 * 86_400_000_000).unwrap());
+    assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
+    let raised = Fence::new(fence.get() + 1).unwrap();
+    let looked = look(raised).unwrap().reply;
+    assert!(matches!(looked.renewed, Renewed::Until(_)), "{looked:?}");
+    assert_eq!((looked.fence, looked.earlier), (raised, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,9 +45,9 @@ use crate::store::pipeline::Priority;
 use crate::store::redis::cluster::servers::Cluster;
 use crate::store::redis::script::{Declared, Operation};
 use crate::store::{
-    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener, Page,
-    Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired, SpinRelease,
-    SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener, Look,
+    Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
+    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::Clock;
 
@@ -214,6 +214,10 @@ impl Store for ClusterStore {
             .route(slot, Duration::ZERO, false, move |server, call_options| {
                 server.confirm_in(call_options, call.clone(), within)
             })
+    }
+
+    fn look(&self, call: Look) -> Call<Looked> {
+        self.cluster.call(call)
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {

@@ -35,16 +35,18 @@ pub(crate) static ACQUIRE: Script = Script::new("acquire", texts::ACQUIRE);
 pub(crate) static RELEASE: Script = Script::new("release", texts::RELEASE);
 pub(crate) static WITHDRAW: Script = Script::new("withdraw", texts::WITHDRAW);
 pub(crate) static RENEW: Script = Script::new("renew", texts::RENEW);
+pub(crate) static LOOK: Script = Script::new("look", texts::LOOK);
 pub(crate) static INSPECT: Script = Script::new("inspect", texts::INSPECT);
 pub(crate) static LABEL: Script = Script::new("label", texts::LABEL);
 pub(crate) static SPIN_ACQUIRE: Script = Script::new("spin_acquire", texts::SPIN_ACQUIRE);
 pub(crate) static SPIN_RELEASE: Script = Script::new("spin_release", texts::SPIN_RELEASE);
 
-pub(crate) static ALL: [&Script; 8] = [
+pub(crate) static ALL: [&Script; 9] = [
     &ACQUIRE,
     &RELEASE,
     &WITHDRAW,
     &RENEW,
+    &LOOK,
     &INSPECT,
     &LABEL,
     &SPIN_ACQUIRE,

@@ -23,8 +23,8 @@ use crate::store::label::Label;
 use crate::store::redis::script::{Operation, PubSubMode, Script};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
-    Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
-    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
+    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
 };
 use crate::time::clock::Clock;
 use crate::time::server_time::ServerTime;
@@ -193,6 +193,10 @@ impl Store for RedisStore {
 
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         self.confirm_in(CallOptions::default(), call, within)
+    }
+
+    fn look(&self, call: Look) -> Call<Looked> {
+        self.call(call)
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {

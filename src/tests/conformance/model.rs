@@ -8,8 +8,8 @@ use crate::store::memory::lock::{Channels, Now};
 use crate::store::memory::rules::Rules;
 use crate::store::redis::script::Operation;
 use crate::store::{
-    Acquire, Acquired, ConnectionId, Inspect, Inspected, Release, ReleaseOutcome, Released, Renew, Renewed,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+    Acquire, Acquired, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseOutcome, Released,
+    Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 
 /// The model's side of pub/sub.
@@ -145,6 +145,27 @@ impl Modelled for Renew {
     }
 }
 
+impl Modelled for Look {
+    const FREES_MEMORY: bool = true;
+
+    fn floor(&self) -> Option<Fence> {
+        self.raises_to()
+    }
+
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Looked {
+        rules.look(self, now)
+    }
+
+    fn kind(reply: &Looked) -> &'static str {
+        match reply.renewed {
+            Renewed::Until(_) if reply.earlier => "a look, earlier request",
+            Renewed::Until(_) => "a look",
+            Renewed::Expired => "a look, expired",
+            Renewed::Taken => "a look, taken",
+        }
+    }
+}
+
 impl Modelled for Inspect {
     const FREES_MEMORY: bool = true;
 
@@ -193,7 +214,7 @@ impl Modelled for SpinRelease {
 }
 
 /// What must come up in many runs, so that the comparison says something.
-pub(super) const KINDS: [&str; 32] = [
+pub(super) const KINDS: [&str; 36] = [
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
@@ -214,6 +235,10 @@ pub(super) const KINDS: [&str; 32] = [
     "renewed",
     "a renewal, expired",
     "a renewal, taken",
+    "a look, earlier request",
+    "a look",
+    "a look, expired",
+    "a look, taken",
     "inspected, held",
     "inspected, free",
     "spin lock held",

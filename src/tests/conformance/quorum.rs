@@ -1,4 +1,6 @@
-//! Calls of a quorum: floors, and tickets that are later than the server's time.
+//! Calls of a quorum: floors, looks, and tickets that are later than the server's time.
+
+use std::time::Duration;
 
 use super::edges::acquisition;
 use super::step::MAX_AHEAD_US;
@@ -6,8 +8,11 @@ use super::world::{Setting, World};
 use crate::fence::Fence;
 use crate::store::ids::ClientId;
 use crate::store::redis::script::{Declared, Operation, ReplyError};
-use crate::store::{Acquire, Acquired, Contended, Grant, Release, ReleaseOutcome, ReleaseWhat, Withdraw};
-use crate::time::server_time::Ticket;
+use crate::store::{
+    Acquire, Acquired, Contended, Grant, Look, Looked, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed,
+    Withdraw,
+};
+use crate::time::server_time::{ServerTime, Ticket};
 
 /// The fence that is so far from the server's time.
 fn fence_at(world: &World<'_>, us: i64) -> Fence {
@@ -171,4 +176,164 @@ fn ticket_of_a_quorum_counts_though_it_is_later_than_the_servers_time() {
         ..acquisition(&world, &world.requests[4].clone())
     };
     assert_eq!(queued(&mut world, &single).ticket, Some(Ticket(world.now_us)));
+}
+
+fn look(world: &World<'_>, grant: &Grant, floor: Fence, ticket: u64) -> Look {
+    Look {
+        renew: Renew {
+            keys: world.keys[0].clone(),
+            request: grant.request.clone(),
+            fence: grant.fence,
+            lease: Duration::from_secs(30),
+            cap: ServerTime::MAX,
+        },
+        floor,
+        ticket: Ticket(ticket),
+    }
+}
+
+/// The reply to a look at a hold that goes on for 30 s from now.
+fn held(world: &World<'_>, fence: Fence, earlier: bool) -> Looked {
+    Looked {
+        renewed: Renewed::Until(ServerTime::from_ms(world.now_us / 1000 + 30_000)),
+        fence,
+        earlier,
+    }
+}
+
+#[test]
+fn look_raises_a_fence_once_and_lowers_none() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [first, second, third] = [0, 1_000, 2_000].map(|us| fence_at(&world, us));
+    let grant = granted(&mut world, 0, first);
+    // The second time, the first reply was lost.
+    for _ in 0..2 {
+        world.now_us += 1_000_000;
+        let look = look(&world, &grant, second, world.now_us);
+        assert_eq!(world.ask(&look), held(&world, second, false));
+    }
+    // By its former fence alone the hold is not found any more.
+    let looked = world.ask(&look(&world, &grant, first, world.now_us));
+    assert_eq!((looked.renewed, looked.fence), (Renewed::Taken, first));
+    let looked = world.ask(&look(&world, &grant, third, world.now_us));
+    assert_eq!((looked.renewed, looked.fence), (Renewed::Taken, first));
+    // Its fence is that for all other calls, too, and the next one is larger.
+    let raised = Grant {
+        fence: second,
+        ..grant
+    };
+    assert_eq!(
+        world.ask(&look(&world, &raised, first, world.now_us)),
+        held(&world, second, false)
+    );
+    waits(&mut world, 1, first);
+    let release = release(&world, &raised, first);
+    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
+    assert_eq!(pushed_fence(&mut world).get(), second.get() + 1);
+}
+
+#[test]
+fn look_at_a_hold_that_is_gone_raises_nothing() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [first, second] = [0, 1_000].map(|us| fence_at(&world, us));
+    let grant = granted(&mut world, 0, first);
+    let before = world.seen().data;
+    world.now_us += 30_000_000;
+    let look = look(&world, &grant, second, world.now_us);
+    assert_eq!(world.ask(&look).renewed, Renewed::Expired);
+    assert_eq!(world.seen().data, before);
+    // Another request gets the very fence to which the former one is to be raised.
+    granted(&mut world, 1, second);
+    let before = world.seen().data;
+    assert_eq!(world.ask(&look).renewed, Renewed::Taken);
+    assert_eq!(world.seen().data, before);
+}
+
+#[test]
+fn look_raises_no_fence_by_more_than_a_day_ahead() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [now, farthest, too_far] = [0, MAX_AHEAD_US, MAX_AHEAD_US + 1].map(|us| fence_at(&world, us));
+    let grant = granted(&mut world, 0, now);
+    let before = world.seen().data;
+    let refused = look(&world, &grant, too_far, world.now_us);
+    assert!(is_behind(&mut world, &refused));
+    assert_eq!(world.seen().data, before);
+    let raised = Grant {
+        fence: farthest,
+        ..grant.clone()
+    };
+    let look_far = look(&world, &grant, farthest, world.now_us);
+    assert_eq!(world.ask(&look_far), held(&world, farthest, false));
+    // A clock that is set back leaves a hold with a fence too far ahead, which is renewed like any other.
+    world.now_us -= 5_000_000;
+    let looked = world.ask(&look(&world, &raised, farthest, world.now_us));
+    assert!(matches!(looked.renewed, Renewed::Until(_)), "{looked:?}");
+    assert_eq!(looked.fence, farthest);
+}
+
+#[test]
+fn look_tells_of_an_earlier_ticket_at_the_head_of_the_queue() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let floor = fence_at(&world, 0);
+    // The second client holds, and a request of the second and of the third client wait.
+    let grant = granted(&mut world, 1, floor);
+    let ticket = world.now_us + 1_000;
+    for (request, us) in [(4, 0), (2, 7)] {
+        let call = Acquire {
+            ticket: Some(Ticket(ticket + us)),
+            ..call(&world, request, floor)
+        };
+        queued(&mut world, &call);
+    }
+    // Of two requests of one client with one ticket, none is earlier.
+    for (own, earlier) in [(ticket - 1, false), (ticket, false), (ticket + 1, true)] {
+        let look = look(&world, &grant, floor, own);
+        assert_eq!(world.ask(&look), held(&world, floor, earlier), "{own}");
+    }
+    // Of two clients with one ticket, the first one by its id is earlier.
+    let [first, third] = [0, 2].map(|n| world.requests[n].clone());
+    for (request, earlier) in [(first, true), (third, false)] {
+        let mut world = World::new(&mut setting);
+        let grant = granted(&mut world, 1, floor);
+        let call = Acquire {
+            ticket: Some(Ticket(ticket)),
+            floor: Some(floor),
+            ..acquisition(&world, &request)
+        };
+        queued(&mut world, &call);
+        let look = look(&world, &grant, floor, ticket);
+        assert_eq!(world.ask(&look), held(&world, floor, earlier), "{request}");
+    }
+}
+
+#[test]
+fn look_finds_an_empty_queue_behind_a_lock_that_others_waited_for() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let floor = fence_at(&world, 0);
+    let grant = granted(&mut world, 0, floor);
+    waits(&mut world, 1, floor);
+    let second = Grant {
+        request: world.requests[1].clone(),
+        ..grant
+    };
+    world.ask(&withdraw(&world, &second, floor));
+    let look = look(&world, &grant, floor, world.now_us + 1_000_000);
+    assert_eq!(world.ask(&look), held(&world, floor, false));
+}
+
+/// Several holds of an owner are renewed and released by one fence, so no call for one of them changes it.
+#[test]
+fn look_at_one_of_several_holds_raises_nothing() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [first, second] = [0, 1_000].map(|us| fence_at(&world, us));
+    let grant = granted(&mut world, 4, first);
+    assert_eq!(granted(&mut world, 8, first).fence, first);
+    let look = look(&world, &grant, second, world.now_us);
+    assert_eq!(world.ask(&look), held(&world, first, false));
 }

@@ -70,6 +70,14 @@ pub(super) enum Call {
         lease_ms: u64,
         cap_ms: i64,
     },
+    Look {
+        request: Who,
+        fence: Which,
+        lease_ms: u64,
+        cap_ms: i64,
+        floor: Floor,
+        ticket_us: i64,
+    },
     Inspect,
     SpinAcquire {
         owner: usize,
@@ -185,7 +193,7 @@ fn call() -> impl Strategy<Value = Call> {
     let what = prop_oneof![
         4 => which().prop_map(What::Grant), 1 => which().prop_map(What::Force)
     ];
-    let cap = prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
+    let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let in_quorum = || prop::option::weighted(0.3, floor());
     let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
     prop_oneof![
@@ -198,8 +206,13 @@ fn call() -> impl Strategy<Value = Call> {
             .prop_map(|(request, what, floor)| Call::Release { request, what, floor }),
         2 => (prop::collection::vec(who(), 1..4), in_quorum())
             .prop_map(|(requests, floor)| Call::Withdraw { requests, floor }),
-        4 => (who(), which(), lease(), cap)
+        4 => (who(), which(), lease(), cap())
             .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
+        4 => (who(), which(), lease(), cap(), floor(), -5_000_000..1_000_000_i64).prop_map(
+            |(request, fence, lease_ms, cap_ms, floor, ticket_us)| Call::Look {
+                request, fence, lease_ms, cap_ms, floor, ticket_us
+            }
+        ),
         1 => Just(Call::Inspect),
         1 => (owner(), 0..REQUESTS, spin_lease)
             .prop_map(|(owner, request, lease_ms)| Call::SpinAcquire { owner, request, lease_ms }),

@@ -18,7 +18,7 @@ use crate::store::keys::Keys;
 use crate::store::memory::lock::{Holder, Now, Queue, RETENTION_MS};
 use crate::store::memory::rules::Rules;
 use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
-use crate::store::{Acquire, Inspect, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
+use crate::store::{Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// Has the summary of a lock begin with a mark, or with none.
@@ -203,14 +203,13 @@ impl World<'_> {
                 heartbeat_ms,
                 floor,
             } => {
-                let ticket = |us| Ticket(self.now_us.checked_add_signed(us).unwrap());
                 let call = Acquire {
                     keys,
                     request: self.requests[request].clone(),
                     mode,
                     lease: Duration::from_millis(lease_ms),
                     not_after: Arc::new(self.time_at(not_after_ms)),
-                    ticket: ticket_us.map(ticket),
+                    ticket: ticket_us.map(|us| self.ticket_at(us)),
                     heartbeat: Duration::from_millis(heartbeat_ms),
                     floor: floor.map(|floor| self.floor(lock, floor)),
                 };
@@ -251,6 +250,27 @@ impl World<'_> {
                     fence: self.fence(lock, fence),
                     lease: Duration::from_millis(lease_ms),
                     cap: self.time_at(cap_ms),
+                };
+                self.make(lock, call, trouble);
+            }
+            Call::Look {
+                request,
+                fence,
+                lease_ms,
+                cap_ms,
+                floor,
+                ticket_us,
+            } => {
+                let call = Look {
+                    renew: Renew {
+                        keys,
+                        request: self.request(lock, request),
+                        fence: self.fence(lock, fence),
+                        lease: Duration::from_millis(lease_ms),
+                        cap: self.time_at(cap_ms),
+                    },
+                    floor: self.floor(lock, floor),
+                    ticket: self.ticket_at(ticket_us),
                 };
                 self.make(lock, call, trouble);
             }
@@ -389,6 +409,11 @@ impl World<'_> {
     /// The server time that is so far from now.
     fn time_at(&self, offset_ms: i64) -> ServerTime {
         ServerTime::from_ms(self.now().ms.checked_add_signed(offset_ms).unwrap())
+    }
+
+    /// The ticket that is so far from now.
+    fn ticket_at(&self, offset_us: i64) -> Ticket {
+        Ticket(self.now_us.checked_add_signed(offset_us).unwrap())
     }
 
     fn request(&self, lock: usize, who: Who) -> RequestId {

@@ -22,9 +22,9 @@ use crate::store::label::Label;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Pipeline, Replacement};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Failure, GetLabel, Inspect, Inspected, Listener, Page, Position,
-    Release, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
-    Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, Failure, GetLabel, Inspect, Inspected, Listener, Look, Looked, Page,
+    Position, Release, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -249,6 +249,10 @@ impl Store for SimConnection {
     }
 
     fn renew(&self, call: Renew) -> Call<Renewed> {
+        self.call(call)
+    }
+
+    fn look(&self, call: Look) -> Call<Looked> {
         self.call(call)
     }
 

@@ -15,8 +15,9 @@ use crate::store::ids::RequestId;
 use crate::store::memory::{Connection, MemoryStore};
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Release, ReleaseWhat, Released, Renew,
-    Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseWhat,
+    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
+    Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::deadline_queue::GivesUp;
@@ -289,6 +290,18 @@ impl Operation for Renew {
 
     fn effect(&self, reply: &Renewed) -> Effect {
         Effect::Renew(self.clone(), *reply)
+    }
+}
+
+impl Operation for Look {
+    type Reply = Looked;
+
+    fn call(&self, connection: &Connection) -> Call<Looked> {
+        connection.look(self.clone())
+    }
+
+    fn effect(&self, reply: &Looked) -> Effect {
+        Effect::Renew(self.renew.clone(), reply.renewed)
     }
 }
 

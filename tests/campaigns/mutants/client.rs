@@ -519,6 +519,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a memory store in use drops entries that are over", MEMORY,
         "        rules.sweep(now);\n",
         "", &["--lib store::memory::tests"]),
+    edit("a look in memory that would raise a fence too far is refused", MEMORY,
+        "self.call_above(call.raises_to(), move", "self.call_above(None, move", &["--lib store::memory::tests"]),
     edit("a store in memory refuses a floor too far ahead", MEMORY,
         "if now.is_behind(floor) {", "if false {", &["--lib store::memory::tests"]),
     edit("calls of one microsecond get tickets in their order", MEMORY,

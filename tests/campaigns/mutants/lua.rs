@@ -7,7 +7,9 @@ const ACQUIRE_SLOW: &str = "lua/acquire_slow.lua";
 const GRANT: &str = "lua/lib/grant.lua";
 const HAND_OVER: &str = "lua/lib/hand_over.lua";
 const HOLDS: &str = "lua/lib/holds.lua";
+const LOOK: &str = "lua/look.lua";
 const PASS_ON: &str = "lua/lib/pass_on.lua";
+const PROLONG: &str = "lua/lib/prolong.lua";
 const RELEASE: &str = "lua/release.lua";
 const RELEASE_SLOW: &str = "lua/release_slow.lua";
 const RENEW: &str = "lua/renew.lua";
@@ -274,6 +276,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an acquire leaves a newer format alone", ACQUIRE, "if summary >= NEWER then", "if false then", MODEL),
     edit("a release leaves a newer format alone", RELEASE, "if summary >= NEWER then", "if false then", MODEL),
     edit("a renewal leaves a newer format alone", RENEW, "if summary >= NEWER then", "if false then", MODEL),
+    edit("a look leaves a newer format alone", LOOK, "if summary >= NEWER then", "if false then", MODEL),
 
     edit("a release with a floor too far ahead does nothing", RELEASE,
         "if floor_us and floor_us - now_us > MAX_AHEAD_US then", "if false then", MODEL),
@@ -341,24 +344,49 @@ pub(super) const EDITS: &[Edit] = &[
         "  if dropped then\n    lock.write()\n  end\n", "", MODEL),
     edit("a withdrawal does not hand over a lock that is held", WITHDRAW, "if lock.count > 0 then\n  if dropped", "if false then\n  if dropped", MODEL),
 
-    edit("a renewal prolongs a hold only under its own fence", RENEW, " or not is_last then", " then", MODEL),
-    edit("a renewal reports a forgotten lock as expired", RENEW, "summary == '' or (is_last", "(is_last", MODEL),
-    edit("a renewal reports a hold under another fence as taken", RENEW, "(is_last and summary >= NOT_RELEASED)", "summary >= NOT_RELEASED", MODEL),
-    edit("a renewal does not report a released hold as expired", RENEW, "(is_last and summary >= NOT_RELEASED)", "is_last", MODEL),
-    edit("a renewal keeps to its cap", RENEW, "math.min(now + lease_ms, cap_ms)", "now + lease_ms", MODEL),
-    edit("a renewal never shortens a single hold", RENEW, "if wanted <= deadline then", "if false then", MODEL),
-    edit("a renewal never shortens one of several holds", RENEW, "if wanted > held_until then", "if true then", MODEL),
+    edit("a look that would raise a fence too far does nothing", LOOK,
+        "if floor_us ~= fence and floor_us - now_us > MAX_AHEAD_US then", "if false then", MODEL),
+    edit("a look that raises nothing is made though the fence is far ahead", LOOK,
+        "if floor_us ~= fence and ", "if ", MODEL),
+    edit("a look never lowers a fence", LOOK, "if last <= floor_us and ", "if ", MODEL),
+    edit("a look raises the hold under its own fence alone", LOOK,
+        "and (last == fence or last == floor_us)\n", "\n", MODEL),
+    edit("a second look finds the hold that the first one raised", LOOK, " or last == floor_us)", ")", MODEL),
+    edit("a look finds a hold by a larger fence only if it is that of its request", LOOK,
+        "string.sub(summary, HOLDS) == ONE .. ' ' .. last .. ' ' .. request",
+        "string.sub(summary, HOLDS, FENCE_END) == ONE .. ' ' .. last", MODEL),
+    edit("a look raises none of several holds", LOOK,
+        "string.sub(summary, HOLDS) == ONE .. ' ' .. last .. ' ' .. request",
+        "string.sub(summary, REQUEST) == request", MODEL),
+    edit("a look does not read a queue that the summary rules out", LOOK,
+        "if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then", "if true then", MODEL)
+        .equal("the queue is empty then: one command more, for nothing"),
+    edit("a look allows for an empty queue behind the waiters flag", LOOK, "if first[1] then", "if true then", MODEL),
+    edit("a look tells of an earlier ticket", LOOK, "if behind_us > 0 or", "if", MODEL),
+    edit("a look tells of the first client by id among equal tickets", LOOK,
+        "string.sub(first[1], CLIENT, CLIENT_END) < string.sub(request, CLIENT, CLIENT_END)", "false", MODEL),
+    edit("a look is not told of another request of its client with the same ticket", LOOK,
+        "string.sub(first[1], CLIENT, CLIENT_END) < string.sub(request, CLIENT, CLIENT_END)",
+        "string.sub(first[1], CLIENT, CLIENT_END) <= string.sub(request, CLIENT, CLIENT_END)", MODEL),
+
+    edit("a renewal prolongs a hold only under its own fence", PROLONG, " or not is_last then", " then", MODEL),
+    edit("a renewal reports a forgotten lock as expired", PROLONG, "summary == '' or (is_last", "(is_last", MODEL),
+    edit("a renewal reports a hold under another fence as taken", PROLONG, "(is_last and summary >= NOT_RELEASED)", "summary >= NOT_RELEASED", MODEL),
+    edit("a renewal does not report a released hold as expired", PROLONG, "(is_last and summary >= NOT_RELEASED)", "is_last", MODEL),
+    edit("a renewal keeps to its cap", PROLONG, "math.min(now + lease_ms, cap_ms)", "now + lease_ms", MODEL),
+    edit("a renewal never shortens a single hold", PROLONG, "if wanted <= deadline then", "if false then", MODEL),
+    edit("a renewal never shortens one of several holds", PROLONG, "if wanted > held_until then", "if true then", MODEL),
     edit("a renewal of one of several holds is written", HOLDS,
         "lock.holds[request] = {deadline = deadline, lease = ms, changed = true}",
         "lock.holds[request] = {deadline = deadline, lease = ms}", MODEL),
     edit("a released lock is free whatever else its summary says", HOLDS,
         "  if summary < NOT_RELEASED then\n    return lock\n  end\n", "  if summary == '' then\n    return lock\n  end\n", MODEL),
-    edit("a renewal does not bring back an expired single hold", RENEW, "if deadline > now and ", "if ", MODEL),
-    edit("a renewal clamps a single hold too far ahead first", RENEW, " and deadline - now <= last_ms + 0 then", " then", MODEL),
-    edit("a hold can be renewed on a full server", RENEW,
+    edit("a renewal does not bring back an expired single hold", PROLONG, "if deadline > now and ", "if ", MODEL),
+    edit("a renewal clamps a single hold too far ahead first", PROLONG, " and deadline - now <= last_ms + 0 then", " then", MODEL),
+    edit("a hold can be renewed on a full server", PROLONG,
         "    redis.call('PEXPIRE', lock_key, string.format('%d', wanted - now + RETENTION_MS))\n", "", UNWILLING),
-    edit("the first renewal claims a pushed grant", RENEW, "NO .. string.sub(summary, PUSHED + 1)", "YES .. string.sub(summary, PUSHED + 1)", MODEL),
-    edit("the first renewal claims the first of several holds", RENEW, "lock.write(request)", "lock.write()", MODEL),
+    edit("the first renewal claims a pushed grant", PROLONG, "NO .. string.sub(summary, PUSHED + 1)", "YES .. string.sub(summary, PUSHED + 1)", MODEL),
+    edit("the first renewal claims the first of several holds", PROLONG, "lock.write(request)", "lock.write()", MODEL),
 
     edit("a label does not stay for ever", "lua/label.lua", "  redis.call('PEXPIRE', label_key, kept_ms)\n", "",
         &["--test servers label_is_kept_for_a_minute_after_it_was_set"]),

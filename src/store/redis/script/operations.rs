@@ -4,13 +4,15 @@ use std::fmt::Write;
 
 use super::reply::{ReplyError, ReplyReader};
 use super::script_call::{Declared, ScriptCall};
-use super::{ACQUIRE, INSPECT, LABEL, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
+use super::{
+    ACQUIRE, INSPECT, LABEL, LOOK, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW,
+};
 use crate::owner::Owner;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Mode, Release,
+    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SetLabel, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw, Withdrawn,
 };
@@ -207,22 +209,61 @@ impl Operation for Renew {
     }
 
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        ScriptCall::new(&RENEW, &[&self.keys.lock])
-            .with(&self.request)
-            .with(self.fence)
-            .with_lease(self.lease)
-            .with(self.cap.ms())
+        renewal(ScriptCall::new(&RENEW, &[&self.keys.lock]), self)
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
         let words = ReplyReader::of(reply, self.request.as_str())?;
-        let renewed = match words.status {
-            1 => Renewed::Until(words.deadline),
-            2 => Renewed::Expired,
-            3 => Renewed::Taken,
-            _ => return Err(words.malformed()),
+        Ok((words.now, renewed(&words)?))
+    }
+}
+
+/// Adds the arguments of a renewal.
+fn renewal(script_call: ScriptCall, renew: &Renew) -> ScriptCall {
+    script_call
+        .with(&renew.request)
+        .with(renew.fence)
+        .with_lease(renew.lease)
+        .with(renew.cap.ms())
+}
+
+/// Reads what became of the hold.
+fn renewed(words: &ReplyReader<'_>) -> Result<Renewed, ReplyError> {
+    match words.status {
+        1 => Ok(Renewed::Until(words.deadline)),
+        2 => Ok(Renewed::Expired),
+        3 => Ok(Renewed::Taken),
+        _ => Err(words.malformed()),
+    }
+}
+
+impl Operation for Look {
+    type Reply = Looked;
+
+    fn key(&self) -> &str {
+        self.renew.key()
+    }
+
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        let keys = &self.renew.keys;
+        renewal(ScriptCall::new(&LOOK, &[&keys.lock, &keys.queue]), &self.renew)
+            .with_floor(Some(self.floor))
+            .with(self.ticket.0)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Looked), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.renew.request.as_str())?;
+        if words.status == 4 {
+            return Err(ReplyError::ClockBehind);
+        }
+        let renewed = renewed(&words)?;
+        let is_held = matches!(renewed, Renewed::Until(_));
+        let looked = Looked {
+            renewed,
+            fence: if is_held { words.fence()? } else { self.renew.fence },
+            earlier: is_held && words.flag()?,
         };
-        Ok((words.now, renewed))
+        Ok((words.now, looked))
     }
 }
 

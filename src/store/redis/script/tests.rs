@@ -13,7 +13,7 @@ use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::{Keys, label_key};
 use crate::store::label::Label;
 use crate::store::{
-    Acquire, Inspect, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease, Withdraw,
+    Acquire, Inspect, Look, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease, Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 
@@ -55,6 +55,18 @@ fn invocations() -> Vec<ScriptCall> {
             fence,
             lease,
             cap: ServerTime::MAX,
+        }
+        .script_call(PubSubMode::Plain, Declared::All),
+        Look {
+            renew: Renew {
+                keys: keys.clone(),
+                request: request.clone(),
+                fence,
+                lease,
+                cap: ServerTime::MAX,
+            },
+            floor: fence,
+            ticket: Ticket(1),
         }
         .script_call(PubSubMode::Plain, Declared::All),
         Inspect {

@@ -34,7 +34,8 @@ pub(crate) const WITHDRAW: &str = joined!(
     "withdraw.lua",
     "lib/pass_on.lua"
 );
-pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua");
+pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua", "lib/prolong.lua");
+pub(crate) const LOOK: &str = joined!("lib/summary.lua", "lib/holds.lua", "look.lua", "lib/prolong.lua");
 pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
 pub(crate) const LABEL: &str = joined!("label.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");

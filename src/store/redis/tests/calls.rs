@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::fence::Fence;
 use crate::store::redis::commands::Command;
-use crate::store::{Acquire, Acquired, Durability, Failure, Release, Withdraw, pipeline};
+use crate::store::{Acquire, Acquired, Durability, Failure, Look, Release, Renew, Withdraw, pipeline};
+use crate::time::server_time::{ServerTime, Ticket};
 
 const MAX_IN_FLIGHT: usize = pipeline::MAX_IN_FLIGHT as usize;
 
@@ -316,10 +317,25 @@ async fn acquire_and_release(store: &RedisStore) {
     let answer = store.acquire(acquire(2)).await.unwrap();
     assert!(matches!(answer.reply, Acquired::Contended(_)), "{answer:?}");
     store.subscribe(keys.channel_of(&client)).await.unwrap();
+    let raised = Fence::new(grant.fence.get() + 1).unwrap();
+    let renew = Renew {
+        keys: Arc::clone(&keys),
+        request: grant.request.clone(),
+        fence: grant.fence,
+        lease: seconds(30),
+        cap: ServerTime::MAX,
+    };
+    let look = Look {
+        renew,
+        floor: raised,
+        ticket: Ticket(u64::MAX >> 11),
+    };
+    let looked = store.look(look).await.unwrap().reply;
+    assert_eq!((looked.fence, looked.earlier), (raised, true), "{looked:?}");
     let release = Release {
         keys: Arc::clone(&keys),
         request: grant.request.clone(),
-        what: ReleaseWhat::Grant(grant.fence),
+        what: ReleaseWhat::Grant(raised),
         floor: None,
     };
     let released = store.release(release).await.unwrap().reply;
