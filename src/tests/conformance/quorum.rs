@@ -201,6 +201,7 @@ fn held(world: &World<'_>, fence: Fence, earlier: bool) -> Looked {
     }
 }
 
+/// Race: The reply to a look that raised the fence of a hold is lost.
 #[test]
 fn look_raises_a_fence_once_and_lowers_none() {
     let mut setting = Setting::start();
