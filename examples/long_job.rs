@@ -3,7 +3,8 @@
 //!     cargo run --example long_job                              in memory
 //!     cargo run --example long_job redis://127.0.0.1:6379
 //!
-//! The lease is renewed for as long as the job runs. Here an operator takes the lock away in the middle of it.
+//! The lease is renewed for as long as the job runs. Here an operator takes the lock away in the middle of
+//! it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //!     cargo run --example lottery                              in memory
 //!     cargo run --example lottery redis://127.0.0.1:6379       each instance with a connection of its own
 //!
-//! The lock sees to it that one draws at a time. That the draw happens *once* is for the record of the draw to say,
-//! which is read under the lock: an instance that comes late finds the lock free again.
+//! The lock lets one instance draw at a time. It does not make the draw happen *once*: an instance that comes
+//! late finds the lock free again. So each instance first reads, under the lock, whether there is a result.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -10,7 +10,8 @@ local NO_LABEL = '2'  -- no label follows: the client is gone, or its version se
 -- KEYS[1]  hash: the client's label
 local label_key = KEYS[1]
 -- ARGV[1]  string: the client, which only names the call
--- ARGV[2]  string of printable ASCII without spaces: the label; a call that reads leaves out this and the next
+-- ARGV[2]  string of printable ASCII without spaces: the label. A call that reads it leaves out this argument
+--          and the next one
 -- ARGV[3]  ms: how long the label is kept
 local client, label, kept_ms = ARGV[1], ARGV[2], ARGV[3]
 

@@ -1,6 +1,7 @@
 //! The manager: one client of a server, from which locks come.
 
 mod builder;
+mod connect;
 mod list;
 
 use std::fmt;
@@ -115,7 +116,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn in_memory() -> LockManager {
-        builder::in_memory(ManagerOptions::default(), &MemoryStore::new())
+        connect::in_memory(ManagerOptions::default(), &MemoryStore::new())
     }
 
     /// Returns a builder, for settings other than the defaults.

@@ -1,22 +1,8 @@
-//! The settings of a manager, and how it is made.
+//! The settings of a manager.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-
-use super::LockManager;
-#[cfg(feature = "redis")]
-use crate::engine::client::runtime;
-use crate::engine::shared::Shared;
-use crate::engine::waitlist::registry::LateListener;
-use crate::error::{Invalid, Result};
 use crate::options::ManagerOptions;
-use crate::store::Durability;
-use crate::store::Store;
-use crate::store::ids::ClientId;
-use crate::store::label::Label;
-use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
 
@@ -38,11 +24,11 @@ use crate::tls::Tls;
 #[derive(Clone, Debug, Default)]
 #[must_use = "settings do nothing until they are connected"]
 pub struct LockManagerBuilder {
-    options: ManagerOptions,
+    pub(super) options: ManagerOptions,
     /// A label that is yet to be checked.
-    label: Option<String>,
+    pub(super) label: Option<String>,
     #[cfg(feature = "redis")]
-    tls: Option<Tls>,
+    pub(super) tls: Option<Tls>,
 }
 
 impl LockManagerBuilder {
@@ -314,106 +300,4 @@ impl LockManagerBuilder {
         self.tls = Some(tls);
         self
     }
-
-    /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) also for a setting out of its range, and otherwise as for
-    /// [`LockManager::connect`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the connections.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
-    ///
-    /// let locks = LockManager::builder().prefix("shop").connect("redis://127.0.0.1:6379").await?;
-    /// # Ok(()) }
-    /// ```
-    #[cfg(feature = "redis")]
-    pub async fn connect(self, url: &str) -> Result<LockManager> {
-        use crate::store::redis;
-        use crate::store::redis::Options;
-
-        let tls = self.tls.clone();
-        let settings = self.checked()?;
-        runtime()?;
-        let late_listener = Arc::new(LateListener::default());
-        let listener = Arc::downgrade(&late_listener);
-        let options = Options {
-            attempt_timeout: settings.attempt_timeout(),
-            server_timeout: settings.server_timeout,
-            heartbeat: settings.heartbeat,
-            connections: settings.connections,
-            durability: settings.durability,
-        };
-        let label = settings.label.clone();
-        let store = redis::connect(url, tls.as_ref(), label, options, listener).await?;
-        let first = store.time().await?;
-        let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first);
-        shared.start()?;
-        Ok(LockManager::of(shared))
-    }
-
-    /// Creates a client of an in-memory store, which other managers may share. See also
-    /// [`LockManager::in_memory`].
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, for
-    /// [`replicas`](Self::replicas) and for [`fsynced`](Self::fsynced).
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// // Two clients of one server, for a test.
-    /// let server = MemoryStore::new();
-    /// let here = LockManager::builder().in_memory(&server)?;
-    /// let there = LockManager::builder().in_memory(&server)?;
-    /// let guard = here.lock("a").acquire().await?;
-    /// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
-    /// # Ok(()) }
-    /// ```
-    pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
-        let options = self.checked()?;
-        let Durability { replicas, fsynced } = options.durability;
-        if replicas > 0 {
-            return Err(Invalid::new(format!(
-                "replicas {replicas}: must be 0, since locks in memory have none"
-            ))
-            .into());
-        }
-        if fsynced {
-            return Err(Invalid::new("fsynced: must be false, since locks in memory are on no disk").into());
-        }
-        Ok(in_memory(options, store))
-    }
-
-    fn checked(self) -> Result<ManagerOptions> {
-        self.options.check()?;
-        let label = self.label.map(|label| Label::new(&label)).transpose()?;
-        Ok(ManagerOptions {
-            label: label.unwrap_or(self.options.label),
-            ..self.options
-        })
-    }
-}
-
-pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockManager {
-    let late_listener = Arc::new(LateListener::default());
-    let listener = Arc::downgrade(&late_listener);
-    let store = store.connect(listener);
-    let time = store.time().now_or_never();
-    let first = time.and_then(std::result::Result::ok);
-    let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-    LockManager::of(Shared::new(
-        late_listener,
-        ClientId::random(),
-        store,
-        options,
-        &first,
-    ))
 }

@@ -24,9 +24,9 @@ impl LockManager {
     /// meanwhile may be listed in either state. A lock may be listed twice, and is listed at least once if it
     /// is held all the time, unless its slot moves to another server of its cluster.
     ///
-    /// The keys of the whole database are looked through, on every master of a cluster, in steps of some
-    /// tenths of a millisecond (`SCAN`). So it takes long if there are many, but no other call has to wait for
-    /// it. Each lock that is found takes the calls of a [`status`](crate::Lock::status).
+    /// The server looks through all keys of the database, on every master of a cluster, in steps of some
+    /// tenths of a millisecond (`SCAN`). So this takes long if there are many keys, but no other call has to
+    /// wait for it. Each lock that is found takes the calls of a [`status`](crate::Lock::status).
     ///
     /// # Errors
     /// An item is an error if it could not be found out. [`Error::Invalid`] if the

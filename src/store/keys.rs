@@ -60,8 +60,8 @@ impl Keys {
     }
 }
 
-/// The key of a client's label. It belongs to no lock. A lock's keys have a hash tag and this one has none, so
-/// the two never meet.
+/// The key of a client's label. It belongs to no lock. A lock's keys have a hash tag and this one has none,
+/// so the two never meet.
 pub(crate) fn label_key(prefix: &str, client: &ClientId) -> String {
     format!("{prefix}:label:{client}")
 }

@@ -1,5 +1,6 @@
 //! Locks inside this process: the same order, leases and fences, without a server.
 
+mod labels;
 pub(crate) mod lock;
 pub(crate) mod rules;
 #[cfg(test)]
@@ -7,7 +8,6 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::pending;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -251,28 +251,6 @@ impl Client {
     }
 }
 
-/// The label of a client that runs. Dropping this removes it.
-struct KeptLabel {
-    store: Arc<Shared>,
-    key: String,
-}
-
-impl KeptLabel {
-    fn new(store: &Arc<Shared>, call: SetLabel) -> KeptLabel {
-        store.state().labels.insert(call.key.clone(), call.label);
-        KeptLabel {
-            store: Arc::clone(store),
-            key: call.key,
-        }
-    }
-}
-
-impl Drop for KeptLabel {
-    fn drop(&mut self) {
-        self.store.state().labels.remove(&self.key);
-    }
-}
-
 /// One client of a [`MemoryStore`]. Dropping it closes it.
 pub(crate) struct Connection(Arc<Client>);
 
@@ -355,13 +333,8 @@ impl Store for Connection {
         self.call(move |rules, now, _| rules.spin_release(&call, now))
     }
 
-    /// The label stays until the future is dropped, so nothing has to be repeated.
     fn keep_label(&self, call: SetLabel, _: Duration) -> Forever {
-        let kept = KeptLabel::new(&self.0.store, call);
-        Box::pin(async move {
-            let _kept = kept;
-            pending().await
-        })
+        labels::keep(&self.0.store, call)
     }
 
     fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {

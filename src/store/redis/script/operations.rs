@@ -1,19 +1,18 @@
 //! The calls to a server: the script for each, and the reader of its reply.
 
+mod labels;
+
 use std::fmt::Write;
 
 use super::reply::{ReplyError, ReplyReader};
 use super::script_call::{Declared, ScriptCall};
-use super::{
-    ACQUIRE, INSPECT, LABEL, LOOK, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW,
-};
+use super::{ACQUIRE, INSPECT, LOOK, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
 use crate::owner::Owner;
 use crate::store::ids::ClientId;
-use crate::store::label::Label;
 use crate::store::pipeline::Priority;
 use crate::store::{
-    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Release,
-    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SetLabel, SpinAcquire, SpinAcquired, SpinRelease,
+    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
@@ -310,51 +309,6 @@ impl Operation for Inspect {
             _ => return Err(words.malformed()),
         };
         Ok((words.now, Inspected { holder, waiting }))
-    }
-}
-
-impl Operation for SetLabel {
-    type Reply = ();
-
-    fn key(&self) -> &str {
-        &self.key
-    }
-
-    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        ScriptCall::new(&LABEL, &[&self.key])
-            .with(&self.client)
-            .with(&self.label)
-            .with(millis(self.kept))
-    }
-
-    fn read(&self, reply: &str) -> Result<(ServerTime, ()), ReplyError> {
-        let words = ReplyReader::of(reply, self.client.as_str())?;
-        match words.status {
-            1 => Ok((words.now, ())),
-            _ => Err(words.malformed()),
-        }
-    }
-}
-
-impl Operation for GetLabel {
-    type Reply = Option<Label>;
-
-    fn key(&self) -> &str {
-        &self.key
-    }
-
-    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        ScriptCall::new(&LABEL, &[&self.key]).with(&self.client)
-    }
-
-    fn read(&self, reply: &str) -> Result<(ServerTime, Option<Label>), ReplyError> {
-        let mut words = ReplyReader::of(reply, self.client.as_str())?;
-        let label = match words.status {
-            1 => Some(Label::from_wire(words.text()?)),
-            2 => None,
-            _ => return Err(words.malformed()),
-        };
-        Ok((words.now, label))
     }
 }
 

@@ -59,7 +59,8 @@ impl ScriptCall {
         self.with(format_args!("{:08}", millis(lease)))
     }
 
-    /// Adds a floor, if there is one, in the width in which fences are stored. A server's time has that width.
+    /// Adds a floor, if there is one, in the width in which fences are stored. A server's time has that
+    /// width.
     pub(super) fn with_floor(self, floor: Option<Fence>) -> ScriptCall {
         match floor {
             Some(floor) => self.with(format_args!("{:016}", floor.get())),

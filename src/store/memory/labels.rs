@@ -1,0 +1,32 @@
+//! The labels of the clients of a store in memory.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use super::Shared;
+use crate::store::{Forever, SetLabel};
+
+/// Keeps a label until the future is dropped. Nothing has to be repeated for that.
+pub(super) fn keep(store: &Arc<Shared>, call: SetLabel) -> Forever {
+    store.state().labels.insert(call.key.clone(), call.label);
+    let kept = Kept {
+        store: Arc::clone(store),
+        key: call.key,
+    };
+    Box::pin(async move {
+        let _kept = kept;
+        pending().await
+    })
+}
+
+/// A label in the store. Dropping this removes it.
+struct Kept {
+    store: Arc<Shared>,
+    key: String,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.store.state().labels.remove(&self.key);
+    }
+}
