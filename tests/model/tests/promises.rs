@@ -2,29 +2,22 @@
 
 use std::time::Duration;
 
-use fairlock_model::configuration::SMALL;
-use fairlock_model::search::{Limits, explore};
+use fairlock_model::search::{Configuration, Limits};
+use fairlock_model::single;
 
 #[test]
 fn every_promise_holds_whatever_single_thing_goes_wrong() {
-    for configuration in SMALL {
-        let outcome = explore(
-            configuration,
-            Limits {
-                steps: usize::MAX,
-                time: Duration::from_secs(600),
-            },
-        );
-        assert!(
-            outcome.violation.is_none(),
-            "{}: {:#?}",
-            configuration.name,
-            outcome.violation
-        );
-        assert!(
-            outcome.complete,
-            "{}: cut at {} states",
-            configuration.name, outcome.states
-        );
+    all_promises_hold(&single::configuration::SMALL);
+}
+
+fn all_promises_hold<C: Configuration>(configurations: &[C]) {
+    for configuration in configurations {
+        let outcome = configuration.explore(Limits {
+            steps: usize::MAX,
+            time: Duration::from_secs(600),
+        });
+        let name = configuration.name();
+        assert!(outcome.violation.is_none(), "{name}: {:#?}", outcome.violation);
+        assert!(outcome.complete, "{name}: cut at {} states", outcome.states);
     }
 }

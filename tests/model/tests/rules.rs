@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use fairlock_model::configuration::SMALL;
-use fairlock_model::counterexamples::{COUNTEREXAMPLES, UNBROKEN};
-use fairlock_model::rules::Rule;
-use fairlock_model::search::{Limits, explore};
+use fairlock_model::search::{Configuration, Limits};
+use fairlock_model::single;
 
 const LIMITS: Limits = Limits {
     steps: usize::MAX,
@@ -14,40 +12,40 @@ const LIMITS: Limits = Limits {
 
 #[test]
 fn a_protocol_without_the_rule_breaks_a_promise() {
-    for example in COUNTEREXAMPLES {
-        let outcome = explore(example.configuration.without_all(example.without), LIMITS);
-        let found = outcome.violation.map(|violation| violation.property);
+    for example in single::counterexamples::COUNTEREXAMPLES {
+        let configuration = example.configuration.without_all(example.without);
+        let found = violated(&configuration);
         assert_eq!(found, Some(example.violates), "without {:?}", example.without);
     }
 }
 
+fn violated(configuration: &impl Configuration) -> Option<&'static str> {
+    let outcome = configuration.explore(LIMITS);
+    outcome.violation.map(|violation| violation.property)
+}
+
 #[test]
 fn the_other_rules_break_nothing_alone() {
-    for unbroken in UNBROKEN {
+    for unbroken in single::counterexamples::UNBROKEN {
         // The configurations that take longest are left to the campaign.
-        for configuration in SMALL
+        for configuration in single::configuration::SMALL
             .into_iter()
             .filter(|small| small.budget.cancels + small.budget.disconnects == 0)
         {
-            let outcome = explore(configuration.without(unbroken.without), LIMITS);
-            assert!(
-                outcome.violation.is_none(),
-                "{:?}, {}",
-                unbroken.without,
-                configuration.name
-            );
+            let found = violated(&configuration.without(unbroken.without));
+            assert_eq!(found, None, "{:?}, {}", unbroken.without, configuration.name);
         }
     }
 }
 
 #[test]
 fn every_rule_is_accounted_for() {
-    for rule in Rule::ALL {
-        let alone = COUNTEREXAMPLES
+    for rule in single::rules::Rule::ALL {
+        let alone = single::counterexamples::COUNTEREXAMPLES
             .iter()
             .filter(|example| example.without == [rule])
             .count();
-        let unbroken = UNBROKEN
+        let unbroken = single::counterexamples::UNBROKEN
             .iter()
             .filter(|unbroken| unbroken.without == rule)
             .count();

@@ -1,14 +1,14 @@
 //! The reason for each rule: where a promise breaks without it, and which promise.
 
-use crate::configuration::{
+use crate::single::configuration::{
     CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DISCONNECT, PROMPT_LOST_SUBSCRIPTION,
     RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TWICE_SLOW,
 };
-use crate::properties::{
+use crate::single::properties::{
     CLAIM_WINDOW, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING, NOBODY_FORGOTTEN,
     NOT_LEFT_FREE, ONE_HOLDER,
 };
-use crate::rules::Rule;
+use crate::single::rules::Rule;
 
 /// A protocol without some rules, as few as possible, and the promise that breaks.
 #[derive(Clone, Copy, Debug)]

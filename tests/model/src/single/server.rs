@@ -1,9 +1,11 @@
 //! The scripts, as in `lua/`. Each runs as a whole. Left out: re-entrance, tries, and the bound of a
 //! hand-over.
 
-use crate::protocol::Protocol;
-use crate::rules::Rule;
-use crate::state::{Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket};
+use crate::single::protocol::Protocol;
+use crate::single::rules::Rule;
+use crate::single::state::{
+    Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket,
+};
 
 impl Server {
     pub fn is_queued(&self, request: RequestId) -> bool {

@@ -6,8 +6,8 @@
 
 use stateright::Property;
 
-use crate::protocol::Protocol;
-use crate::state::{Stage, State};
+use crate::single::protocol::Protocol;
+use crate::single::state::{Stage, State};
 
 pub const ONE_HOLDER: &str = "nobody believes itself the holder beside another";
 pub const NEWEST_FENCE: &str = "nobody believes in an older fence than an earlier holder";

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use stateright::{Model, Property};
 
-use crate::configuration::Configuration;
-use crate::properties;
-use crate::rules::Rule;
-use crate::state::{Client, ClientId, Presence, Request, RequestId, Server, Stage, State, Ticket};
+use crate::single::configuration::Configuration;
+use crate::single::properties;
+use crate::single::rules::Rule;
+use crate::single::state::{Client, ClientId, Presence, Request, RequestId, Server, Stage, State, Ticket};
 
 /// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]

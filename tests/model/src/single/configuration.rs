@@ -1,6 +1,6 @@
 //! The size of a configuration: who calls, and how often which fault may happen.
 
-use crate::rules::{Rule, Rules};
+use crate::single::rules::{Rule, Rules};
 
 /// What may happen, and how often at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

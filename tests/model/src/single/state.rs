@@ -4,7 +4,7 @@
 //! come whenever the real clocks allow it. Fences and tickets are small numbers, because only their order
 //! counts.
 
-use crate::configuration::Budget;
+use crate::single::configuration::Budget;
 
 pub type ClientId = usize;
 pub type RequestId = usize;

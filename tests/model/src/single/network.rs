@@ -1,9 +1,9 @@
 //! Faults: connections that close while their calls still run, messages that are lost, and processes that are
 //! slow or die.
 
-use crate::protocol::Protocol;
-use crate::rules::Rule;
-use crate::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
+use crate::single::protocol::Protocol;
+use crate::single::rules::Rule;
+use crate::single::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
 
 /// The outcome of a call.
 enum Outcome {

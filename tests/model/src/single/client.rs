@@ -1,9 +1,9 @@
 //! A client: its waitlist (as in `src/engine/waitlist.rs` and `src/engine/acquire.rs`), and what its
 //! background sends.
 
-use crate::protocol::Protocol;
-use crate::rules::Rule;
-use crate::state::{
+use crate::single::protocol::Protocol;
+use crate::single::rules::Rule;
+use crate::single::state::{
     Acquire, Answer, Call, Client, ClientId, Grant, Mode, Reply, Request, RequestId, Stage, State,
 };
 
