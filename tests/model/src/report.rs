@@ -4,9 +4,10 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use fairlock_model::search::{Configuration, Limits, Outcome};
+use fairlock_model::walk::Walks;
 
-/// Explores each configuration, with equal shares of the time. What one does not use goes to the others. Returns
-/// how many violate a property.
+/// Explores each configuration, with equal shares of the time. What one does not use goes to the others.
+/// Returns how many violate a property.
 pub(crate) fn explore<C: Configuration>(configurations: &[C], steps: usize, until: Instant) -> u32 {
     let mut failures = 0;
     head("explored", "states", "depth");
@@ -44,6 +45,25 @@ pub(crate) fn refute<C: Configuration>(examples: impl Iterator<Item = (String, C
         row(&rules, &configuration, &outcome, &found);
     }
     failures
+}
+
+/// Prints what random walks found. Returns how many violate a property.
+pub(crate) fn walked<C: Configuration>(configuration: &C, seed: u64, walks: &Walks<C::Action>) -> u32 {
+    let found = walks
+        .violation
+        .as_ref()
+        .map_or("nothing", |violation| violation.property);
+    println!(
+        "\nrandom walks of seed {seed}, {}, {}:\n{} walks, {} steps, found {found}",
+        configuration.size(),
+        configuration.name(),
+        walks.walks,
+        walks.steps
+    );
+    for step in walks.violation.iter().flat_map(|violation| &violation.steps) {
+        println!("    {step:?}");
+    }
+    u32::from(walks.violation.is_some())
 }
 
 fn head(what: &str, states: &str, depth: &str) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock_model::search::{Configuration, Limits};
-use fairlock_model::single;
+use fairlock_model::{quorum, single};
 
 const LIMITS: Limits = Limits {
     steps: usize::MAX,
@@ -15,6 +15,14 @@ fn a_protocol_without_the_rule_breaks_a_promise() {
     for example in single::counterexamples::COUNTEREXAMPLES {
         let configuration = example.configuration.without_all(example.without);
         let found = violated(&configuration);
+        assert_eq!(found, Some(example.violates), "without {:?}", example.without);
+    }
+}
+
+#[test]
+fn a_quorum_without_the_rule_breaks_a_promise() {
+    for example in quorum::counterexamples::COUNTEREXAMPLES {
+        let found = violated(&example.configuration);
         assert_eq!(found, Some(example.violates), "without {:?}", example.without);
     }
 }
@@ -50,5 +58,17 @@ fn every_rule_is_accounted_for() {
             .filter(|unbroken| unbroken.without == rule)
             .count();
         assert_eq!(alone + unbroken, 1, "{rule:?}");
+    }
+}
+
+#[test]
+fn every_rule_of_a_quorum_has_one_counterexample() {
+    for rule in quorum::rules::Rule::ALL {
+        let examples = quorum::counterexamples::COUNTEREXAMPLES.iter();
+        assert_eq!(
+            examples.filter(|example| example.without == rule).count(),
+            1,
+            "{rule:?}"
+        );
     }
 }

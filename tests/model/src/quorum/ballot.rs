@@ -1,0 +1,168 @@
+//! The ballot: what a client makes of its votes, and what it does with the hold that they are.
+
+use crate::quorum::protocol::Protocol;
+use crate::quorum::rules::Rule;
+use crate::quorum::state::{Call, Client, ClientId, Fence, QUORUM, SERVERS, ServerId, State};
+
+impl Protocol {
+    /// Asks all servers at once.
+    pub fn begin(&self, state: &mut State, client: ClientId) {
+        if self.order_counts(state) {
+            for other in 0..client {
+                let knowing = state.servers.iter().filter(|server| server.knows(other)).count();
+                if state.client(other) == Client::Waiting && knowing >= QUORUM {
+                    state.history.came_before[usize::from(client)] |= 1 << other;
+                }
+            }
+        }
+        state.clients[usize::from(client)] = Client::Waiting;
+        for server in 0..SERVERS {
+            state.voter_mut(server, client).attempt = 1;
+            self.ask(state, server, client);
+        }
+    }
+
+    /// A vote or its fence is new. The ballot is decided when a majority of votes carry one fence. If they
+    /// carry different ones, those below the largest are raised.
+    ///
+    /// A holder counts whatever votes it has: those that decided its ballot are enough to make all later
+    /// fences larger.
+    pub fn count(&self, state: &mut State, client: ClientId) {
+        let votes: Vec<Fence> = state.votes(client).collect();
+        if state.client(client) != Client::Waiting || votes.len() < QUORUM {
+            return;
+        }
+        let largest = votes.iter().copied().max().unwrap_or(0);
+        let carried = |fence: &Fence| votes.iter().filter(|vote| *vote == fence).count();
+        let agreed = if self.has(Rule::OneFence) {
+            votes.iter().copied().find(|fence| carried(fence) >= QUORUM)
+        } else {
+            Some(largest)
+        };
+        match agreed {
+            Some(fence) => self.hold(state, client, fence),
+            None => self.raise(state, client, largest),
+        }
+    }
+
+    /// Raises the votes with a smaller fence, one call at a time for each.
+    fn raise(&self, state: &mut State, client: ClientId, floor: Fence) {
+        for server in 0..SERVERS {
+            let voter = state.voter(server, client);
+            if voter.vote.is_some_and(|fence| fence < floor) && !voter.is_renewing() {
+                let attempt = voter.attempt;
+                self.send(state, server, client, Call::Renew { attempt, floor });
+            }
+        }
+    }
+
+    /// From now on the client believes that it holds the lock.
+    fn hold(&self, state: &mut State, client: ClientId, fence: Fence) {
+        let came_before = state.history.came_before[usize::from(client)];
+        state.history.overtaken |= came_before != 0;
+        state.history.went_back |= fence <= state.history.newest_believed;
+        state.history.newest_believed = state.history.newest_believed.max(fence);
+        state.enter(
+            client,
+            Client::Holding {
+                fence,
+                claimed: false,
+            },
+        );
+    }
+
+    /// The ballot is not decided, and has too few votes.
+    pub fn is_short(state: &State, client: ClientId) -> bool {
+        state.client(client) == Client::Waiting && state.votes(client).count() < QUORUM
+    }
+
+    /// Whether a look at this vote would find that it should be yielded. Looks that find nothing are left
+    /// out.
+    pub fn look_has_news(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        let voter = state.voter(server, client);
+        Protocol::is_short(state, client)
+            && voter.vote.is_some()
+            && !voter.is_renewing()
+            && !state.servers[server].mute
+            && self.has(Rule::YieldToEarlier)
+            && self.somebody_is_earlier(state, server, client, voter.attempt)
+    }
+
+    /// Renews a vote, to hear whether somebody is earlier.
+    pub fn look(&self, state: &mut State, server: ServerId, client: ClientId) {
+        let attempt = state.voter(server, client).attempt;
+        self.send(state, server, client, Call::Renew { attempt, floor: 0 });
+    }
+
+    /// Handles the reply to the renewal of a vote that counted until now.
+    pub fn on_renewed(&self, state: &mut State, server: ServerId, client: ClientId, earlier: bool) {
+        if state.voter(server, client).vote.is_none() {
+            self.lose_vote(state, server, client);
+            return;
+        }
+        let may_yield = Protocol::is_short(state, client)
+            || state.client(client).believes() && !self.has(Rule::HolderYieldsNothing);
+        if earlier && may_yield && self.has(Rule::YieldToEarlier) {
+            let vote = state.voter(server, client).vote;
+            self.begin_again(state, server, client);
+            if !self.has(Rule::UncountBeforeYield) {
+                state.voter_mut(server, client).vote = vote;
+            }
+        }
+        self.count(state, client);
+    }
+
+    /// A vote counts no more: its lease is nearly over, or the server does not know it. A hold with too few
+    /// votes is lost; otherwise the client asks that server again.
+    pub fn lose_vote(&self, state: &mut State, server: ServerId, client: ClientId) {
+        state.voter_mut(server, client).vote = None;
+        if state.client(client).believes() && state.votes(client).count() < QUORUM {
+            self.release(state, client);
+        } else {
+            self.begin_again(state, server, client);
+        }
+    }
+
+    /// The first renewal of a holder. With it the holder asks again for the votes that it has not got.
+    pub fn claim(&self, state: &mut State, client: ClientId) {
+        if let Client::Holding { claimed, .. } = &mut state.clients[usize::from(client)] {
+            *claimed = true;
+            for server in 0..SERVERS {
+                if state.voter(server, client).vote.is_none() {
+                    self.ask(state, server, client);
+                }
+            }
+        }
+    }
+
+    pub fn release(&self, state: &mut State, client: ClientId) {
+        if let Client::Holding { fence, .. } = state.client(client) {
+            self.let_go(state, client, fence + 1);
+        }
+    }
+
+    pub fn cancel(&self, state: &mut State, client: ClientId) {
+        if self.has(Rule::WithdrawAfterCancel) {
+            self.let_go(state, client, 0);
+        } else {
+            self.finish(state, client);
+        }
+    }
+
+    /// Withdraws everything from all servers.
+    pub fn let_go(&self, state: &mut State, client: ClientId, floor: Fence) {
+        for server in 0..SERVERS {
+            if state.voter(server, client).vote.is_some() || self.has(Rule::ReleaseEverywhere) {
+                self.withdraw_all(state, server, client, floor);
+            }
+        }
+        self.finish(state, client);
+    }
+
+    fn finish(&self, state: &mut State, client: ClientId) {
+        state.enter(client, Client::Done);
+        for server in 0..SERVERS {
+            state.voter_mut(server, client).forget();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The size of a configuration: how many clients want the lock, and how often which fault may happen.
+
+use std::fmt;
+
+use crate::quorum::rules::Rule;
+use crate::quorum::state::ClientId;
+
+/// What may happen, and how often at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// Clients that stop waiting.
+    pub cancels: u8,
+    /// Processes of clients that die.
+    pub crashes: u8,
+    /// Servers that restart empty, or are gone for good.
+    pub restarts: u8,
+    pub lost_pushes: u8,
+    /// Leases that run out, under a holder or before their grant is read.
+    pub ended_leases: u8,
+    /// Waiting clients that a server cannot reach at their turn.
+    pub unreachable: u8,
+    /// Lost connections between one client and one server.
+    pub disconnects: u8,
+    /// Renewals of a holder that has not got all votes.
+    pub claims: u8,
+    /// Renewals of a ballot for which nothing gave a reason.
+    pub looks: u8,
+}
+
+impl Budget {
+    const fn and(self, other: Budget) -> Budget {
+        Budget {
+            cancels: self.cancels + other.cancels,
+            crashes: self.crashes + other.crashes,
+            restarts: self.restarts + other.restarts,
+            lost_pushes: self.lost_pushes + other.lost_pushes,
+            ended_leases: self.ended_leases + other.ended_leases,
+            unreachable: self.unreachable + other.unreachable,
+            disconnects: self.disconnects + other.disconnects,
+            claims: self.claims + other.claims,
+            looks: self.looks + other.looks,
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.cancels, "a cancelled wait", "cancelled waits"),
+            (self.crashes, "a crash", "crashes"),
+            (self.restarts, "an empty restart", "empty restarts"),
+            (self.lost_pushes, "a lost push", "lost pushes"),
+            (self.ended_leases, "an ended lease", "ended leases"),
+            (self.unreachable, "an unreachable waiter", "unreachable waiters"),
+            (self.disconnects, "a lost connection", "lost connections"),
+            (self.claims, "a claim", "claims"),
+            (self.looks, "a look without a reason", "looks without a reason"),
+        ];
+        let words = all.iter().filter_map(|(times, one, many)| match times {
+            0 => None,
+            1 => Some((*one).to_owned()),
+            _ => Some(format!("{times} {many}")),
+        });
+        let words: Vec<_> = words.collect();
+        f.write_str(if words.is_empty() {
+            "nothing goes wrong"
+        } else {
+            ""
+        })?;
+        f.write_str(&words.join(", "))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Configuration {
+    pub clients: ClientId,
+    pub budget: Budget,
+    /// The rule that is switched off.
+    pub without: Option<Rule>,
+}
+
+impl Configuration {
+    pub const fn without(self, rule: Rule) -> Configuration {
+        Configuration {
+            without: Some(rule),
+            ..self
+        }
+    }
+
+    pub fn has(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+}
+
+pub const fn two_clients(budget: Budget) -> Configuration {
+    Configuration {
+        clients: 2,
+        budget,
+        without: None,
+    }
+}
+
+pub const fn three_clients(budget: Budget) -> Configuration {
+    Configuration {
+        clients: 3,
+        budget,
+        without: None,
+    }
+}
+
+pub const NOTHING: Budget = Budget {
+    cancels: 0,
+    crashes: 0,
+    restarts: 0,
+    lost_pushes: 0,
+    ended_leases: 0,
+    unreachable: 0,
+    disconnects: 0,
+    claims: 0,
+    looks: 0,
+};
+pub const CANCEL: Budget = Budget {
+    cancels: 1,
+    ..NOTHING
+};
+pub const CRASH: Budget = Budget {
+    crashes: 1,
+    ..NOTHING
+};
+pub const RESTART: Budget = Budget {
+    restarts: 1,
+    ..NOTHING
+};
+pub const LOST_PUSH: Budget = Budget {
+    lost_pushes: 1,
+    ..NOTHING
+};
+pub const ENDED_LEASE: Budget = Budget {
+    ended_leases: 1,
+    ..NOTHING
+};
+pub const TWO_ENDED_LEASES: Budget = ENDED_LEASE.and(ENDED_LEASE);
+pub const UNREACHABLE: Budget = Budget {
+    unreachable: 1,
+    ..NOTHING
+};
+pub const DISCONNECT: Budget = Budget {
+    disconnects: 1,
+    ..NOTHING
+};
+pub const CLAIM: Budget = Budget { claims: 1, ..NOTHING };
+pub const LOOK: Budget = Budget { looks: 1, ..NOTHING };
+
+/// Configurations that are explored completely in little time. They run with the tests.
+pub const SMALL: [Configuration; 13] = [
+    two_clients(NOTHING),
+    two_clients(CANCEL),
+    two_clients(CRASH),
+    two_clients(RESTART),
+    two_clients(LOST_PUSH),
+    two_clients(ENDED_LEASE),
+    two_clients(UNREACHABLE),
+    two_clients(DISCONNECT),
+    two_clients(CLAIM.and(CLAIM)),
+    two_clients(LOOK.and(LOOK)),
+    two_clients(CLAIM.and(RESTART)),
+    two_clients(CANCEL.and(LOST_PUSH)),
+    three_clients(NOTHING),
+];
+
+/// Two faults that meet, or a third client. They are explored as far as time allows.
+pub const LARGE: [Configuration; 22] = [
+    two_clients(CLAIM.and(CRASH)),
+    two_clients(LOOK.and(ENDED_LEASE)),
+    two_clients(UNREACHABLE.and(CRASH)),
+    two_clients(CANCEL.and(DISCONNECT)),
+    two_clients(CRASH.and(RESTART)),
+    two_clients(CRASH.and(ENDED_LEASE)),
+    two_clients(RESTART.and(RESTART)),
+    two_clients(RESTART.and(ENDED_LEASE)),
+    two_clients(TWO_ENDED_LEASES),
+    two_clients(DISCONNECT.and(ENDED_LEASE)),
+    two_clients(DISCONNECT.and(RESTART)),
+    two_clients(DISCONNECT.and(CRASH)),
+    three_clients(LOST_PUSH),
+    three_clients(UNREACHABLE),
+    three_clients(CLAIM),
+    three_clients(CANCEL),
+    three_clients(LOOK),
+    three_clients(CRASH),
+    three_clients(RESTART),
+    three_clients(ENDED_LEASE),
+    three_clients(DISCONNECT),
+    three_clients(CANCEL.and(LOST_PUSH)),
+];
+
+/// Some of everything, for random walks.
+pub const EVERYTHING: Configuration = three_clients(Budget {
+    cancels: 1,
+    crashes: 1,
+    restarts: 2,
+    lost_pushes: 2,
+    ended_leases: 2,
+    unreachable: 2,
+    disconnects: 2,
+    claims: 3,
+    looks: 2,
+});

@@ -1,0 +1,137 @@
+//! Faults: servers that forget, clients that die, leases that end, connections that close while their calls
+//! still run.
+
+use crate::quorum::configuration::Budget;
+use crate::quorum::protocol::Protocol;
+use crate::quorum::rules::Rule;
+use crate::quorum::server::Reach;
+use crate::quorum::state::{Attempts, Call, Client, ClientId, Grant, Reply, SERVERS, ServerId, State, Voter};
+
+impl Protocol {
+    /// The server runs the next call of a live connection, and answers it.
+    pub fn serve(&self, state: &mut State, server: ServerId, client: ClientId, reach: Reach) {
+        let call = state.voter_mut(server, client).calls.remove(0);
+        let reply = self.run(state, server, client, call, reach);
+        let asks = state.client(client).asks();
+        let voter = state.voter_mut(server, client);
+        if let Some(reply) = reply.filter(|reply| asks && voter.heeds(reply)) {
+            voter.replies.push(reply);
+        }
+    }
+
+    /// Whether the next call of a live connection makes the server push a grant.
+    pub fn next_call_pushes(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        let mut after = *state;
+        self.serve(&mut after, server, client, Reach::Everybody);
+        let pushes = |state: &State| -> usize {
+            let voters = state.servers[server].voters.iter();
+            voters.map(|voter| voter.pushes.len()).sum()
+        };
+        pushes(&after) > pushes(state)
+    }
+
+    /// Both connections between a client and a server are replaced. Unanswered calls are sent again.
+    pub fn break_connection(&self, state: &mut State, server: ServerId, client: ClientId) {
+        let voter = state.voter_mut(server, client);
+        let attempts = close_connection(voter);
+        if !attempts.is_empty() {
+            voter.calls.push(Call::Withdraw { attempts, floor: 0 });
+        }
+        self.connect_again(state, server, client);
+    }
+
+    fn connect_again(&self, state: &mut State, server: ServerId, client: ClientId) {
+        if state.client(client).asks() && state.voter(server, client).vote.is_none() {
+            self.ask(state, server, client);
+        }
+        self.count(state, client);
+    }
+
+    /// The process of a client dies, and it believes nothing any more.
+    pub fn die(&self, state: &mut State, client: ClientId) {
+        state.enter(client, Client::Dead);
+        for server in 0..SERVERS {
+            let voter = state.voter_mut(server, client);
+            close_connection(voter);
+            voter.forget();
+            voter.unanswered = Attempts::NONE;
+        }
+        self.forget_order(state);
+    }
+
+    /// The server loses everything, and votes for nobody until all its votes have run out.
+    pub fn restart(&self, state: &mut State, server: ServerId) {
+        let this = &mut state.servers[server];
+        this.hold = None;
+        this.queue = Default::default();
+        this.mute = self.has(Rule::MuteAfterForgetting);
+        if !self.has(Rule::FencesOutliveMemory) {
+            this.fence = 0;
+        }
+        for client in self.clients() {
+            let voter = state.voter_mut(server, client);
+            // What was sent to the former process is gone with it. What that one said was read before, or
+            // is never read: nothing happens on this server in between.
+            *voter = Voter {
+                attempt: voter.attempt,
+                vote: voter.vote,
+                ..Voter::default()
+            };
+            self.connect_again(state, server, client);
+        }
+        self.forget_order(state);
+    }
+
+    /// The deadline of the hold passes on the server. A client that reads the grant from now on can tell.
+    pub fn end_lease(&self, state: &mut State, server: ServerId) {
+        let Some(hold) = state.servers[server].hold.take() else {
+            return;
+        };
+        let voter = state.voter_mut(server, hold.client);
+        let replied = voter.replies.iter_mut().filter_map(|reply| match reply {
+            Reply::Granted(grant) => Some(grant),
+            _ => None,
+        });
+        let unread = replied.chain(voter.pushes.iter_mut());
+        unread
+            .filter(|grant| grant.attempt == hold.attempt)
+            .for_each(|grant: &mut Grant| grant.late = true);
+    }
+
+    /// Whether the order of the queues may be judged: nobody died, forgot, was slow or unreachable.
+    pub fn order_counts(&self, state: &State) -> bool {
+        self.was_undisturbed(state) && state.budget.unreachable == self.configuration.budget.unreachable
+    }
+
+    /// Nobody died, forgot or was slow.
+    pub fn was_undisturbed(&self, state: &State) -> bool {
+        let had = &self.configuration.budget;
+        let disturbances = |budget: &Budget| (budget.crashes, budget.restarts, budget.ended_leases);
+        disturbances(&state.budget) == disturbances(had)
+    }
+
+    pub fn forget_order(&self, state: &mut State) {
+        state.history.came_before = Default::default();
+    }
+}
+
+/// Returns the requests whose withdrawal was not answered.
+fn close_connection(voter: &mut Voter) -> Attempts {
+    let mut withdrawn = Attempts::NONE;
+    for call in voter.calls.iter() {
+        match call {
+            Call::Acquire { attempt, .. } => voter.unanswered = voter.unanswered.and(Attempts::of(*attempt)),
+            Call::Withdraw { attempts, .. } => withdrawn = withdrawn.and(*attempts),
+            Call::Renew { .. } => {}
+        }
+        let changes = !matches!(call, Call::Renew { floor: 0, .. });
+        if changes && !voter.stuck.contains(call) {
+            voter.stuck.push(*call);
+        }
+    }
+    voter.stuck.sort_unstable();
+    voter.calls = Default::default();
+    voter.replies = Default::default();
+    voter.pushes = Default::default();
+    withdrawn
+}
