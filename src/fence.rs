@@ -41,6 +41,11 @@ impl Fence {
         self.0.get()
     }
 
+    /// The least larger fence. The largest one has none, and is returned itself.
+    pub(crate) fn next(self) -> Fence {
+        Fence::new(self.get() + 1).unwrap_or(self)
+    }
+
     pub(crate) fn new(number: u64) -> Option<Fence> {
         i64::try_from(number).ok()?;
         NonZeroU64::new(number).map(Fence)

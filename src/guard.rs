@@ -77,7 +77,7 @@ impl LockGuard {
     /// ```
     #[doc(alias = "token")]
     pub fn fence(&self) -> Fence {
-        self.held.hold().fence
+        self.held.hold().fence()
     }
 
     /// Returns the state of the lease at this moment. It does no I/O.

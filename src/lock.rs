@@ -231,6 +231,7 @@ impl Lock {
             channel,
             terms,
             owner: self.owner.clone(),
+            vote: None,
         })
     }
 
@@ -247,7 +248,7 @@ impl Lock {
         let waited = self.client().now().since(began);
         let outcome = match &acquired {
             Ok(held) => {
-                span.record("lock.fence", held.hold().fence.get());
+                span.record("lock.fence", held.hold().fence().get());
                 "acquired"
             }
             Err(Error::Timeout { .. }) => "timeout",

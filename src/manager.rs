@@ -246,7 +246,7 @@ impl LockManager {
         let held: Vec<_> = background
             .held()
             .iter()
-            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence))
+            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence()))
             .collect();
         // Once all was confirmed, the background task ends, and what is pending for a moment is that.
         let unconfirmed = if drained.is_ok() { 0 } else { background.pending() };

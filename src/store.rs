@@ -146,7 +146,6 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Renews a hold in a quorum, raises its fence, and says whether an earlier request is queued.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no client of quorums exists yet"))]
     fn look(&self, call: Look) -> Call<Looked>;
 
     fn inspect(&self, call: Inspect) -> Call<Inspected>;

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::engine::counters::count;
@@ -22,6 +22,7 @@ use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::{Admitted, Entered, Progress, Standing, WaitOutcome, Waitlist};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
@@ -29,6 +30,7 @@ use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
+use crate::time::server_time::Ticket;
 
 /// The lock to acquire, and the terms of its lease.
 #[derive(Clone, Debug)]
@@ -37,6 +39,33 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
+    /// What all servers of a quorum are asked for alike. `None` for a lock on one server.
+    pub(crate) vote: Option<VoteParams>,
+}
+
+/// What a vote of a quorum needs besides.
+#[derive(Clone, Debug)]
+pub(crate) struct VoteParams {
+    pub(crate) ticket: Ticket,
+    /// The least fence of the grant.
+    pub(crate) floor: Fence,
+    /// Is told of this attempt when its request is in the queue. It may be granted without that.
+    pub(crate) queued: mpsc::UnboundedSender<VoteAttempt>,
+    pub(crate) attempt: VoteAttempt,
+}
+
+/// One request for the vote of one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VoteAttempt {
+    /// The number of the server in its quorum.
+    pub(crate) server: usize,
+    pub(crate) number: u64,
+}
+
+impl AcquireParams {
+    fn floor(&self) -> Option<Fence> {
+        self.vote.as_ref().map(|vote| vote.floor)
+    }
 }
 
 /// Waits in queue order for the lock, until `until` if there is a bound.
@@ -58,9 +87,11 @@ pub(crate) async fn acquire(
     let mut standing = Standing {
         arrived: began,
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
-        ticket: None,
+        ticket: params.vote.as_ref().map(|vote| vote.ticket),
+        was_queued: false,
         // The owner may already hold the lock. Its request must not wait then.
-        is_admitted: params.owner.is_some(),
+        is_admitted: params.owner.is_some() || params.vote.is_some(),
+        floor: params.floor(),
     };
     loop {
         let mut entry = Entry::new(waitlists, params, standing)?;
@@ -71,6 +102,7 @@ pub(crate) async fn acquire(
                 WaitOutcome::TooLate(ticket) => {
                     standing = Standing {
                         ticket,
+                        was_queued: ticket.is_some(),
                         is_admitted: true,
                         ..standing
                     };
@@ -104,7 +136,7 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
     // `cancelled`, so that it is dropped after `cancelled` has sent its withdrawal to the background task.
     let _running = background.keep_running();
     client.check_open()?;
-    let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown);
+    let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown, params.floor());
     let request = client.next_request(&params.terms, params.owner.as_ref());
     let mut cancelled = Cancelled {
         waitlists: &waitlists,
@@ -123,7 +155,7 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
             heartbeat: client.options.heartbeat,
-            floor: None,
+            floor: calls.floor(),
         };
         let client = &client;
         async move { client.acquire(call, &pending).await }
@@ -184,6 +216,7 @@ impl Drop for Cancelled<'_> {
 /// A caller in a waitlist.
 struct Entry<'a> {
     waitlists: &'a Arc<Waitlists>,
+    params: &'a AcquireParams,
     waitlist: Arc<Waitlist>,
     /// `None` once the wait is over.
     entered: Option<Entered>,
@@ -193,7 +226,7 @@ impl Entry<'_> {
     /// Enters the waitlist before anything is sent, because the grant may come before the reply.
     fn new<'a>(
         waitlists: &'a Arc<Waitlists>,
-        params: &AcquireParams,
+        params: &'a AcquireParams,
         standing: Standing,
     ) -> Result<Entry<'a>> {
         let enter = |waitlist: &Waitlist| waitlist.enter(params.terms, params.owner.as_ref(), standing);
@@ -201,6 +234,7 @@ impl Entry<'_> {
         let entered = entered.inspect_err(|_| waitlists.discard(&waitlist))?;
         Ok(Entry {
             waitlists,
+            params,
             waitlist,
             entered: Some(entered),
         })
@@ -237,6 +271,10 @@ impl Entry<'_> {
                 Ok((Progress::Queued, _)) => {
                     if self.waitlist.needs_driver() {
                         client.spawn(drive(Arc::clone(self.waitlists), Arc::clone(&self.waitlist)));
+                    }
+                    if let Some(vote) = &self.params.vote {
+                        // The receiver is gone when this wait is over, too.
+                        let _ = vote.queued.send(vote.attempt);
                     }
                     break;
                 }

@@ -15,11 +15,12 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::label_key;
 use crate::store::{
-    Acquire, Acquired, Answer, Failure, Forever, Release, Released, Renew, Renewed, SetLabel, Store,
-    Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Failure, Forever, Look, Looked, Release, Released, Renew, Renewed, ServerId,
+    SetLabel, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
+use crate::time::server_time::ServerTime;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -65,6 +66,11 @@ impl Client {
         self.clock.now()
     }
 
+    /// The time of this client's server now, or a slightly later one. In a cluster, that of one of them.
+    pub(crate) fn server_time(&self) -> ServerTime {
+        self.clocks.server_time(ServerId::default())
+    }
+
     /// Makes an acquire call. `pending` must also be the stamp of the call. A call that ran too late counts
     /// as failed.
     pub(super) async fn acquire(
@@ -98,6 +104,10 @@ impl Client {
 
     pub(super) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
         self.noted(self.store.renew(call).await)
+    }
+
+    pub(super) async fn look(&self, call: Look) -> Result<Answer<Looked>, Failure> {
+        self.noted(self.store.look(call).await)
     }
 
     fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
@@ -204,7 +214,7 @@ mod tests {
         let client = client();
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();
-        let pending = PendingCalls::begin(&PendingCalls::new(lease, GivesUp::Unknown), &client.clocks);
+        let pending = PendingCalls::begin(&PendingCalls::new(lease, GivesUp::Unknown, None), &client.clocks);
         let call = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
             request: client.next_request(&terms, None),

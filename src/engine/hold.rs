@@ -31,7 +31,6 @@ pub(crate) struct Hold {
     pub(crate) keys: Arc<Keys>,
     pub(super) request: RequestId,
     pub(crate) owner: Owner,
-    pub(crate) fence: Fence,
     pub(super) terms: LeaseTerms,
     /// The server time beyond which the hold is never renewed.
     cap: ServerTime,
@@ -45,6 +44,10 @@ pub(crate) struct Hold {
 
 #[derive(Debug)]
 struct State {
+    /// Changes only in a quorum, which raises it.
+    fence: Fence,
+    /// The lease of the next renewal. In a quorum it is short until there is a majority.
+    lease: Duration,
     /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
@@ -75,13 +78,14 @@ impl Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
             request: grant.request.clone(),
-            fence: grant.fence,
             terms,
             cap: grant.deadline.before(granted_for).after(terms.longest()),
             local_cap,
             calls,
             clock,
             state: Mutex::new(State {
+                fence: grant.fence,
+                lease: terms.lease(),
                 deadline,
                 server_deadline: grant.deadline,
                 claimed: !grant.pushed,
@@ -94,13 +98,36 @@ impl Hold {
 
     /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.
     pub(super) fn renewal(&self) -> Renew {
+        let state = locked(&self.state);
         Renew {
             keys: Arc::clone(&self.keys),
             request: self.request.clone(),
-            fence: self.fence,
-            lease: self.terms.lease(),
+            fence: state.fence,
+            lease: state.lease,
             cap: self.cap,
         }
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        locked(&self.state).fence
+    }
+
+    /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
+    /// server, which takes it from its clock.
+    pub(super) fn next_floor(&self) -> Option<Fence> {
+        let floor = self.calls.floor()?;
+        Some(floor.max(self.fence().next()))
+    }
+
+    /// The server has raised the fence.
+    pub(super) fn raised(&self, fence: Fence) {
+        let mut state = locked(&self.state);
+        state.fence = state.fence.max(fence);
+    }
+
+    /// Renews with this lease from now on.
+    pub(crate) fn lengthen(&self, lease: Duration) {
+        locked(&self.state).lease = lease;
     }
 
     pub(crate) fn deadline(&self) -> LocalTime {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::engine::server_clocks::ServerClocks;
+use crate::fence::Fence;
 use crate::store::{ConnectionId, Failure, Stamp};
 use crate::sync::locked;
 use crate::time::deadline_queue::GivesUp;
@@ -21,6 +22,8 @@ pub(super) struct PendingCalls {
     lease: Duration,
     /// When the caller of the request gives up.
     gives_up: GivesUp,
+    /// In a quorum: the least fence of a grant by these calls, or by what ends their request.
+    floor: Option<Fence>,
     state: Mutex<State>,
 }
 
@@ -53,10 +56,11 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCalls {
-    pub(super) fn new(lease: Duration, gives_up: GivesUp) -> Arc<PendingCalls> {
+    pub(super) fn new(lease: Duration, gives_up: GivesUp, floor: Option<Fence>) -> Arc<PendingCalls> {
         Arc::new(PendingCalls {
             lease,
             gives_up,
+            floor,
             state: Mutex::new(State {
                 open: 0,
                 latest_not_after: ServerTime::default(),
@@ -69,6 +73,10 @@ impl PendingCalls {
 
     pub(crate) fn lease(&self) -> Duration {
         self.lease
+    }
+
+    pub(super) fn floor(&self) -> Option<Fence> {
+        self.floor
     }
 
     /// Begins a further call. Nothing of it is written yet.
@@ -179,7 +187,7 @@ mod tests {
         };
         let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
         (
-            PendingCalls::new(Duration::from_secs(30), GivesUp::Unknown),
+            PendingCalls::new(Duration::from_secs(30), GivesUp::Unknown, None),
             clocks,
         )
     }

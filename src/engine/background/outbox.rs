@@ -88,7 +88,7 @@ impl Background {
         match self.release(&hold, give_up).await {
             Ok(()) | Err(Error::Lost(_)) => {}
             Err(error) => {
-                tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), %error,
+                tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), %error,
                     "release not confirmed; the lease ends by itself");
             }
         }
@@ -103,8 +103,8 @@ impl Background {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
-                what: ReleaseWhat::Grant(hold.fence),
-                floor: None,
+                what: ReleaseWhat::Grant(hold.fence()),
+                floor: hold.next_floor(),
             };
             let failure = match self.client.release(call).await {
                 Ok(answer) => {

@@ -16,11 +16,13 @@ use super::{Background, Done, Job};
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::error::LostReason;
+use crate::fence::Fence;
 use crate::store::ids::RequestId;
-use crate::store::{Answer, Failure, Renewed};
+use crate::store::{Answer, Failure, Look, Looked, Renewed};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::Sample;
+use crate::time::server_time::Ticket;
 
 /// How many renewals begin at a time.
 pub(super) const BATCH: usize = 128;
@@ -152,6 +154,30 @@ impl Background {
         Ok(reply.got)
     }
 
+    /// Renews a hold of a quorum once, and raises its fence to `floor` if it is smaller. Returns whether an
+    /// earlier request than the one with this ticket is queued at the server.
+    pub(crate) async fn look_for_earlier(
+        &self,
+        hold: &Hold,
+        floor: Fence,
+        ticket: Ticket,
+    ) -> Result<bool, Failure> {
+        let call = Look {
+            renew: hold.renewal(),
+            floor,
+            ticket,
+        };
+        let answer = self.client.look(call).instrument(renewal_span(hold)).await?;
+        let Looked {
+            renewed,
+            fence,
+            earlier,
+        } = answer.reply;
+        self.renewed(hold, &answer.at, renewed);
+        hold.raised(fence);
+        Ok(earlier)
+    }
+
     fn renewed(&self, hold: &Hold, at: &Sample, renewed: Renewed) {
         match renewed {
             Renewed::Until(deadline) => hold.renewed(deadline, at.local(deadline)),
@@ -165,7 +191,7 @@ impl Background {
         if hold.end(reason).is_none() {
             self.note_expiry(hold);
             count(&self.client.counters.lost);
-            tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence.get(), ?reason, "lease lost");
+            tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "lease lost");
         }
         self.leave(hold);
     }
@@ -183,5 +209,5 @@ impl Background {
 }
 
 fn renewal_span(hold: &Hold) -> Span {
-    tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence.get())
+    tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence().get())
 }

@@ -296,7 +296,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
     let (client, keys) = (shared.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let request = client.next_request(&terms, owner);
-    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
     let pending = PendingCalls::begin(&calls, &client.clocks);
     let call = Acquire {
         keys: Arc::clone(&keys),
@@ -330,7 +330,7 @@ async fn a_closed_client_does_not_end_between_the_end_of_its_last_guard_and_its_
     let (shared, keys, terms, grant) = granted_once(None).await;
     let (client, background) = (shared.client(), shared.background());
     let deadline = client.now().after(LEASE);
-    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
     let hold = Hold::new(Arc::clone(&keys), &grant, terms, calls, client.clock, deadline);
     let held = OwnedHold::new(hold, background);
     let task = AtOnce::begin(Arc::clone(background).run());

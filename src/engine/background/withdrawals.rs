@@ -87,7 +87,12 @@ impl Batch {
             requests: requests
                 .map(|waiting| waiting.withdrawal.request.clone())
                 .collect(),
-            floor: None,
+            // The largest of them suits them all: a larger fence costs a quorum a call, and nothing else.
+            floor: self
+                .withdrawals
+                .iter()
+                .filter_map(|waiting| waiting.withdrawal.calls.floor())
+                .max(),
         }
     }
 }

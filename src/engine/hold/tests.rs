@@ -33,7 +33,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         keys,
         &grant,
         terms,
-        PendingCalls::new(LEASE, GivesUp::Unknown),
+        PendingCalls::new(LEASE, GivesUp::Unknown, None),
         clock,
         LocalTime::ZERO.after(LEASE),
     )

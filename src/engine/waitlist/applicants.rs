@@ -14,6 +14,7 @@ use super::{Answered, State, WaitOutcome, Waiter, Waitlist};
 use crate::engine::pending_calls::PendingCalls;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::sync::locked;
@@ -30,11 +31,15 @@ pub(in crate::engine) struct Standing {
     /// When its caller gives up. `None` if that is unknown.
     pub(in crate::engine) until: Option<LocalTime>,
     /// The place of the request in the queue, if it is known. It is the place of an earlier request, which
-    /// this one takes over, or follows from the time of arrival.
+    /// this one takes over, follows from the time of arrival, or is the same on all servers of a quorum.
     pub(in crate::engine) ticket: Option<Ticket>,
-    /// The request is admitted at once, because it takes the place of an earlier one, or because its owner
-    /// may already hold the lock.
+    /// The request takes the place of one that was queued.
+    pub(in crate::engine) was_queued: bool,
+    /// The request is admitted at once, because it takes the place of an earlier one, because its owner may
+    /// already hold the lock, or because other servers of a quorum have it already.
     pub(in crate::engine) is_admitted: bool,
+    /// In a quorum: the least fence of a grant.
+    pub(in crate::engine) floor: Option<Fence>,
 }
 
 /// What a caller becomes when it enters a waitlist.
@@ -123,12 +128,12 @@ impl State {
         terms: LeaseTerms,
         standing: Standing,
     ) -> Joined {
-        let calls = PendingCalls::new(terms.lease(), self.gives_up(standing));
+        let calls = PendingCalls::new(terms.lease(), self.gives_up(standing), standing.floor);
         let (outcome, receiver) = oneshot::channel();
         let waiter = Box::new(Waiter {
             request: request.clone(),
             terms,
-            was_queued: standing.is_admitted && standing.ticket.is_some(),
+            was_queued: standing.was_queued,
             standing,
             joined: now,
             calls: Arc::clone(&calls),

@@ -72,7 +72,7 @@ impl Waitlist {
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: waiter.standing.ticket,
             heartbeat: self.client.options.heartbeat,
-            floor: None,
+            floor: waiter.calls.floor(),
         };
         Some(PreparedCall {
             call,

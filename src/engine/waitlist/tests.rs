@@ -99,6 +99,7 @@ impl Waitlist {
     ) -> Joined {
         let standing = Standing {
             ticket,
+            was_queued: ticket.is_some(),
             is_admitted: true,
             ..self.newcomer(None)
         };
@@ -112,7 +113,9 @@ impl Waitlist {
             arrived,
             until: patience.map(|patience| arrived.after(patience)),
             ticket: None,
+            was_queued: false,
             is_admitted: false,
+            floor: None,
         }
     }
 

@@ -71,13 +71,13 @@ impl Fixture {
     /// Adds a withdrawal that is due.
     fn one(&mut self) -> RequestId {
         let keys = Arc::clone(&self.keys);
-        self.add(&keys, true, &PendingCalls::new(LEASE, GivesUp::Unknown))
+        self.add(&keys, true, &PendingCalls::new(LEASE, GivesUp::Unknown, None))
     }
 
     /// Adds a withdrawal of a request whose call was written, and is not answered.
     fn one_unanswered(&mut self, at_once: bool, on: ConnectionId) -> Arc<PendingCalls> {
         let keys = Arc::clone(&self.keys);
-        let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+        let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
         let clocks = &self.shared().client().clocks;
         PendingCalls::begin(&calls, clocks).written(on);
         self.add(&keys, at_once, &calls);
@@ -126,7 +126,11 @@ async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     assert_eq!(requests(batch.as_ref()), [first]);
     let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| fixture.one()).collect();
     assert!(fixture.withdrawals.next().is_none());
-    let of_another_lock = fixture.add(&keys("b"), true, &PendingCalls::new(LEASE, GivesUp::Unknown));
+    let of_another_lock = fixture.add(
+        &keys("b"),
+        true,
+        &PendingCalls::new(LEASE, GivesUp::Unknown, None),
+    );
     assert_eq!(requests(fixture.withdrawals.next().as_ref()), [of_another_lock]);
 
     fixture.done(batch.unwrap());
@@ -282,7 +286,7 @@ async fn request_needs_no_second_withdrawal_after_its_calls_have_run() {
 #[tokio::test(start_paused = true)]
 async fn request_needs_no_second_withdrawal_after_its_call_was_answered() {
     let mut fixture = Fixture::new();
-    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
     let pending = PendingCalls::begin(&calls, &fixture.shared().client().clocks);
     pending.written(ConnectionId::default());
     let keys = Arc::clone(&fixture.keys);
@@ -322,7 +326,7 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
     let (shared, keys) = (locks.shared(), keys("a"));
     for n in 0..3 {
-        let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+        let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
         let pending = PendingCalls::begin(&calls, &shared.client().clocks);
         pending.written(ConnectionId::default());
         pending.answered(&Ok(()));
@@ -360,7 +364,7 @@ async fn unwritten_request_is_not_withdrawn() {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let shared = locks.shared();
     let request = RequestId::new(&shared.client().id, LEASE, 1, None);
-    let calls = PendingCalls::new(LEASE, GivesUp::Unknown);
+    let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
     drop(PendingCalls::begin(&calls, &shared.client().clocks));
     shared.background().withdraw(&keys("a"), &request, true, &calls);
     assert_eq!(shared.background().pending(), 0);

@@ -222,6 +222,7 @@ async fn applicant_admitted_by_arrival_was_not_queued_before() {
     for is_admitted in [true, false] {
         let standing = Standing {
             ticket: Some(Ticket(1)),
+            was_queued: is_admitted,
             is_admitted,
             ..waitlist.newcomer(None)
         };

@@ -1,0 +1,346 @@
+//! Quorums of in-memory servers, on paused time.
+
+mod link;
+mod worlds;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use self::link::{Link, State};
+use super::ballot::Wanted;
+use super::{Majority, Quorum};
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::LateListener;
+use crate::error::{Error, LostReason};
+use crate::options::{LockOptions, ManagerOptions};
+use crate::store::Store;
+use crate::store::ids::ClientId;
+use crate::store::keys::Keys;
+use crate::sync::locked;
+use crate::{LockManager, MemoryStore};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const NEAR: State = State::Up(Duration::ZERO);
+
+/// Independent servers in memory.
+struct Servers(Vec<MemoryStore>);
+
+/// A process that uses them.
+struct Process {
+    quorum: Arc<Quorum>,
+    links: Vec<Arc<Link>>,
+}
+
+impl Servers {
+    fn new(count: usize) -> Servers {
+        Servers((0..count).map(|_| MemoryStore::new()).collect())
+    }
+
+    fn process(&self, number: u128) -> Process {
+        let mut links = Vec::new();
+        let servers = self.0.iter().map(|server| {
+            let late_listener = Arc::new(LateListener::default());
+            let link = Arc::new(Link {
+                server: server.connect(Arc::downgrade(&late_listener) as _),
+                state: Mutex::new(NEAR),
+            });
+            links.push(Arc::clone(&link));
+            let first = link.time().now_or_never().unwrap().unwrap();
+            let id = ClientId::from_number(number);
+            let shared = Shared::new(late_listener, id, link, ManagerOptions::default(), &first);
+            shared.start().unwrap();
+            Arc::new(shared)
+        });
+        let quorum = Arc::new(Quorum::new(servers.collect()));
+        Process { quorum, links }
+    }
+
+    /// How many requests hold or wait, over all servers.
+    async fn left(&self) -> u64 {
+        let mut left = 0;
+        for server in &self.0 {
+            let locks = LockManager::builder().in_memory(server).unwrap();
+            let status = locks.lock("a").status().await.unwrap();
+            left += u64::from(status.holder.is_some()) + status.waiting;
+        }
+        left
+    }
+}
+
+impl Process {
+    fn set(&self, server: usize, state: State) {
+        *locked(&self.links[server].state) = state;
+    }
+
+    async fn acquire(&self) -> Majority {
+        acquire(Arc::clone(&self.quorum)).await.unwrap()
+    }
+
+    /// The lock, in a task of its own.
+    fn waits(&self) -> tokio::task::JoinHandle<Majority> {
+        let quorum = Arc::clone(&self.quorum);
+        tokio::spawn(async move { acquire(quorum).await.unwrap() })
+    }
+}
+
+async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
+    let client = quorum.servers[0].client();
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let wanted = Wanted {
+        channel: keys.channel_of(&client.id),
+        keys,
+        terms: LockOptions::default().terms(&client.options).unwrap(),
+    };
+    quorum.acquire(wanted).await
+}
+
+fn votes(held: &Majority) -> usize {
+    held.votes().holds().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_lock_is_taken_on_all_servers_under_one_fence() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let began = Instant::now();
+    let held = process.acquire().await;
+    sleep(MS).await;
+    let fences: Vec<_> = held
+        .votes()
+        .holds()
+        .iter()
+        .map(|(_, hold)| hold.fence())
+        .collect();
+    assert_eq!(fences, [held.fence; 3]);
+    held.release().await.unwrap();
+    // The release waits for a majority only.
+    sleep(MS).await;
+    assert_eq!(servers.left().await, 0);
+    assert!(began.elapsed() < SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_gets_the_lock_at_its_release_under_a_larger_fence() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    let held = first.acquire().await;
+    let fence = held.fence;
+    let waiter = second.waits();
+    sleep(20 * SECOND).await;
+    assert!(!waiter.is_finished());
+    held.release().await.unwrap();
+    let next = timeout(10 * MS, waiter)
+        .await
+        .expect("it waits for no timer")
+        .unwrap();
+    assert!(next.fence > fence);
+    next.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+/// Each of the processes is nearest to another server, so each has one vote at first.
+#[tokio::test(start_paused = true)]
+async fn split_vote_goes_to_the_earliest_ticket() {
+    for count in [3, 5] {
+        let servers = Servers::new(count);
+        let mut tasks = JoinSet::new();
+        let began = Instant::now();
+        for n in 0..count {
+            let process = servers.process(n as u128 + 1);
+            for server in 0..count {
+                let way = if server == n { Duration::ZERO } else { 20 * MS };
+                process.set(server, State::Up(way));
+            }
+            tasks.spawn(async move {
+                sleep(MS * u32::try_from(n).unwrap()).await;
+                let held = process.acquire().await;
+                let at = Instant::now();
+                sleep(10 * MS).await;
+                let released = Instant::now();
+                held.release().await.unwrap();
+                (n, at, released)
+            });
+        }
+        let mut order = tasks.join_all().await;
+        order.sort_by_key(|(_, at, _)| *at);
+        let expected: Vec<_> = (0..count).collect();
+        assert_eq!(order.iter().map(|(n, ..)| *n).collect::<Vec<_>>(), expected);
+        for pair in order.windows(2) {
+            assert!(pair[0].2 <= pair[1].1, "{order:?}");
+        }
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        sleep(SECOND).await;
+        assert_eq!(servers.left().await, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn minority_that_hangs_or_is_down_delays_nothing() {
+    for state in [State::Hung, State::Down] {
+        let servers = Servers::new(3);
+        let (first, second) = (servers.process(1), servers.process(2));
+        for process in [&first, &second] {
+            process.set(1, state);
+        }
+        let began = Instant::now();
+        let held = first.acquire().await;
+        let waiter = second.waits();
+        sleep(SECOND).await;
+        held.release().await.unwrap();
+        let next = waiter.await.unwrap();
+        assert!(
+            began.elapsed() < SECOND + 20 * MS,
+            "{state:?}: {:?}",
+            began.elapsed()
+        );
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_majority_makes_the_lock_unavailable() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(0, State::Down);
+    process.set(2, State::Hung);
+    let began = Instant::now();
+    let error = acquire(Arc::clone(&process.quorum)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(began.elapsed() < 15 * SECOND, "{:?}", began.elapsed());
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_wait_leaves_nothing_at_any_poll() {
+    for polls in 1..12 {
+        let servers = Servers::new(3);
+        let (first, second) = (servers.process(1), servers.process(2));
+        for (server, ms) in [(0, 1), (1, 2), (2, 5)] {
+            second.set(server, State::Up(ms * MS));
+        }
+        let held = (polls % 2 == 0).then_some(first.acquire().await);
+        let mut waiting = Box::pin(acquire(Arc::clone(&second.quorum)));
+        for _ in 0..polls {
+            if futures_util::poll!(&mut waiting).is_ready() {
+                break;
+            }
+            sleep(MS).await;
+        }
+        drop(waiting);
+        drop(held);
+        sleep(10 * SECOND).await;
+        assert_eq!(servers.left().await, 0, "{polls} polls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_hold_is_released_everywhere() {
+    let servers = Servers::new(5);
+    let process = servers.process(1);
+    drop(process.acquire().await);
+    sleep(MS).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_that_differ_are_raised_to_the_largest() {
+    let servers = Servers::new(3);
+    // A lock on one server alone makes that server's fence larger by far.
+    let early = servers.process(1);
+    let held = early.acquire().await;
+    let usual = held.fence;
+    held.release().await.unwrap();
+    for _ in 0..100 {
+        let locks = LockManager::builder().in_memory(&servers.0[0]).unwrap();
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    }
+    let process = servers.process(2);
+    // Two servers answer, and one of them has the larger fence.
+    process.set(2, State::Down);
+    let held = process.acquire().await;
+    let fences: Vec<_> = held
+        .votes()
+        .holds()
+        .iter()
+        .map(|(_, hold)| hold.fence())
+        .collect();
+    assert_eq!(fences, [held.fence; 2]);
+    assert!(held.fence > usual);
+    held.release().await.unwrap();
+    // A majority without that server is told a larger one all the same.
+    let last = servers.process(3);
+    last.set(0, State::Down);
+    let next = last.acquire().await;
+    assert!(next.fence > fences[0]);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_outlives_one_server_after_the_other() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let held = process.acquire().await;
+    for server in 0..3 {
+        process.set(server, State::Down);
+        sleep(60 * SECOND).await;
+        assert_eq!(votes(&held), 2, "without server {server}");
+        assert!(held.votes().check().is_ok());
+        process.set(server, NEAR);
+        sleep(10 * SECOND).await;
+        assert_eq!(votes(&held), 3, "server {server} is back");
+    }
+    held.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_without_a_majority_is_told_before_others_get_the_lock() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    let held = first.acquire().await;
+    let lost_votes = Arc::clone(held.votes());
+    let lost = tokio::spawn(async move { (lost_votes.lost().await, Instant::now()) });
+    let waiter = second.waits();
+    sleep(SECOND).await;
+    first.set(0, State::Hung);
+    first.set(1, State::Down);
+    let next = waiter.await.unwrap();
+    let granted = Instant::now();
+    let (reason, told) = lost.await.unwrap();
+    assert_eq!(reason.reason(), LostReason::Expired);
+    assert!(told <= granted);
+    assert!(next.fence > held.fence);
+    assert!(matches!(held.release().await, Err(Error::Lost(_))));
+    next.release().await.unwrap();
+}
+
+/// The holder comes before all who wait for a server that its hold lacks, since they cannot use its vote.
+#[tokio::test(start_paused = true)]
+async fn waiter_with_a_vote_in_vain_gives_it_to_the_holder() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    first.set(2, State::Down);
+    let held = first.acquire().await;
+    let waiter = second.waits();
+    sleep(SECOND / 2).await;
+    first.set(2, NEAR);
+    sleep(10 * SECOND).await;
+    assert_eq!(votes(&held), 3);
+    assert!(!waiter.is_finished());
+    held.release().await.unwrap();
+    let next = timeout(50 * MS, waiter)
+        .await
+        .expect("a release wakes it")
+        .unwrap();
+    next.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}

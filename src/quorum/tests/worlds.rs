@@ -1,0 +1,136 @@
+//! Random worlds: some processes with several tasks each, links of random length that fail for a while, waits
+//! that are given up, and holders that are cut off. No two holders overlap, fences increase in the order of
+//! the holds, everybody is served, and nothing is left.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::link::State;
+use super::{MS, SECOND, Servers, acquire};
+use crate::Fence;
+use crate::sync::locked;
+
+/// A hold, as its holder believes in it.
+#[derive(Clone, Copy, Debug)]
+struct Believed {
+    fence: Fence,
+    from: Instant,
+    until: Instant,
+}
+
+fn way(random: &mut SmallRng) -> State {
+    State::Up(Duration::from_micros(random.random_range(0..3_000)))
+}
+
+async fn run(seed: u64) -> usize {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let servers = Servers::new(if random.random_bool(0.7) { 3 } else { 5 });
+    let count = servers.0.len();
+    let processes: Vec<_> = (0..random.random_range(2..5))
+        .map(|n| Arc::new(servers.process(n + 1)))
+        .collect();
+    for process in &processes {
+        for server in 0..count {
+            process.set(server, way(&mut random));
+        }
+    }
+    let believed: Arc<Mutex<Vec<Believed>>> = Arc::default();
+    let mut tasks = JoinSet::new();
+    for process in &processes {
+        for _ in 0..random.random_range(1..4) {
+            let (process, believed) = (Arc::clone(process), Arc::clone(&believed));
+            let mut random = SmallRng::seed_from_u64(random.random());
+            tasks.spawn(async move {
+                for _ in 0..6 {
+                    sleep(random.random_range(0..20) * MS).await;
+                    let wait = acquire(Arc::clone(&process.quorum));
+                    let patience = match random.random_bool(0.3) {
+                        true => random.random_range(0..50) * MS,
+                        false => 600 * SECOND,
+                    };
+                    let Ok(held) = timeout(patience, wait).await else {
+                        assert!(patience < SECOND, "a wait that nobody gives up ends");
+                        continue;
+                    };
+                    // No server is down for so long that a majority is.
+                    let held = held.unwrap();
+                    let from = Instant::now();
+                    let hold = match random.random_range(0..10) {
+                        0 => random.random_range(1..60) * SECOND,
+                        _ => random.random_range(0..5) * MS,
+                    };
+                    tokio::select! {
+                        _ = held.votes().lost() => {}
+                        () = sleep(hold) => {}
+                    }
+                    let until = Instant::now();
+                    let fence = held.fence;
+                    locked(&believed).push(Believed { fence, from, until });
+                    match random.random_bool(0.5) {
+                        true => drop(held),
+                        false => drop(held.release().await),
+                    }
+                }
+            });
+        }
+    }
+    // At any time a minority of the servers fails for each process, and not the same for all.
+    let failing: Vec<_> = processes.iter().map(Arc::clone).collect();
+    let failures = tokio::spawn(async move {
+        loop {
+            for process in &failing {
+                let faulty = random.random_range(0..2 * count);
+                for server in 0..count {
+                    let state = match (server == faulty, random.random_bool(0.5)) {
+                        (true, true) => State::Hung,
+                        (true, false) => State::Down,
+                        (false, _) => way(&mut random),
+                    };
+                    process.set(server, state);
+                }
+            }
+            sleep(random.random_range(1..2_000) * MS).await;
+        }
+    });
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    failures.abort();
+    for process in &processes {
+        for server in 0..count {
+            process.set(server, State::Up(MS));
+        }
+    }
+    // The longest lease, and the time for the outgoing messages.
+    sleep(120 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+
+    let mut believed = locked(&believed).clone();
+    believed.sort_by_key(|held| held.fence);
+    for pair in believed.windows(2) {
+        assert!(pair[0].fence < pair[1].fence, "{pair:?}");
+        assert!(pair[0].until <= pair[1].from, "{pair:?}");
+    }
+    believed.len()
+}
+
+#[test]
+fn random_worlds_keep_the_promises() {
+    let seeds = std::env::var("QUORUM_SEEDS").map_or(40, |seeds| seeds.parse().unwrap());
+    let mut holds = 0;
+    for seed in 0..seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        println!("seed {seed}");
+        holds += runtime.block_on(run(seed));
+    }
+    println!("{seeds} worlds, {holds} holds");
+}
