@@ -1,24 +1,25 @@
-//! The client code, from its face to the [pipeline](crate::store::pipeline) of its connections, under a
-//! network, processes and a server that do their worst.
+//! The whole client code, down to the [pipeline](crate::store::pipeline) of its connections, on a simulated
+//! network and a simulated server.
 //!
-//! Each seed is one small world: clients whose tasks ask for locks in all ways and give them back in all
-//! ways, on the in-memory store, whose rules are those of the scripts. Between them lies a network that
-//! delays, loses and repeats, connections that break and come back, processes that stand still or die, a
-//! server that refuses, stalls or forgets (everything, or the scripts alone), whose clock goes faster than
-//! those of the clients or is set back. Then all is calm, and nothing may be left. Time is tokio's paused
-//! clock, and everything is drawn from the seed: the same seed gives the same history.
+//! Each seed gives one small world. Clients have tasks that acquire and release locks in all ways, on the
+//! in-memory store, which follows the rules of the scripts. The network delays, loses and repeats messages.
+//! Connections break and are replaced. Processes are stopped or killed. The server refuses calls, stalls, and
+//! loses all its data or only its scripts. Its clock runs faster than those of the clients, or is set back.
+//! In the end all faults are over, and nothing may be left. Time is tokio's paused clock, and every choice is
+//! drawn from the seed, so the same seed gives the same history.
 //!
-//! What must be true of every history is in `invariants`; how long a lock may stand idle while a caller
-//! waits, in `liveness`; what must be true at the end, in `World::quiesce`.
+//! `invariants` checks what must be true of every history. `liveness` checks how long a lock may be idle
+//! while a caller waits. `World::quiesce` checks what must be true at the end. `load` counts the calls that a
+//! wait costs the server: a fixed number for each grant, however many callers wait.
 //!
-//! `load` counts what a wait costs the server: a fixed number of calls for each grant, however many wait.
+//! A suspended machine is simulated as a stopped process: its clock goes on, and its timers fire when it
+//! resumes.
 //!
-//! A suspended machine is a process that stands still: its clock goes on, and its timers fire once it wakes.
+//! # Which rules it checks
+//! Each row of the table removes one rule. The second column says how many seeds then broke a promise, out of
+//! how many.
 //!
-//! # What it notices
-//! Each row takes away one rule. The second column says how many seeds then broke a promise, of how many:
-//!
-//! | taken away | seeds | as |
+//! | removed rule | seeds | violation |
 //! |---|---|---|
 //! | after the reply *not registered*, all waiters ask | 139 of 511 | starved, free |
 //! | … and the presence record counts as lost | 191 of 2,015 | free |
@@ -42,17 +43,16 @@
 //! | the local clock ends a hold | 48 of 1,494 | two holders |
 //! | renewals before the deadline | 1 of 2,032 | free |
 //!
-//! *Free* and *unused* are the delays of `liveness`. The simulation does not notice the loss of a rule that
-//! another rule makes up for:
-//! - the withdrawal after a release, that of a cancelled try, and that after a late answer (a later
-//!   withdrawal follows);
-//! - that all waiters ask after one of them found its place lost (they also ask after *not registered*);
+//! *Free* and *unused* are the delays of `liveness`. The simulation does not notice the removal of these
+//! rules, because another rule makes up for each of them:
+//! - the withdrawal after a release, after a cancelled try and after a late reply (a later withdrawal
+//!   follows);
+//! - that all waiters ask after one of them lost its place (they also ask after *not registered*);
 //! - that a grant with too little time left is given up (its guard ends in time by itself);
 //! - that a poll tells of another grant of the client (the poll for that request tells it too).
 //!
-//! It does not notice a lost place in the queue either, unless expired leases are all that goes wrong in that
-//! world. And it does not notice an unseen subscription, since a client that hears nothing counts as delayed
-//! for good.
+//! It notices a lost place in the queue only in worlds where nothing but expired leases goes wrong. It does
+//! not notice that a subscription is unseen, since a client that hears nothing counts as delayed for good.
 
 mod connection;
 mod faults;

@@ -31,21 +31,21 @@ use crate::time::clock::Clock;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::millis;
 
-/// How the line is set up.
+/// Timeouts and limits of a client's connections.
 #[derive(Clone, Copy)]
 pub(super) struct Setting {
     pub(super) attempt_timeout: Duration,
-    /// How long a dead connection may go unnoticed while nothing is called.
+    /// How long a dead connection may go unnoticed while the client makes no calls.
     pub(super) ping_every: Duration,
-    /// How many calls that can wait may be in flight.
-    pub(super) waitlist: u32,
+    /// How many calls that may be delayed can be in flight at once.
+    pub(super) max_in_flight: u32,
 }
 
 /// The store of one client. Dropping it closes it.
 #[derive(Debug)]
 pub(super) struct SimConnection(pub(super) Arc<Ends>);
 
-/// Both ends of the connections, and the network between them.
+/// What a client's two connections share: the network, the server, and the client's process.
 pub(super) struct Ends {
     pub(super) client: usize,
     pub(super) network: Arc<Network>,
@@ -55,7 +55,7 @@ pub(super) struct Ends {
     pub(super) attempt_timeout: Duration,
     ping_every: Duration,
     pub(super) subscribers: SimSubscribers,
-    /// By which the server executes the calls, also late ones.
+    /// The server's store executes the calls of this client through it, also late ones.
     pub(super) executor: Arc<Connection>,
     pipeline: Arc<Pipeline<Wire>>,
     wire: Mutex<Option<Wire>>,
@@ -73,14 +73,14 @@ impl SimConnection {
         setting: Setting,
     ) -> SimConnection {
         let no_listener: Weak<dyn Listener> = Weak::<NoListener>::new();
-        // Its origin is its own: a time of one client's clock means nothing to another.
+        // Each client's clock has its own origin, so a time of one clock means nothing to another.
         let clock = Clock::tokio();
         let on = Arc::clone(process);
         let (pipeline, condemned) = Pipeline::new(
             ServerId::default(),
             clock,
             setting.attempt_timeout,
-            setting.waitlist,
+            setting.max_in_flight,
             Box::new(move |task| drop(on.spawn(task))),
         );
         let ends = Arc::new_cyclic(|ends| Ends {
@@ -109,10 +109,10 @@ impl SimConnection {
     fn call<O: Operation + Clone>(&self, operation: O) -> Call<O::Reply> {
         let ends = Arc::clone(&self.0);
         Box::pin(async move {
-            ends.dawdle().await;
+            ends.stall_task().await;
             let pipeline = Arc::clone(&ends.pipeline);
             let heard = pipeline.call(|| Command::of(operation.clone())).await?;
-            ends.dawdle().await;
+            ends.stall_task().await;
             Ok(Answer {
                 on: ends.pipeline.connection(heard.generation),
                 at: Sample {
@@ -127,14 +127,14 @@ impl SimConnection {
 }
 
 impl Ends {
-    /// The thread of the calling task may stand still.
-    async fn dawdle(&self) {
+    /// Suspends the calling task for a moment, at random.
+    async fn stall_task(&self) {
         if self.network.strikes(Fault::SlowTask, self.client) {
             tokio::time::sleep(self.network.ms(1..=millis(LONGEST_MOMENT))).await;
         }
     }
 
-    /// Calls go by this connection from now on. Returns its number.
+    /// Sends calls over this connection from here on. Returns its generation.
     fn open(&self, wire: &Wire) -> u64 {
         *locked(&self.wire) = Some(wire.clone());
         self.pipeline.open(wire.clone())
@@ -169,7 +169,7 @@ impl Ends {
                 .down(Failure::NotExecuted(ServerError::new("the connection is lost")));
             *locked(&self.wire) = None;
             let back = wire.back().unwrap_or_else(|| {
-                // Condemned, for a reply that did not come.
+                // The pipeline condemned it because a reply was overdue.
                 let back = self.network.ms(0..=3000);
                 wire.cut(self.fate(), back);
                 self.network
@@ -180,7 +180,7 @@ impl Ends {
             wire.lose(&Failure::Unknown(ServerError::new("the connection broke")));
             tokio::time::sleep(back).await;
             wire = Wire::new(&self);
-            // If the server takes none now, they are loaded when they are missed.
+            // If the server takes no scripts now, they are loaded by the first call that needs them.
             let _ = crate::store::pipeline::Wire::load(&wire).await;
             if let Some(listener) = self.listener.upgrade() {
                 listener.replaced(ServerId::default());
@@ -197,8 +197,9 @@ impl Ends {
         }
     }
 
-    /// The connection breaks: at once for everybody, or, if `silent`, only for what is sent.
-    /// Returns when there will be a new one at the latest, if there was any.
+    /// Breaks the connection. Both sides notice at once, unless it is `silent`: then everything sent is lost
+    /// until the client notices. Returns the longest time until the next connection, or `None` if there was
+    /// no connection.
     pub(super) fn cut(&self, silent: bool) -> Option<Duration> {
         let wire = locked(&self.wire).clone()?;
         let back = self.network.ms(0..=3000);
@@ -227,7 +228,7 @@ impl Ends {
             supervisor.abort();
         }
         if let Some(wire) = locked(&self.wire).take() {
-            // What was sent before still runs.
+            // Calls that were already sent still run.
             wire.cut(Fate::Late(Instant::now()), Duration::ZERO);
             wire.lose(&Failure::Closed);
         }

@@ -1,4 +1,4 @@
-//! What goes wrong with the world: connections, processes, the server.
+//! Injects faults into connections, processes and the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::process::Process;
 use super::server::Server;
 use crate::LockManager;
 
-/// One client, as seen from outside.
+/// One client, with the handles by which a test disturbs it.
 pub(super) struct Peer {
     pub(super) manager: LockManager,
     pub(super) process: Arc<Process>,
@@ -31,10 +31,10 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Has some of these go wrong, one after the other, for so long.
-    pub(super) async fn misbehave(&mut self, plan: &Plan) {
+    /// Injects random faults of the plan, one after the other, until the calm.
+    pub(super) async fn inject_faults(&mut self, plan: &Plan) {
         let faults = &plan.faults;
-        let longest = u64::try_from(plan.longest_peace.as_millis()).unwrap();
+        let longest = u64::try_from(plan.longest_gap.as_millis()).unwrap();
         let end = tokio::time::Instant::now() + plan.calm_after;
         loop {
             let pause = Duration::from_millis(self.rng.u64(1..=longest));
@@ -45,24 +45,24 @@ impl World {
             tokio::time::sleep(pause).await;
             let fault = faults[self.rng.usize(..faults.len())];
             let victim = self.rng.usize(..self.peers.len());
-            if let Some(lasts) = self.happens(fault, victim) {
+            if let Some(lasts) = self.inject(fault, victim) {
                 let client = (!fault.strikes_all()).then_some(victim);
                 self.network.history.fault(fault, client, lasts);
             }
         }
     }
 
-    /// Ends all that can end.
+    /// Ends all faults that last.
     pub(super) fn calm(&mut self) {
         self.network.calm();
         self.server.calm();
         for peer in self.peers.iter().filter(|peer| !peer.killed) {
-            peer.process.go_on();
+            peer.process.resume();
         }
     }
 
-    /// Has something go wrong, if it can, and tells how long it lasts.
-    fn happens(&mut self, fault: Fault, victim: usize) -> Option<Duration> {
+    /// Injects a fault, if that is possible, and returns how long it lasts.
+    fn inject(&mut self, fault: Fault, victim: usize) -> Option<Duration> {
         let span = Duration::from_millis(self.rng.u64(10..=6000));
         let last_alive = self.peers.iter().filter(|peer| !peer.killed).count() == 1;
         let peer = &mut self.peers[victim];
@@ -85,7 +85,7 @@ impl World {
                 }
                 peer.process.stop();
                 let process = Arc::clone(&peer.process);
-                self.network.after(span, move || process.go_on());
+                self.network.after(span, move || process.resume());
                 span
             }
             Fault::Killed => {
@@ -120,11 +120,11 @@ impl World {
                 Duration::ZERO
             }
             Fault::ClockSetBack => {
-                // Once: what was sent before runs later by the sum.
+                // Only once, because earlier calls can run late by the sum of all steps.
                 if std::mem::replace(&mut self.clock_was_set, true) {
                     return None;
                 }
-                // Told first: holds that were over may go on then.
+                // The fault is recorded first, because the step can revive holds that had expired.
                 self.network.history.fault(fault, None, span);
                 self.server.set_back(span);
                 return None;
@@ -135,7 +135,7 @@ impl World {
                 }
                 peer.closed = true;
                 let manager = peer.manager.clone();
-                // What it could not release shows in the end.
+                // If the client could not release something, the checks at the end find it.
                 peer.process.spawn(async move { drop(manager.close().await) });
                 Duration::ZERO
             }

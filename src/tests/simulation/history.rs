@@ -1,4 +1,4 @@
-//! What happened in one simulation, in its order: what tasks asked for and got, what the server executed,
+//! The events of one simulation, in order: what the tasks asked for and got, what the server executed, and
 //! what went wrong.
 
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, 
 use crate::sync::locked;
 use crate::{Error, Fence, LockGuard, Owner};
 
-/// One call of a task, from asking to its end.
+/// The number of one call of a task.
 pub(super) type Op = usize;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
-    /// To a single message.
+    /// This fault and all up to `SlowTask` concern single messages.
     SlowCall,
     SlowReply,
     LostReply,
@@ -28,34 +28,34 @@ pub(super) enum Fault {
     LostPush,
     DoublePush,
     SlowPush,
-    /// The thread of a task stands still for a moment, before a call is sent or with the answer in its hands:
-    /// so others of the client are faster.
+    /// The thread of a task stalls for a moment, before it sends a call or after it gets the answer. Other
+    /// tasks of the client run ahead of it.
     SlowTask,
-    /// A connection breaks, and a new one takes its place after a while.
+    /// A connection breaks, and a new one replaces it later.
     CommandsCut,
-    /// The same, but the client is not told: what is sent is lost until a call is not answered in time.
+    /// As before, but the client does not notice. All messages are lost until a call goes unanswered for too
+    /// long.
     CommandsSilent,
     MessagesCut,
-    /// The same, but the server goes on believing in the subscriptions of the old one for a while.
+    /// As before, but the server keeps the subscriptions of the old connection for a while.
     MessagesHalfOpen,
-    /// The server loses one subscription. The client is not told.
+    /// The server loses one subscription, and the client does not notice.
     SubscriptionLost,
-    /// The subscriber connection of a client leads to a replica: the server that is called does not count its
-    /// subscriptions.
+    /// A client's subscriber connection leads to a replica, so the primary does not count its subscriptions.
     AtReplica,
-    /// The process stands still for a while.
+    /// The process is stopped for a while.
     Stopped,
     /// The process dies.
     Killed,
     /// The server refuses to execute anything for a while.
     Refusing,
-    /// The server does nothing for a while.
+    /// The server executes nothing for a while.
     Stalled,
-    /// The server forgets everything.
+    /// The server loses all data.
     Flushed,
-    /// The server forgets the clients' records.
+    /// The server loses the clients' presence records.
     RecordsForgotten,
-    /// The server forgets the scripts.
+    /// The server loses the scripts.
     ScriptsForgotten,
     /// The server's clock is set back.
     ClockSetBack,
@@ -75,7 +75,7 @@ impl Fault {
         Fault::SlowTask,
     ];
 
-    /// Whether it strikes the server, and with it all clients.
+    /// Whether the fault affects the server, and so all clients.
     pub(super) fn strikes_all(self) -> bool {
         use Fault::{ClockSetBack, Flushed, RecordsForgotten, Refusing, ScriptsForgotten, Stalled};
         matches!(
@@ -108,7 +108,7 @@ impl Fault {
 pub(super) enum Way {
     Acquire,
     Within(Duration),
-    /// Dropped after so long.
+    /// The task drops its call after this time.
     Cancelled(Duration),
     Try,
 }
@@ -117,7 +117,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Release,
-    /// A release that is dropped after so long.
+    /// The task drops the release after this time.
     ReleaseCancelled(Duration),
     Drop,
     Forget,
@@ -143,7 +143,7 @@ pub(super) enum Event {
         op: Op,
         error: Error,
     },
-    /// The task gives up its guard. `believed`: that was still good.
+    /// The task gave up its guard. `believed` says whether the guard was still valid.
     Ended {
         op: Op,
         end: End,
@@ -158,37 +158,38 @@ pub(super) enum Event {
         fence: Fence,
         taken: bool,
     },
-    /// The server did something for a client.
+    /// The server executed a call of a client.
     Executed {
         client: usize,
         effect: Effect,
     },
-    /// The server published a grant. The message may never arrive.
+    /// The server published a grant. The message may be lost.
     Pushed {
         key: String,
         grant: Grant,
     },
-    /// What this fence stood for was taken away by force or forgotten: nothing is promised of its holders.
+    /// The hold with this fence was released by force or lost by the server, so its holder is promised
+    /// nothing more.
     Revoked {
         key: String,
         fence: Fence,
     },
-    /// Something goes wrong, which may delay this client, or all of them, until then.
+    /// A fault, which may delay this client, or all clients, until the given time.
     Fault {
         fault: Fault,
         client: Option<usize>,
         until: Duration,
     },
-    /// The holds of a lock on the server from now on, with their deadlines.
+    /// The present holds of a lock on the server, with their deadlines.
     Holds {
         key: String,
         holds: BTreeMap<RequestId, Duration>,
     },
-    /// A client's process is gone for good, and its calls with it.
+    /// A client's process was killed, and its calls with it.
     Died {
         client: usize,
     },
-    /// From now on nothing goes wrong any more, and what went wrong before is over.
+    /// All faults are over, and no more follow.
     Calm,
 }
 
@@ -199,11 +200,12 @@ pub(super) struct Belief {
     pub(super) lock: usize,
     pub(super) owner: Owner,
     pub(super) fence: Fence,
-    /// It was lost before the task, which had been stopped, could look at it. So no task believes in it.
+    /// The guard was lost before the task could look at it, because the task was stopped. So no task believes
+    /// in it.
     pub(super) late: bool,
-    /// The server keeps the lock under that fence.
+    /// Whether the server has the lock held under that fence.
     pub(super) real: bool,
-    /// The others that believe at this moment that they hold the lock.
+    /// The other tasks that believe at this moment that they hold the lock.
     pub(super) beside: Vec<(Op, Owner, Fence)>,
 }
 
@@ -217,7 +219,7 @@ pub(super) enum Effect {
     Other(&'static str),
 }
 
-/// Without what is the same for all calls.
+/// Leaves out the arguments that all calls have in common.
 impl fmt::Debug for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -288,13 +290,13 @@ impl History {
         locked(&self.events).push((self.start.elapsed(), event));
     }
 
-    /// Something goes wrong with this client, or with all of them, and is over after so long.
+    /// Records a fault of this client, or of all clients, that lasts so long.
     pub(super) fn fault(&self, fault: Fault, client: Option<usize>, lasts: Duration) {
         let until = self.start.elapsed() + lasts + self.timing.recovery(fault);
         self.record(Event::Fault { fault, client, until });
     }
 
-    /// The holds of a lock have changed; given is how long each lasts.
+    /// Records the holds of a lock after a change, with the time left to each.
     pub(super) fn holds(&self, key: &str, left: impl Iterator<Item = (RequestId, Duration)>) {
         let now = self.start.elapsed();
         let holds = left.map(|(request, left)| (request, now + left)).collect();
@@ -317,8 +319,8 @@ impl History {
         op
     }
 
-    /// A task was given a guard, which it believes in until it lets go of it or the guard says that it is
-    /// lost.
+    /// Records that a task was given a guard. The task believes in it until it gives the guard up or the
+    /// guard reports its loss.
     pub(super) fn acquired(&self, op: Op, lock: usize, real: bool, guard: LockGuard) -> Arc<LockGuard> {
         let guard = Arc::new(guard);
         let mut believers = locked(&self.believers);

@@ -10,7 +10,7 @@ use crate::store::ids::RequestId;
 use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 
-/// All that is wrong with a history, in words.
+/// Describes all violations of the promises in a history.
 pub(super) fn violations(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -31,12 +31,12 @@ pub(super) fn violations(
     wrong
 }
 
-/// What the checks look up.
+/// What the checks look up by call or by fence.
 #[derive(Default)]
 struct Facts<'a> {
     beliefs: BTreeMap<Op, &'a Belief>,
     asked: BTreeMap<Op, (usize, Way)>,
-    /// Of which nothing is promised any more.
+    /// Holds that were released by force or lost by the server. Their holders are promised nothing more.
     revoked: BTreeSet<(&'a str, Fence)>,
     /// How many holds under a fence were released.
     released: BTreeMap<(&'a str, Fence), usize>,
@@ -84,8 +84,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// No two owners believe at the same time that they hold a lock. An owner that begins to believe so does
-/// hold the lock on the server.
+/// Checks that no two owners believe at the same time that they hold a lock, and that an owner which begins
+/// to believe so holds the lock on the server.
 fn exclusion(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -111,7 +111,7 @@ fn exclusion(
     }
 }
 
-/// Fences increase, and only the holds of one owner share one.
+/// Checks that fences increase, and that only the holds of one owner share a fence.
 fn fences(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -133,7 +133,7 @@ fn fences(
     }
 }
 
-/// A release that reports success did release.
+/// Checks that each release that reported success did release.
 fn releases(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -169,7 +169,7 @@ fn releases(
     }
 }
 
-/// Every call ended, in a way that is documented for it.
+/// Checks that every call ended, and in a way that is documented for it.
 fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong: &mut Vec<String>) {
     let mut open: BTreeSet<Op> = facts.asked.keys().copied().collect();
     open.retain(|op| !facts.died.contains(&facts.asked[op].0));
@@ -215,8 +215,8 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     }
 }
 
-/// A request keeps its place in the queue if the server saw its client's subscription when it took the
-/// place, whatever other leases expire.
+/// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
+/// subscription of its client when the request took the place.
 fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
     let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
@@ -249,8 +249,8 @@ fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
     }
 }
 
-/// Requests that were queued, and whose clients were reachable at their turn, get the lock in the order of
-/// the queue.
+/// Checks that requests get the lock in the order of the queue, if their clients were reachable at their
+/// turn.
 fn order(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
@@ -258,8 +258,8 @@ fn order(
     wrong: &mut Vec<String>,
 ) {
     let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
-    // A request that has to come back has missed its turn: its hold or another one of its client expired, or
-    // the client was not subscribed yet.
+    // A request that queues again has missed its turn: its hold or another hold of its client expired, or the
+    // client was not subscribed yet.
     let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
     for (_, event) in events {
         let Event::Executed {

@@ -1,5 +1,5 @@
-//! No time is lost: while nothing disturbs the waiters, no lock stays free, and no lock stays held by a
-//! request that does not know it.
+//! Checks that no time is lost. While nothing disturbs the waiters, no lock stays free, and no lock stays
+//! held by a request that does not know of its hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::timing::{ROUNDING, Timing};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::{Acquired, Mode, Renewed};
 
-/// All delays that the design does not explain, in words: for each lock the first of each kind.
+/// Describes all delays that the design does not explain: for each lock, the first of each kind.
 ///
 /// A client is *at rest* when the recovery from every fault of the client or the server is over
 /// ([`Timing::recovery`]), and none of its holds expired unclaimed in the last [`Timing::poll`]. The script
 /// that finds such a hold deletes the client's presence record, and the client is not told.
 ///
 /// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`]. A
-/// release hands the lock to the next reachable request. A request whose turn was missed, and a new request,
-/// learn without a timer that the lock is free. After a lease expired, no message tells so. Then the time
-/// counts from the next poll of the waitlist: at the time to live that it was last told, or one polling
-/// interval after that.
+/// release hands the lock to the next reachable request. New requests, and requests that missed their turn,
+/// learn without a timer that the lock is free. When a lease expires, however, no message is sent. Then the
+/// time counts from the next poll of the waitlist, which comes at the time to live that the waitlist was last
+/// told, or one polling interval later.
 ///
-/// **Unused**: a client at rest holds a lock on the server for no longer than that, if none of its tasks has
-/// a guard of that request. The client learns of its grants, and withdraws the requests that no caller waits
-/// for. The exception is a call that was stuck until the server's clock was set back: it can run after its
-/// time as if it were in time.
+/// **Unused**: a client at rest holds a lock on the server for no longer than [`Timing::prompt`] while none
+/// of its tasks has a guard of that request. The client learns of its grants, and withdraws the requests that
+/// no caller waits for. The exception is a call that was delayed until the server's clock was set back: it
+/// can run past its `not_after`, which the server then finds to be in the future.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -33,7 +33,7 @@ pub(super) fn delays(
 ) -> Vec<String> {
     let mut watch = Watch::new(plan, key_of);
     for (at, event) in events {
-        watch.look(*at);
+        watch.check(*at);
         watch.note(*at, event);
     }
     watch.found
@@ -42,19 +42,20 @@ pub(super) fn delays(
 struct Watch<'a> {
     timing: Timing,
     locks: Vec<Lock<'a>>,
-    /// Per client, when it will be at rest.
+    /// When each client will be at rest.
     rest_from: Vec<Duration>,
     died: BTreeSet<usize>,
     waiting: BTreeMap<Op, Waiting>,
-    /// A guard's request, as long as there is the guard.
+    /// The request of each guard that exists.
     guards: BTreeMap<Op, RequestId>,
-    /// Those of leaked guards are used for ever.
+    /// The requests that tasks have guards of. Those of leaked guards stay here.
     used: BTreeSet<RequestId>,
     used_until: BTreeMap<RequestId, Duration>,
     withdrawn: BTreeSet<&'a RequestId>,
-    /// Handed over, and not renewed so far.
+    /// Requests that were granted by a push and have not been claimed.
     unclaimed: BTreeSet<RequestId>,
-    /// Withdrawn, and perhaps queued once more since the server's clock was set back.
+    /// Requests that were withdrawn, and that a late call may queue again since the server's clock was set
+    /// back.
     may_return: BTreeSet<&'a RequestId>,
     found: Vec<String>,
 }
@@ -68,25 +69,25 @@ struct Waiting {
 #[derive(Default)]
 struct Lock<'a> {
     key: String,
-    /// From when until when.
+    /// The start and the deadline of each hold.
     holds: BTreeMap<&'a RequestId, (Duration, Duration)>,
     released_at: Duration,
-    /// Per client.
+    /// By client.
     told: BTreeMap<usize, Told<'a>>,
-    free_found: bool,
-    unused_found: bool,
+    free_reported: bool,
+    unused_reported: bool,
 }
 
-/// What a waitlist was last told, of which request, and when it asks again.
+/// What a waitlist was last told and for which request, and when the waitlist polls next.
 struct Told<'a> {
     request: &'a RequestId,
     poll_due: Duration,
-    /// Whether all requests that were told the time to live have left the waitlist.
+    /// One polling interval later: a poll is due by then even if the waitlist was told no time.
     at_the_latest: Duration,
 }
 
 impl Lock<'_> {
-    /// Since when it is free, if it is; and whether it is because a lease ran out.
+    /// Returns since when the lock is free, and whether that is because a lease expired.
     fn free_since(&self, now: Duration) -> Option<(Duration, bool)> {
         match self.holds.values().map(|(_, until)| *until).max() {
             None => Some((self.released_at, false)),
@@ -94,17 +95,22 @@ impl Lock<'_> {
         }
     }
 
-    /// When the last unclaimed hold of this client ran out here.
-    fn ran_out(&self, client: usize, unclaimed: &BTreeSet<RequestId>, now: Duration) -> Option<Duration> {
-        let ran_out = |(request, (_, until)): (&&RequestId, &(Duration, Duration))| {
-            let is_its = client_of(request) == Some(client) && unclaimed.contains(*request);
-            (*until < now && is_its).then_some(*until)
+    /// When the last unclaimed hold of this client expired.
+    fn unclaimed_expired(
+        &self,
+        client: usize,
+        unclaimed: &BTreeSet<RequestId>,
+        now: Duration,
+    ) -> Option<Duration> {
+        let expiry = |(request, (_, until)): (&&RequestId, &(Duration, Duration))| {
+            let is_unclaimed = client_of(request) == Some(client) && unclaimed.contains(*request);
+            (*until < now && is_unclaimed).then_some(*until)
         };
-        self.holds.iter().filter_map(ran_out).max()
+        self.holds.iter().filter_map(expiry).max()
     }
 }
 
-/// The number of a request's client.
+/// Returns the number of a request's client.
 fn client_of(request: &RequestId) -> Option<usize> {
     (0..8).find(|client| *request.client() == *ClientId::from_number(*client as u128).to_string())
 }
@@ -118,7 +124,7 @@ impl<'a> Watch<'a> {
         Watch {
             timing: plan.timing(),
             locks: (0..plan.locks).map(lock).collect(),
-            // One comes at the end.
+            // The last client connects after the calm.
             rest_from: vec![Duration::ZERO; plan.clients + 1],
             died: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -132,26 +138,26 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Checks that nothing was due since the last event.
-    fn look(&mut self, now: Duration) {
+    /// Checks that nothing was overdue before this event.
+    fn check(&mut self, now: Duration) {
         for number in 0..self.locks.len() {
-            self.look_for_free(number, now);
-            self.look_for_unused(number, now);
+            self.check_free(number, now);
+            self.check_unused(number, now);
         }
     }
 
-    fn look_for_free(&mut self, number: usize, now: Duration) {
+    fn check_free(&mut self, number: usize, now: Duration) {
         let lock = &self.locks[number];
-        let Some((free_since, ran_out)) = lock.free_since(now).filter(|_| !lock.free_found) else {
+        let Some((free_since, expired)) = lock.free_since(now).filter(|_| !lock.free_reported) else {
             return;
         };
         for (op, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.lock == number) {
             let client = waiting.client;
             let mut since = free_since.max(waiting.since).max(self.rest_from[client]);
-            if let Some(ended) = lock.ran_out(client, &self.unclaimed, now) {
+            if let Some(ended) = lock.unclaimed_expired(client, &self.unclaimed, now) {
                 since = since.max(ended + self.timing.poll());
             }
-            if let (true, Some(told)) = (ran_out, lock.told.get(&client)) {
+            if let (true, Some(told)) = (expired, lock.told.get(&client)) {
                 since = since.max(told.poll_due);
             }
             if !self.died.contains(&client) && since + self.timing.prompt() < now {
@@ -160,15 +166,15 @@ impl<'a> Watch<'a> {
                      and call {op} could have had it since {since:?}",
                     lock.key
                 ));
-                self.locks[number].free_found = true;
+                self.locks[number].free_reported = true;
                 return;
             }
         }
     }
 
-    fn look_for_unused(&mut self, number: usize, now: Duration) {
+    fn check_unused(&mut self, number: usize, now: Duration) {
         let lock = &mut self.locks[number];
-        for (request, (from, until)) in lock.holds.iter().filter(|_| !lock.unused_found) {
+        for (request, (from, until)) in lock.holds.iter().filter(|_| !lock.unused_reported) {
             let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
                 continue;
             };
@@ -183,13 +189,13 @@ impl<'a> Watch<'a> {
                     "{now:?}: {} has been held by {request} since {from:?}, and unused since {since:?}",
                     lock.key
                 ));
-                lock.unused_found = true;
+                lock.unused_reported = true;
                 return;
             }
         }
     }
 
-    fn rests_from(&mut self, client: Option<usize>, from: Duration) {
+    fn note_disturbance(&mut self, client: Option<usize>, from: Duration) {
         for (number, rest_from) in self.rest_from.iter_mut().enumerate() {
             if client.is_none_or(|client| client == number) {
                 *rest_from = from.max(*rest_from);
@@ -232,13 +238,13 @@ impl<'a> Watch<'a> {
                 self.died.insert(*client);
             }
             Event::Fault { client, until, fault } => {
-                self.rests_from(*client, *until);
+                self.note_disturbance(*client, *until);
                 if *fault == Fault::ClockSetBack {
                     self.may_return.append(&mut self.withdrawn);
                 }
             }
             Event::Holds { key, holds } => self.note_holds(at, key, holds),
-            Event::Executed { client, effect } => self.note_deed(at, *client, effect),
+            Event::Executed { client, effect } => self.note_executed(at, *client, effect),
             Event::Pushed { grant, .. } => {
                 self.unclaimed.insert(grant.request.clone());
                 self.left(&grant.request);
@@ -254,12 +260,12 @@ impl<'a> Watch<'a> {
         let before = std::mem::take(&mut self.locks[number].holds);
         for (request, (_, until)) in &before {
             if *until <= at + ROUNDING && self.unclaimed.contains(*request) {
-                self.rests_from(client_of(request), at + self.timing.poll());
+                self.note_disturbance(client_of(request), at + self.timing.poll());
             }
         }
         let lock = &mut self.locks[number];
         lock.released_at = at;
-        lock.free_found &= holds.is_empty();
+        lock.free_reported &= holds.is_empty();
         let from = |request| before.get(request).map_or(at, |(from, _)| *from);
         lock.holds = holds
             .iter()
@@ -267,11 +273,11 @@ impl<'a> Watch<'a> {
             .collect();
     }
 
-    fn note_deed(&mut self, at: Duration, client: usize, effect: &'a Effect) {
+    fn note_executed(&mut self, at: Duration, client: usize, effect: &'a Effect) {
         match effect {
             Effect::Acquire(call, reply) if call.mode != Mode::Try => {
                 let at_the_latest = at + self.timing.interval;
-                // Any other answer may be to the waitlist's poll, and tells it of no time.
+                // Any other reply may answer the waitlist's poll, and does not tell it any time.
                 let poll_due = match reply {
                     Acquired::Contended(contended) => at_the_latest.min(at + contended.ttl),
                     _ => at_the_latest,
@@ -301,7 +307,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A request is not in its waitlist any more, and the time that it was told may not be known there.
+    /// Notes that a request has left its waitlist, which may no longer know the time that the request was
+    /// told.
     fn left(&mut self, request: &RequestId) {
         for lock in &mut self.locks {
             for told in lock.told.values_mut().filter(|told| told.request == request) {

@@ -1,4 +1,5 @@
-//! What waiting costs the server: many tasks that want the same few locks, while nothing goes wrong.
+//! Counts the calls that waiting costs the server, when many tasks want the same few locks and nothing goes
+//! wrong.
 
 use std::time::Duration;
 
@@ -12,12 +13,11 @@ use super::run::{name, on_simulated_time};
 use crate::LockManager;
 use crate::options::ManagerOptions;
 
-/// Calls that come on top: a waitlist polls after a subscription and once in a polling interval, and a
+/// Extra calls for each grant. A waitlist polls after it subscribed and once in each polling interval, and a
 /// request whose turn came before the subscription asks again.
-const BESIDES: f64 = 0.3;
+const EXTRA_CALLS: f64 = 0.3;
 
-/// How many calls the server executed for each grant. Each task takes this many turns, with one lock after
-/// the other.
+/// Returns how many calls the server executed for each grant.
 fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {
     on_simulated_time(async {
         let world = World::of(plan, &mut rng).await;
@@ -42,7 +42,7 @@ fn calls_per_grant(plan: &Plan, mut rng: Rng) -> f64 {
     })
 }
 
-/// Takes one lock after the other, and holds each for a moment.
+/// Takes `turns` turns: each takes the next lock and holds it for a moment.
 async fn take_turns(manager: LockManager, first: usize, locks: usize, turns: usize) {
     for turn in 0..turns {
         let lock = manager.lock(name((first + turn) % locks));
@@ -52,7 +52,7 @@ async fn take_turns(manager: LockManager, first: usize, locks: usize, turns: usi
     }
 }
 
-/// Only the calls that a wait causes.
+/// Whether a wait causes this event. Renewals and other calls do not count.
 fn is_call(event: &Event) -> bool {
     matches!(
         event,
@@ -74,7 +74,7 @@ fn a_grant_takes_two_calls(load: impl Fn(Plan) -> Plan) {
         let calls = calls_per_grant(&plan, rng);
         println!("seed {seed}: {calls:.3} calls for a grant");
         assert!(
-            calls < 2.0 + BESIDES,
+            calls < 2.0 + EXTRA_CALLS,
             "seed {seed}: {calls:.3} calls for a grant, {plan:?}"
         );
     }

@@ -1,5 +1,5 @@
-//! The network between clients and server: what is sent arrives later, or not at all. One task delivers
-//! everything in the order of its times, and of what has the same time in the order of its sending.
+//! The network between clients and server, where messages arrive later or not at all. One task delivers all
+//! of them by their times of arrival. Messages with the same time arrive in the order of sending.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,21 +25,26 @@ pub(super) struct Network {
 
 struct State {
     rng: Rng,
-    weather: Weather,
+    message_faults: MessageFaults,
     latency_us: u64,
     queue: BTreeMap<(Instant, u64), Event>,
     sent: u64,
 }
 
-/// How often each of the faults of [`Fault::OF_MESSAGES`] happens to a message, of 1,000 times.
-pub(super) type Weather = BTreeMap<Fault, u16>;
+/// How often each fault of [`Fault::OF_MESSAGES`] happens, in 1,000 messages.
+pub(super) type MessageFaults = BTreeMap<Fault, u16>;
 
 impl Network {
-    /// `latency` is the longest time that a message takes when nothing is wrong.
-    pub(super) fn new(history: Arc<History>, rng: Rng, latency: Duration, weather: Weather) -> Arc<Network> {
+    /// `latency` is the longest time that a message takes without a fault.
+    pub(super) fn new(
+        history: Arc<History>,
+        rng: Rng,
+        latency: Duration,
+        message_faults: MessageFaults,
+    ) -> Arc<Network> {
         let state = State {
             rng,
-            weather,
+            message_faults,
             latency_us: u64::try_from(latency.as_micros()).unwrap(),
             queue: BTreeMap::new(),
             sent: 0,
@@ -51,7 +56,7 @@ impl Network {
         })
     }
 
-    /// Delivers, for ever.
+    /// Delivers messages until the task is aborted.
     pub(super) async fn run(self: Arc<Self>) {
         loop {
             let next = locked(&self.state).queue.keys().next().map(|(due, _)| *due);
@@ -85,7 +90,7 @@ impl Network {
         self.at(Instant::now() + delay, event);
     }
 
-    /// How long a message is under way.
+    /// Draws how long a message takes.
     pub(super) fn latency(&self) -> Duration {
         let mut state = locked(&self.state);
         let longest = state.latency_us;
@@ -100,11 +105,11 @@ impl Network {
         locked(&self.state).rng.u32(..n) == 0
     }
 
-    /// Whether this fault happens to a message of this client now; if so, it is counted.
+    /// Draws whether this fault happens to a message of this client now, and records it if so.
     pub(super) fn strikes(&self, fault: Fault, client: usize) -> bool {
         let strikes = {
             let mut state = locked(&self.state);
-            let rate = state.weather.get(&fault).copied();
+            let rate = state.message_faults.get(&fault).copied();
             rate.is_some_and(|rate| state.rng.u16(..1000) < rate)
         };
         if strikes {
@@ -118,12 +123,12 @@ impl Network {
         strikes
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Ends all faults of messages.
     pub(super) fn calm(&self) {
-        locked(&self.state).weather.clear();
+        locked(&self.state).message_faults.clear();
     }
 
-    /// Drops what is still under way, and with it what keeps this network alive.
+    /// Drops the messages in flight, and the references by which they keep this network alive.
     pub(super) fn end(&self) {
         let queue = std::mem::take(&mut locked(&self.state).queue);
         drop(queue);
@@ -136,7 +141,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// The times of arrival on one connection: nothing overtakes what was sent before it.
+/// The times of arrival on one connection, where no message overtakes an earlier one.
 #[derive(Debug)]
 pub(super) struct Stream(Mutex<Instant>);
 
@@ -145,7 +150,7 @@ impl Stream {
         Stream(Mutex::new(Instant::now()))
     }
 
-    /// When something arrives that is sent now and needs so long by itself.
+    /// Returns when a message arrives that is sent now and takes `delay` by itself.
     pub(super) fn arrival(&self, delay: Duration) -> Instant {
         let mut last = locked(&self.0);
         *last = (*last).max(Instant::now() + delay);

@@ -1,4 +1,5 @@
-//! More callers than can be served in time, which give up: how many are still served, and what piles up.
+//! Overload: more callers than can be served in time, which give up. The tests count how many are still
+//! served, and how much is left for the client to withdraw.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,36 +17,36 @@ use crate::options::ManagerOptions;
 use crate::store::pipeline::MAX_IN_FLIGHT;
 use crate::{Error, LockGuard, LockManager};
 
-/// For how long each task goes on.
-const LASTS: Duration = Duration::from_secs(3);
-/// For how long each hold lasts.
-const HELD: Duration = Duration::from_millis(1);
+/// How long each task goes on.
+const RUN_TIME: Duration = Duration::from_secs(3);
+/// How long each hold lasts.
+const HOLD_TIME: Duration = Duration::from_millis(1);
 
 /// How a caller gives up.
 #[derive(Clone, Copy)]
 enum Way {
     Bound,
     Drop,
-    /// By a bound, which some callers notice late, since they are not polled meanwhile.
+    /// Like `Bound`, but one caller in five is not polled when its time is over, and notices late.
     Late,
 }
 
-/// What became of a crowd.
+/// What a run of all tasks came to.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Grants in the second half.
+    /// Grants in the second half of the run.
     served: u64,
-    /// The most that was to be taken back from the server at any time.
+    /// The largest number of requests that waited to be withdrawn or released.
     pending: usize,
 }
 
-/// Tasks that take a lock each, again and again, with that much patience.
+/// Runs tasks that take one lock each, again and again, and give up after `patience`.
 fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
     let mut rng = Rng::with_seed(1);
     on_simulated_time(async {
         let world = World::of(plan, &mut rng).await;
         let served = Arc::new(AtomicU64::new(0));
-        let end = Instant::now() + LASTS;
+        let end = Instant::now() + RUN_TIME;
         for peer in &world.peers {
             for task in 0..plan.tasks {
                 let (manager, served) = (peer.manager.clone(), Arc::clone(&served));
@@ -57,11 +58,11 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
                             way => way,
                         };
                         if let Some(guard) = acquire(&manager, task % locks, way, patience).await {
-                            if Instant::now() > end - LASTS / 2 {
+                            if Instant::now() > end - RUN_TIME / 2 {
                                 served.fetch_add(1, Ordering::Relaxed);
                             }
-                            sleep(HELD).await;
-                            // The lease is a long one.
+                            sleep(HOLD_TIME).await;
+                            // The lease is long enough, so the release finds the hold.
                             guard.release().await.expect("a world without faults");
                         }
                     }
@@ -121,7 +122,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
         locks,
         options: ManagerOptions::default(),
         latency: Duration::from_micros(200),
-        waitlist: MAX_IN_FLIGHT,
+        max_in_flight: MAX_IN_FLIGHT,
         ..Plan::draw(&mut rng).without_faults()
     }
 }
@@ -129,8 +130,8 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
 /// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[test]
 fn overloaded_lock_is_held_almost_all_the_time() {
-    // With several clients each has one waiter in the queue at least, and patience for their turns is what it
-    // takes.
+    // With several clients, each has at least one waiter in the queue, so a caller needs more patience to get
+    // its turn.
     let (few, many) = (&[20, 5][..], &[20][..]);
     for (clients, tasks, locks, patience_ms) in [(1, 100, 2, few), (4, 25, 1, many), (1, 20, 10, few)] {
         let plan = plan(clients, tasks, locks);
@@ -157,6 +158,6 @@ fn late_notice_of_a_timeout_delays_no_other_caller() {
     let patient = load(&plan, Way::Bound, Duration::from_secs(60));
     let seen = load(&plan, Way::Late, patience);
     println!("{seen:?}, of {patient:?}");
-    // One in five has the lock for three times its patience without a use of it.
+    // One caller in five keeps a grant for three times its patience without using it.
     assert!(4 * seen.served >= patient.served, "{seen:?}, of {patient:?}");
 }

@@ -1,5 +1,5 @@
-//! A process that can be stopped, as by SIGSTOP: while it is, none of its tasks runs and nothing that it is
-//! sent is read, but the time goes on. Once it goes on, it sees all at once what came meanwhile.
+//! A process that can be stopped, as by SIGSTOP. While it is stopped, none of its tasks runs and no message
+//! to it is read, but time goes on. When it resumes, it sees everything that arrived in the meantime.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,13 +20,13 @@ pub(super) struct Process {
 struct State {
     stopped: bool,
     killed: bool,
-    /// Of tasks that were to run meanwhile.
+    /// Wakers of tasks that were woken while the process was stopped.
     wakers: Vec<Waker>,
-    /// What came meanwhile.
+    /// Messages that arrived while the process was stopped.
     unread: VecDeque<Message>,
     rng: Rng,
     /// How often, of 256 times, a task that could run lets others run first.
-    sluggish: u8,
+    yield_rate: u8,
 }
 
 type Message = Box<dyn FnOnce() + Send>;
@@ -37,21 +37,21 @@ thread_local! {
 }
 
 impl Process {
-    pub(super) fn new(rng: Rng, sluggish: u8) -> Arc<Process> {
+    pub(super) fn new(rng: Rng, yield_rate: u8) -> Arc<Process> {
         let state = State {
             stopped: false,
             killed: false,
             wakers: Vec::new(),
             unread: VecDeque::new(),
             rng,
-            sluggish,
+            yield_rate,
         };
         Arc::new(Process {
             state: Mutex::new(state),
         })
     }
 
-    /// Runs a task in this process, and with it all that it spawns by its clients.
+    /// Runs a task in this process. The tasks that its clients spawn also run in this process.
     pub(super) fn spawn<T: Send + 'static>(
         self: &Arc<Self>,
         task: impl Future<Output = T> + Send + 'static,
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// Has something read that comes to this process: now, or when it goes on.
+    /// Handles a message to this process now, or once the process resumes.
     pub(super) fn deliver(self: &Arc<Self>, message: impl FnOnce() + Send + 'static) {
         let mut state = locked(&self.state);
         if state.stopped || !state.unread.is_empty() {
@@ -81,15 +81,16 @@ impl Process {
         locked(&self.state).stopped = true;
     }
 
-    /// Stops for good.
+    /// Stops the process for good.
     pub(super) fn kill(&self) {
         let mut state = locked(&self.state);
         state.stopped = true;
         state.killed = true;
     }
 
-    /// Runs again. Whether the tasks run first, or what came is read first, is left to chance.
-    pub(super) fn go_on(self: &Arc<Self>) {
+    /// Resumes the process. Chance decides whether its tasks run before or after it reads the waiting
+    /// messages.
+    pub(super) fn resume(self: &Arc<Self>) {
         let mut state = locked(&self.state);
         if state.killed {
             return;
@@ -107,7 +108,7 @@ impl Process {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Drops what was never read, and with it what keeps this process alive.
+    /// Drops the messages that were never read, and the references by which they keep this process alive.
     pub(super) fn end(&self) {
         let unread = std::mem::take(&mut locked(&self.state).unread);
         drop(unread);
@@ -127,14 +128,14 @@ impl Process {
         }
     }
 
-    /// Whether a task may run now. If not, it is woken when it may.
+    /// Whether a task may run now. A task that may not is woken later.
     fn admits(&self, context: &Context<'_>) -> bool {
         let mut state = locked(&self.state);
         if state.stopped {
             state.wakers.push(context.waker().clone());
             return false;
         }
-        let later = state.sluggish > 0 && state.rng.u8(..) < state.sluggish;
+        let later = state.yield_rate > 0 && state.rng.u8(..) < state.yield_rate;
         if later {
             context.waker().wake_by_ref();
         }
@@ -155,7 +156,7 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Has a task that a client spawns run in the process that the client lives in, if it lives in one.
+/// Runs a task in the process of the client that spawns it, if there is one.
 pub(crate) fn inherit<F: Future>(task: F) -> InProcess<F> {
     InProcess {
         process: CURRENT.with_borrow(Option::clone),

@@ -1,4 +1,4 @@
-//! One simulation, from its seed to what is left at its end.
+//! Runs one simulation, from its seed to the checks at its end.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,17 +25,16 @@ use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 use crate::{LockManager, Owner};
 
-/// What the server's clock shows at the beginning, in µs: some day, and a part of a millisecond.
-pub(super) const BEGINNING_US: u64 = 1_800_000_000_000_370;
-/// Within this time after the calm, every call has ended. It is far more than all holds of a world one after
-/// the other.
-const LONGEST: Duration = Duration::from_secs(1800);
-/// What went wrong before is over by then: connections are back, calls have run that were late.
-const SETTLED: Duration = Duration::from_secs(12);
-/// What a client does in the background after its last call is over by then.
-const AFTERWARDS: Duration = Duration::from_secs(30);
+/// What the server's clock shows at the start, in µs. It includes a part of a millisecond.
+pub(super) const START_US: u64 = 1_800_000_000_000_370;
+/// All calls end within this time after the calm. All holds of a world, one after the other, take much less.
+const LONGEST_RUN: Duration = Duration::from_secs(1800);
+/// How long the last faults can have an effect: connections are replaced, and late calls run.
+const SETTLING_TIME: Duration = Duration::from_secs(12);
+/// How long a client works in the background after its last call.
+const CLEANUP_TIME: Duration = Duration::from_secs(30);
 
-/// What became of a seed.
+/// The result of one seed.
 pub(super) struct Outcome {
     pub(super) seed: u64,
     pub(super) plan: Plan,
@@ -47,7 +46,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn of(seed: u64) -> Outcome {
-        // That of the client code, for its jitter.
+        // The client code draws its jitter from this generator.
         fastrand::seed(seed);
         let mut rng = Rng::with_seed(seed);
         let plan = Plan::draw(&mut rng);
@@ -56,7 +55,7 @@ impl Outcome {
         outcome
     }
 
-    /// The whole history, an event a line.
+    /// Returns the whole history, one event per line.
     pub(super) fn transcript(&self) -> String {
         let mut text = format!("{:?}\n", self.plan);
         for (at, event) in &self.events {
@@ -66,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// Runs a world from its beginning to its end: no time passes but what it sleeps.
+/// Runs a future on paused time, which advances only when all tasks sleep.
 pub(super) fn on_simulated_time<T>(world: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread()
         .enable_time()
@@ -78,12 +77,12 @@ pub(super) fn on_simulated_time<T>(world: impl Future<Output = T>) -> T {
 
 async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     let mut world = World::of(plan, &mut rng).await;
-    let users = world.begin(plan, plan.calls, &mut rng);
-    world.misbehave(plan).await;
+    let users = world.start_tasks(plan, plan.calls, &mut rng);
+    world.inject_faults(plan).await;
     world.calm();
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(SETTLING_TIME).await;
     world.network.history.record(Event::Calm);
-    let later = world.begin(plan, 2, &mut rng);
+    let later = world.start_tasks(plan, 2, &mut rng);
     let mut left = Vec::from_iter(world.wait_for(users.into_iter().chain(later)).await);
     left.extend(world.quiesce(plan, &mut rng).await);
 
@@ -120,9 +119,9 @@ impl World {
             Arc::clone(&history),
             rng.fork(),
             plan.latency,
-            plan.weather.clone(),
+            plan.message_faults.clone(),
         );
-        let store = MemoryStore::at_time(Duration::from_micros(BEGINNING_US));
+        let store = MemoryStore::at_time(Duration::from_micros(START_US));
         let server = Server::new(store, plan.drift_ppm, history);
         tokio::spawn(Arc::clone(&network).run());
         let mut world = World {
@@ -139,7 +138,7 @@ impl World {
         world
     }
 
-    /// Nothing of it runs any more.
+    /// Ends the processes and the network.
     pub(super) fn end(&self) {
         for peer in &self.peers {
             peer.process.end();
@@ -148,16 +147,16 @@ impl World {
     }
 
     async fn connect(&mut self, client: usize, plan: &Plan, rng: &mut Rng) -> Peer {
-        // So that the clocks of two clients show different times.
+        // The clocks of two clients must show different times.
         tokio::time::sleep(Duration::from_millis(rng.u64(1..=50))).await;
-        let process = Process::new(rng.fork(), plan.sluggish);
+        let process = Process::new(rng.fork(), plan.yield_rate);
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
         let options = plan.options.clone();
         let setting = Setting {
             attempt_timeout: options.attempt_timeout(),
             ping_every: options.heartbeat / 3,
-            waitlist: plan.waitlist,
+            max_in_flight: plan.max_in_flight,
         };
         let connection =
             SimConnection::connect(client, &self.network, &self.server, &process, listener, setting);
@@ -165,7 +164,7 @@ impl World {
         let connection: Arc<dyn Store> = Arc::new(connection);
         let connected = process.spawn(async move {
             let first = loop {
-                // Until the network lets it through.
+                // The network may lose the first calls.
                 if let Ok(answer) = connection.time().await {
                     break answer;
                 }
@@ -190,7 +189,7 @@ impl World {
     }
 
     /// Starts the tasks of all clients. Each makes `calls` calls.
-    fn begin(&self, plan: &Plan, calls: usize, rng: &mut Rng) -> Vec<(usize, JoinHandle<()>)> {
+    fn start_tasks(&self, plan: &Plan, calls: usize, rng: &mut Rng) -> Vec<(usize, JoinHandle<()>)> {
         let mut users = Vec::new();
         for (client, peer) in self.peers.iter().enumerate() {
             for task in 0..plan.tasks {
@@ -216,7 +215,7 @@ impl World {
         users
     }
 
-    /// Waits until the tasks of all processes that live have ended.
+    /// Waits for the tasks of all processes that were not killed.
     async fn wait_for(&self, users: impl Iterator<Item = (usize, JoinHandle<()>)>) -> Option<String> {
         let mut left = None;
         let all = async {
@@ -228,31 +227,30 @@ impl World {
                 }
             }
         };
-        let ended = tokio::time::timeout(LONGEST, all).await;
+        let ended = tokio::time::timeout(LONGEST_RUN, all).await;
         left.or(ended
             .err()
-            .map(|_| format!("tasks still wait {LONGEST:?} after the last fault")))
+            .map(|_| format!("tasks still wait {LONGEST_RUN:?} after the last fault")))
     }
 
-    /// Once all calls have ended and nothing goes wrong any more, nothing is left, and every lock can be
-    /// acquired.
+    /// Checks that nothing is left after all calls have ended, and that every lock can be acquired.
     async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
-        tokio::time::sleep(AFTERWARDS).await;
+        tokio::time::sleep(CLEANUP_TIME).await;
         for tenure in self.server.store().held() {
             wrong.push(format!("still held: {tenure:?}"));
         }
-        let anybody = self.connect(plan.clients, plan, rng).await;
+        let last = self.connect(plan.clients, plan, rng).await;
         for lock in 0..plan.locks {
-            let lock = anybody.manager.lock(name(lock));
-            let acquired = anybody.process.spawn(lock.acquire_timeout(AFTERWARDS)).await;
+            let lock = last.manager.lock(name(lock));
+            let acquired = last.process.spawn(lock.acquire_timeout(CLEANUP_TIME)).await;
             match acquired.expect("no panic") {
                 Ok(guard) => drop(guard),
                 Err(error) => wrong.push(format!("{} cannot be acquired: {error}", lock.name())),
             }
         }
-        self.peers.push(anybody);
-        tokio::time::sleep(WAITLIST_KEPT + AFTERWARDS).await;
+        self.peers.push(last);
+        tokio::time::sleep(WAITLIST_KEPT + CLEANUP_TIME).await;
         let store = self.server.store();
         let left = (store.held().len(), store.queued(), store.subscribed());
         if left != (0, 0, 0) {

@@ -1,4 +1,4 @@
-//! The server: the in-memory store, which may refuse, stall or forget.
+//! The simulated server: the in-memory store, which can refuse calls, stall, or lose data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::time::deadline_queue::GivesUp;
 #[derive(Debug)]
 pub(super) struct Server {
     store: MemoryStore,
-    /// How many µs its clock gains per second.
+    /// How many µs the server's clock gains per second.
     drift_ppm: u32,
     began: Instant,
     /// What the clock has gained so far.
@@ -34,7 +34,7 @@ pub(super) struct Server {
     refuses_until: Mutex<Instant>,
     stalls_until: Mutex<Instant>,
     knows_scripts: AtomicBool,
-    /// As they were when last told to the history.
+    /// The holds as they were last recorded in the history, with their deadlines.
     holds: Mutex<BTreeMap<String, BTreeMap<RequestId, u64>>>,
 }
 
@@ -53,13 +53,13 @@ impl Server {
         })
     }
 
-    /// The store, at the time that its clock shows now.
+    /// Returns the store, with its clock up to date.
     pub(super) fn store(&self) -> &MemoryStore {
         self.drift();
         &self.store
     }
 
-    /// The store's clock gains what is due.
+    /// Advances the store's clock by the drift since the last call.
     fn drift(&self) {
         let gained = self.began.elapsed() * self.drift_ppm / 1_000_000;
         let before = std::mem::replace(&mut *locked(&self.gained), gained);
@@ -74,7 +74,7 @@ impl Server {
         *locked(&self.stalls_until) = Instant::now() + span;
     }
 
-    /// From now on it does its work.
+    /// Ends refusals and stalls.
     pub(super) fn calm(&self) {
         self.refuse(Duration::ZERO);
         self.stall(Duration::ZERO);
@@ -113,12 +113,12 @@ impl Server {
 
     pub(super) fn set_back(&self, span: Duration) {
         self.store().set_back(span);
-        // They all last for longer now.
+        // All holds last longer now, so all are recorded again.
         locked(&self.holds).clear();
         self.note_holds();
     }
 
-    /// Tells the history what has changed.
+    /// Records the holds that have changed.
     fn note_holds(&self) {
         let now = self.store().now_ms();
         let holds = self.store().holds();
@@ -144,7 +144,7 @@ impl Server {
             .any(|tenure| tenure.key == key && tenure.fence == fence)
     }
 
-    /// Does what a call asks for.
+    /// Executes a call, and records its effect.
     pub(super) fn execute<O: Operation>(
         &self,
         client: usize,
@@ -155,7 +155,7 @@ impl Server {
             self.history.record(Event::Revoked { key, fence });
         }
         self.drift();
-        // Without an answer the connection was closed meanwhile.
+        // There is no answer if the connection was closed in the meantime.
         let answer = operation.call(connection).now_or_never()?.ok()?;
         let effect = operation.effect(&answer.reply);
         self.history.record(Event::Executed { client, effect });
@@ -176,12 +176,12 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// When its caller gives up.
+    /// When the caller gives up.
     fn gives_up(&self) -> GivesUp {
         GivesUp::Unknown
     }
 
-    /// The request that it may make hold or wait.
+    /// The request that the call may grant or queue.
     fn request(&self) -> Option<&RequestId> {
         None
     }
@@ -191,7 +191,7 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// The same, now that it is written; `None` if it is not to be written any more.
+    /// Fills in what is only known when the call is written. Returns `None` if it is too late to write it.
     fn stamped(self, _: ConnectionId) -> Option<Self>
     where
         Self: Sized,
@@ -203,7 +203,7 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     fn effect(&self, reply: &Self::Reply) -> Effect;
 
-    /// What it takes away from its holder by force.
+    /// The hold that the call releases by force.
     fn revokes(&self) -> Option<(String, Fence)> {
         None
     }
@@ -341,7 +341,7 @@ impl Operation for SpinRelease {
     }
 }
 
-/// Asks for the time.
+/// A call that asks for the server's time.
 #[derive(Clone, Debug)]
 pub(super) struct Time;
 

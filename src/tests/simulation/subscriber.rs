@@ -1,4 +1,4 @@
-//! The subscriber connection of a simulated client: one [`SimSubscriber`] after the other.
+//! The subscriber connections of a simulated client, one [`SimSubscriber`] after the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::store::memory::Connection;
 use crate::store::{Failure, Listener, Push, ServerId, Store};
 use crate::sync::locked;
 
-/// What a client listens to, over all its connections.
+/// The channels of a client, over all its subscriber connections.
 pub(super) struct SimSubscribers {
     ends: Weak<Ends>,
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
     closed: bool,
 }
 
-/// A channel that is asked for.
+/// A channel that the client subscribes to.
 #[derive(Default)]
 struct Channel {
     confirmed: bool,
@@ -43,7 +43,7 @@ struct Open {
     connection: Arc<Connection>,
 }
 
-/// One connection.
+/// One subscriber connection.
 #[derive(Debug)]
 struct SimSubscriber {
     ends: Weak<Ends>,
@@ -64,7 +64,7 @@ impl SimSubscribers {
         self.ends.upgrade().expect("its owner is alive")
     }
 
-    /// A new connection, on which all channels are subscribed; returns when the server has done that.
+    /// Opens a connection without subscriptions, unless the client is closed.
     pub(super) fn open(&self) {
         let ends = self.ends();
         let subscriber = Arc::new(SimSubscriber {
@@ -85,8 +85,8 @@ impl SimSubscribers {
         state.current = Some(open);
     }
 
-    /// Subscribes to all channels again after a cut, and then tells the client. While there is no connection
-    /// for calls, [`replace`](Self::replace) does this later, since the server of the calls is not known.
+    /// Subscribes to all channels again after a cut, and then notifies the client. Without a command
+    /// connection, the server of the calls is not known; then [`replace`](Self::replace) does this later.
     fn reopen(&self) {
         if locked(&self.state).current.is_some() || !self.ends().is_up() {
             return;
@@ -143,7 +143,7 @@ impl SimSubscribers {
         }
     }
 
-    /// Lets the server do something on the current connection, if there is one and it lasts long enough.
+    /// Runs a command on the server over the current connection, if that stays open for long enough.
     fn send(&self, command: impl FnOnce(&Open, &Arc<Ends>) + Send + 'static) {
         let Some(open) = locked(&self.state).current.clone() else {
             return;
@@ -172,8 +172,8 @@ impl SimSubscribers {
         }
     }
 
-    /// The connection breaks. If it is only half closed, the server takes it for alive for a while.
-    /// Returns when there will be a new one, if there was any.
+    /// Breaks the connection. If it is half open, the server believes it to be alive for a while. Returns
+    /// when there will be a new connection, or `None` if there was none.
     pub(super) fn cut(&self, half_open: bool) -> Option<Duration> {
         let open = {
             let mut state = locked(&self.state);
@@ -216,15 +216,15 @@ impl SimSubscribers {
         self.reopen();
     }
 
-    /// The subscriptions of the present connection are at a replica from now on. The server that is called
-    /// does not count them, so it publishes nothing to this client. The client is not told.
+    /// Moves the subscriptions of the current connection to a replica. The primary does not count them, so it
+    /// publishes nothing to this client, and the client does not notice.
     pub(super) fn move_to_replica(&self) {
         if let Some(open) = &locked(&self.state).current {
             open.connection.close();
         }
     }
 
-    /// The server loses a subscription. The client is not told.
+    /// Makes the server lose one subscription. The client does not notice.
     pub(super) fn lose_one(&self) {
         let state = locked(&self.state);
         let Some(open) = state.current.clone() else { return };
@@ -251,7 +251,7 @@ impl SimSubscribers {
 
 impl Open {
     fn subscribe(&self, channel: &Arc<str>) {
-        // This fails only after the connection was closed. Then no caller waits for it.
+        // This can fail only on a closed connection, on which no caller waits.
         let _ = self.connection.subscribe(Arc::clone(channel)).now_or_never();
     }
 }
@@ -261,7 +261,7 @@ impl SimSubscriber {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Tells the client something, in the order of its connection.
+    /// Delivers something to the client, in the order of this connection.
     fn answer(self: Arc<Self>, ends: &Arc<Ends>, tell: impl FnOnce(&Arc<Ends>) + Send + 'static) {
         let arrival = self.messages.arrival(ends.network.latency());
         let at = Arc::clone(ends);
@@ -286,7 +286,7 @@ impl SimSubscriber {
     }
 }
 
-/// Messages start here on their way from the server to the client.
+/// The server's side of the connection, which sends messages to the client.
 impl Listener for SimSubscriber {
     fn pushed(&self, _: ServerId, channel: &str, message: &str) {
         let Some(ends) = self.ends.upgrade() else { return };
@@ -324,7 +324,7 @@ impl Listener for SimSubscriber {
 }
 
 impl SimSubscribers {
-    /// The present connection, if it is this one.
+    /// Returns the current connection, if it is this one.
     fn current(&self, subscriber: &SimSubscriber) -> Option<Arc<SimSubscriber>> {
         let state = locked(&self.state);
         let current = &state.current.as_ref()?.subscriber;

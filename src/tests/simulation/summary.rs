@@ -1,4 +1,4 @@
-//! What many simulations came to, in one table.
+//! The totals of many simulations, in one table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ impl Summary {
         self.broken.extend(other.broken);
     }
 
-    /// How often this kind of fault happened.
+    /// Returns how often this kind of fault happened.
     pub(super) fn faults(&self, fault: Fault) -> u64 {
         self.faults.get(&fault).copied().unwrap_or_default()
     }

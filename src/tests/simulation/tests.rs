@@ -1,4 +1,4 @@
-//! The promises, over many seeds.
+//! Checks the promises over many seeds.
 
 use std::env;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::run::Outcome;
 use super::summary::Summary;
 use crate::sync::locked;
 
-/// Runs one seed, and tells how to run it again if it breaks a promise.
+/// Runs one seed. If it breaks a promise, prints how to run it again.
 fn examine(seed: u64, summary: &mut Summary) {
     let outcome = Outcome::of(seed);
     summary.add(&outcome);
@@ -23,7 +23,7 @@ fn examine(seed: u64, summary: &mut Summary) {
     }
 }
 
-/// As many as a debug build runs in about a minute.
+/// A debug build runs about this many seeds in a minute.
 const SEEDS: u64 = 2_000;
 
 #[test]
@@ -50,8 +50,8 @@ fn the_same_seed_gives_the_same_history() {
     }
 }
 
-/// Runs seeds one after the other from `FAIRLOCK_SIMULATE_SEED` on, for `FAIRLOCK_SIMULATE_SECONDS`: at 0
-/// seconds that seed alone, and prints its whole history.
+/// Runs seeds from `FAIRLOCK_SIMULATE_SEED` on for `FAIRLOCK_SIMULATE_SECONDS`. At 0 seconds, runs only that
+/// seed and prints its whole history.
 #[test]
 #[ignore = "a campaign: scripts/campaign simulate"]
 fn campaign() {

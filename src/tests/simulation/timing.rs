@@ -1,4 +1,4 @@
-//! How fast a world recovers from a fault, by its delays and the client's timers.
+//! How long a world takes to recover from a fault, given its delays and the client's timers.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use crate::time::deadline::NOT_AFTER;
 
 /// The longest pause between two attempts at a call.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1250);
-/// For timers, which have whole milliseconds, deadlines, which are cut to them, and clocks that drift.
+/// Allowance for timers that have whole milliseconds, deadlines that are rounded down to them, and clock
+/// drift.
 pub(super) const ROUNDING: Duration = Duration::from_millis(20);
-/// The longest time that a call or a reply is slow by.
+/// The longest extra delay of a slow call or reply.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
-/// The longest time that the thread of a task stands still.
+/// The longest time for which the thread of a task stalls.
 pub(super) const LONGEST_MOMENT: Duration = Duration::from_millis(200);
-/// How long a call that met a server without the scripts waits for other such calls.
+/// How long a call that found the scripts missing waits for other such calls.
 const RELOAD_WAIT: Duration = Duration::from_millis(100);
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// The longest time that a message takes when nothing is wrong.
+    /// The longest time that a message takes without a fault.
     pub(super) latency: Duration,
-    /// Between two polls of a waitlist.
+    /// The time between two polls of a waitlist.
     pub(super) interval: Duration,
     pub(super) heartbeat: Duration,
 }
@@ -36,29 +37,29 @@ impl Timing {
         }
     }
 
-    /// The longest time for what needs no timer: to ask, to subscribe, to ask again, to be told that the
-    /// record is gone, and to ask once more. The last call need only arrive.
+    /// The longest time for what needs no timer: an acquire, a subscription, another acquire, the reply *not
+    /// registered*, and one more acquire. That last call need only arrive.
     pub(super) fn prompt(&self) -> Duration {
         7 * self.latency + JITTER + ROUNDING
     }
 
-    /// How long it takes at worst until a waitlist has asked on its own account, and has acted on the answer.
+    /// The longest time until a waitlist has polled by its timer and has acted on the answer.
     pub(super) fn poll(&self) -> Duration {
         self.interval + self.prompt()
     }
 
-    /// For how long a fault may delay its client after the fault is over.
+    /// How long a fault can delay its client after the fault is over.
     pub(super) fn recovery(&self, fault: Fault) -> Duration {
         match fault {
             // A repeated call or message changes nothing, and in a dead process no caller waits.
             Fault::ExecutedTwice | Fault::DoublePush | Fault::Killed | Fault::Closed => Duration::ZERO,
-            // The client is told of the new connection, and all its waiters ask. A slow task finds out what
-            // it missed when it goes on.
+            // The client hears of the new connection, and all its waiters ask. A slow task finds out what it
+            // missed when it resumes.
             Fault::MessagesCut | Fault::MessagesHalfOpen | Fault::SlowTask => self.prompt(),
-            // The client is not told: the next poll finds out.
+            // The client hears nothing, so only the next poll finds out.
             Fault::LostPush | Fault::SlowPush => self.poll(),
-            // A call under way runs before its `not_after` or not at all, and is then withdrawn or repeated.
-            // The client's estimate of the server's time is late by as much as its sample was slow.
+            // A call in flight runs before its `not_after` or not at all, and is then withdrawn or repeated.
+            // A slow sample makes the client's estimate of the server's time late by as much.
             Fault::SlowCall
             | Fault::SlowReply
             | Fault::LostReply
@@ -66,13 +67,15 @@ impl Timing {
             | Fault::CommandsSilent
             | Fault::Refusing
             | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
-            // All calls wait until the scripts are loaded, and a little longer for callers that stand still.
+            // All calls wait until the scripts are loaded, and a little longer for tasks that stall.
             Fault::ScriptsForgotten => RELOAD_WAIT + 2 * self.prompt(),
-            // Both of these; a `not_after` is later by as much as the clock was set back.
+            // Both reasons add up; a clock that was set back makes a `not_after` later by the length of the
+            // step.
             Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
-            // A waitlist that believes in its record opens it again, or asks whether it is there.
+            // A waitlist that relies on its presence record renews it, or asks whether it exists.
             Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.poll(),
-            // The first poll for a waiter shows it, so no waiter has to wait for long.
+            // Only a poll for a waiter finds this fault, and it is unknown when the next one comes. So the
+            // client counts as delayed for good.
             Fault::SubscriptionLost | Fault::AtReplica => FOREVER,
         }
     }

@@ -1,5 +1,4 @@
-//! A task of a simulated client: it asks for locks in all ways, holds them for a while, and gives them back
-//! in all ways.
+//! A task of a simulated client, which acquires, holds and releases locks in all ways.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +28,8 @@ struct Work {
     span: Duration,
     end: End,
     renews: bool,
-    /// Stops as soon as it is told that the lease is lost, as it should.
-    heeds: bool,
+    /// Whether the task stops as soon as the guard reports its loss, as it should.
+    stops_when_lost: bool,
 }
 
 impl User {
@@ -129,16 +128,16 @@ impl User {
                 _ => End::Forget,
             },
             renews: self.rng.u8(..8) == 0,
-            heeds: self.rng.u8(..4) > 0,
+            stops_when_lost: self.rng.u8(..4) > 0,
         }
     }
 
     async fn work(&mut self, op: Op, guard: Arc<LockGuard>, work: Work) {
         if work.renews {
-            // Whether it is held any more shows at the end.
+            // The end of the hold shows whether the lease was lost.
             let _ = guard.renew().await;
         }
-        if work.heeds {
+        if work.stops_when_lost {
             let _ = tokio::time::timeout(work.span, guard.lost()).await;
         } else {
             tokio::time::sleep(work.span).await;
@@ -164,7 +163,7 @@ impl User {
         }
     }
 
-    /// Takes a lock from its holder by force.
+    /// Releases a lock by force.
     async fn force(&mut self) {
         let lock = self.rng.usize(..self.locks.len());
         let op = self.history.asked(self.client, lock, Way::Try);

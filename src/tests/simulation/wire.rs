@@ -1,7 +1,8 @@
-//! One command connection of a simulated client, as the client's pipeline sends on it.
+//! One command connection of a simulated client, as the client's pipeline uses it.
 //!
-//! As on a real connection, nothing overtakes. What was sent on one that broke is lost or runs late, perhaps
-//! after much that was sent on the next one. Its callers are told that the outcome is unknown.
+//! As on a real connection, no message overtakes another. When the connection breaks, the messages in flight
+//! are lost or run late, perhaps after much that was sent on the next connection. Their callers learn that
+//! the outcome is unknown.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ use crate::sync::locked;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
-/// The server's time, and what it answered.
+/// The server's time and its answer.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) now: ServerTime,
@@ -43,11 +44,11 @@ pub(super) struct Command {
 enum What {
     Call(Box<dyn Executable>),
     Ping(String),
-    /// Has the server learn the scripts.
+    /// Loads the scripts.
     Load,
 }
 
-/// An operation, whatever its reply.
+/// An operation with its type of reply erased.
 trait Executable: fmt::Debug + Send + Sync {
     fn written(self: Box<Self>, on: ConnectionId) -> Option<Box<dyn Executable>>;
 
@@ -137,24 +138,24 @@ struct Pipe {
 
 #[derive(Default)]
 struct State {
-    /// How it broke, and how long it is then until there is another one.
+    /// What becomes of messages in flight after the break, and the time until the next connection.
     broken: Option<(Fate, Duration)>,
-    /// The client knows.
+    /// Whether the client knows of the break.
     lost: bool,
     callers: Vec<Arc<Caller>>,
-    /// What was withdrawn on it.
+    /// Requests that were withdrawn over this connection.
     withdrawn: BTreeSet<RequestId>,
 }
 
-/// What becomes of what had not arrived when it broke.
+/// What becomes of calls that had not arrived when the connection broke.
 #[derive(Clone, Copy)]
 pub(super) enum Fate {
     Lost,
-    /// It runs, but not before this time.
+    /// They run, but not before this time.
     Late(Instant),
 }
 
-/// The caller that waits for the outcome.
+/// A caller that waits for the outcome of its call.
 struct Caller(Mutex<Option<oneshot::Sender<Result<Reply, WireError>>>>);
 
 impl Caller {
@@ -189,8 +190,8 @@ impl Wire {
         }))
     }
 
-    /// Breaks, unless it is broken already. The next connection comes after this time. The client is not
-    /// told.
+    /// Breaks the connection without notifying the client, unless it is broken already. The next connection
+    /// comes after `back`.
     pub(super) fn cut(&self, fate: Fate, back: Duration) -> bool {
         let mut state = locked(&self.0.state);
         let was_whole = state.broken.is_none();
@@ -198,12 +199,12 @@ impl Wire {
         was_whole
     }
 
-    /// How long it is until there is another one, now that it is broken.
+    /// Returns the time until the next connection, if this one is broken.
     pub(super) fn back(&self) -> Option<Duration> {
         locked(&self.0.state).broken.map(|(_, back)| back)
     }
 
-    /// The client learns that it is broken.
+    /// Notifies the client of the break.
     pub(super) fn lose(&self, failure: &Failure) {
         let callers = {
             let mut state = locked(&self.0.state);
@@ -216,12 +217,12 @@ impl Wire {
         self.0.lost.notify_one();
     }
 
-    /// Waits until the client learns that it is broken.
+    /// Waits until the client knows of the break.
     pub(super) async fn lost(&self) {
         self.0.lost.notified().await;
     }
 
-    /// What the caller is told.
+    /// Sends a command, and returns the receiver of its reply.
     fn call(&self, command: Command) -> oneshot::Receiver<Result<Reply, WireError>> {
         let (told, answer) = oneshot::channel();
         let caller = Arc::new(Caller(Mutex::new(Some(told))));
@@ -246,8 +247,8 @@ impl Pipe {
         locked(&self.state).broken.map(|(fate, _)| fate)
     }
 
-    /// Whether this fault happens to this message. Those by which the connection is kept up are never hit
-    /// alone.
+    /// Draws whether this fault happens to this message. Messages that keep the connection up have no faults
+    /// of their own.
     fn strikes(&self, fault: Fault, what: &What) -> bool {
         matches!(what, What::Call(_)) && self.ends.network.strikes(fault, self.ends.client)
     }
@@ -261,7 +262,7 @@ impl Pipe {
         network.latency() + more
     }
 
-    /// A command comes to the server.
+    /// Handles a command that arrives at the server.
     fn arrived(self: Arc<Self>, command: Command, caller: Arc<Caller>) {
         let server = &self.ends.server;
         let wait = match self.fate() {
@@ -298,7 +299,7 @@ impl Pipe {
         });
     }
 
-    /// What the server says to it. `None`: nothing any more.
+    /// Executes a command and returns the reply, or `None` if the connection is closed.
     fn executed(&self, command: &Command) -> Option<Result<Reply, WireError>> {
         let server = &self.ends.server;
         if server.refuses() {
@@ -323,8 +324,8 @@ impl Pipe {
         Some(Ok(Reply { now, value }))
     }
 
-    /// Executes a command once more, without an answer to its caller. It skips requests that were withdrawn
-    /// meanwhile, since a connection keeps the order of its calls.
+    /// Executes a command once more, without an answer to its caller. Skips requests that were withdrawn in
+    /// the meantime, because a connection keeps the order of its calls.
     fn repeat(self: &Arc<Self>, delay: Duration, command: Command) {
         let pipe = Arc::clone(self);
         self.ends.network.after(delay, move || {
@@ -352,7 +353,7 @@ impl pipeline::Wire for Wire {
             let patience = ends.attempt_timeout;
             let too_late = || Err(unknown("no reply in time", WireErrorKind::Timeout));
             match tokio::time::timeout_at(began + patience, answer).await {
-                // A process that was stopped meanwhile may first see that the time is over.
+                // A process that was stopped in the meantime may see the timeout before the reply.
                 Ok(_) if began.elapsed() > patience && ends.network.one_in(2) => too_late(),
                 Ok(told) => told.unwrap_or(Err(error(Failure::Closed, WireErrorKind::Other))),
                 Err(_) => too_late(),
