@@ -1,5 +1,5 @@
-//! Random calls, under a clock of the test, to the rules and to the scripts on a real server. The replies,
-//! all data and all pushes must be the same after each call.
+//! Compares the scripts on a real server with the rules. Random calls go to both, under a clock that the test
+//! sets. The replies, all data and all pushes must be equal after each call.
 
 mod dump;
 mod edges;
@@ -21,17 +21,17 @@ use proptest::test_runner::{RngAlgorithm, RngSeed, TestRunner};
 use self::model::KINDS;
 use self::world::{Setting, World};
 
-/// Runs, each of 60 steps on average.
+/// Number of runs. A run has 60 steps on average.
 const CASES: u32 = 10_000;
-/// With this many cases, every kind of reply comes up.
+/// From this number of runs on, every kind of reply must occur.
 const ENOUGH_CASES: u32 = 2_000;
 
-/// `PROPTEST_CASES` makes more of them, and `PROPTEST_RNG_SEED` the same ones again.
+/// `PROPTEST_CASES` sets the number of runs, and `PROPTEST_RNG_SEED` repeats them.
 #[test]
 fn scripts_follow_the_rules() {
     let mut config = ProptestConfig {
         failure_persistence: None,
-        // A new generator for each choice, as proptest makes them, is cheap with this one.
+        // Proptest creates a new generator for each choice, and this kind is cheap to create.
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };

@@ -1,7 +1,7 @@
-//! What must hold of everything that is read off the wire, whatever stands there. The fuzzer calls these by
-//! `fuzz/`; a short form runs with the tests.
+//! Properties of everything that is read from the network, whatever its text. The fuzz targets in `fuzz/`
+//! call these functions, and a short form runs with the tests.
 //!
-//! Not a part of the interface: it is there under `--cfg fuzzing` and in tests alone.
+//! This module is no part of the interface: it exists only under `--cfg fuzzing` and in tests.
 
 #[cfg(test)]
 mod tests;
@@ -27,11 +27,11 @@ use crate::time::clock_offset::ClockOffset;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// The request that all replies here answer, if they answer any.
+/// The request that all accepted replies answer.
 const OWN: &str = "0123456789abcdef0123456789abcdef:00005000:7:";
 const SPAN: Duration = Duration::from_secs(30);
 
-/// A message on an unlock channel: one that is understood is the same when it is written and read again.
+/// Checks a message on an unlock channel. If it parses, writing and parsing it again gives the same message.
 pub fn push(message: &str) {
     if let Some(push) = Push::parse(message) {
         request(push.grant.request.as_str());
@@ -39,7 +39,7 @@ pub fn push(message: &str) {
     }
 }
 
-/// A request's id: one that is understood has all its parts, and is written as it was read.
+/// Checks a request id. If it parses, it has all its parts, and it is written as it was read.
 pub fn request(text: &str) {
     let Some(request) = RequestId::from_wire(text) else {
         return;
@@ -57,9 +57,9 @@ pub fn request(text: &str) {
     assert!(text.ends_with(request.owner()));
 }
 
-/// A reply, in the line after the name of the script, with `=` for the request that was sent. One that is
-/// accepted answers that request, is the same when it is written and read again, and gives no deadline later
-/// than by its own clock.
+/// Checks a reply. The text has the name of a script, then a line in which `=` stands for the request. A
+/// reply that is accepted answers that request, is the same when it is written and read again, and gives no
+/// deadline later than the server's.
 pub fn reply(text: &str) {
     let (script, line) = text.split_once('\n').unwrap_or_default();
     let line = &whole(line);
@@ -142,13 +142,13 @@ pub fn reply(text: &str) {
     }
 }
 
-/// The line that stands for the request by `=`.
+/// Replaces each `=` in the line by the request.
 fn whole(line: &str) -> String {
     let word = |word| if word == "=" { OWN } else { word };
     line.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What a script answers after the request and the time: status, deadline, and the rest.
+/// The reply's status, its deadline, and the words after these.
 type Written = (u64, u64, Vec<String>);
 
 fn read_again<O: Operation>(operation: &O, line: &str, write: impl Fn(&O::Reply, ServerTime) -> Written)
@@ -169,7 +169,7 @@ where
     bounded(now, ServerTime::from_ms(deadline));
 }
 
-/// Counted from the moment of sending, a deadline is never later here than on the server.
+/// Checks that a deadline counted from the sending is never later here than on the server.
 fn bounded(now: ServerTime, deadline: ServerTime) {
     let sent = LocalTime::ZERO.after(SPAN);
     let at = Sample {

@@ -1,4 +1,4 @@
-//! The layers of `ARCHITECTURE.md` are those of the `use` lines.
+//! Checks that the `use` lines respect the layers of `ARCHITECTURE.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,7 +39,7 @@ fn table() -> Vec<Row> {
     .collect()
 }
 
-/// The row of a module: the most specific one that matches.
+/// Returns the most specific row that matches a module.
 fn row_of<'a>(table: &'a [Row], module: &str) -> Option<&'a Row> {
     let matches = |row: &&Row| match row.pattern.strip_suffix("::*") {
         Some(base) => module == base || module.starts_with(&format!("{base}::")),
@@ -48,7 +48,7 @@ fn row_of<'a>(table: &'a [Row], module: &str) -> Option<&'a Row> {
     table.iter().filter(matches).max_by_key(|row| row.pattern.len())
 }
 
-/// The production modules, with their sources.
+/// Returns the sources of the production modules, by module.
 fn modules() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.clone()]);
@@ -72,7 +72,7 @@ fn module_of(file: &Path) -> String {
     parts.join("::")
 }
 
-/// Without comments, tests at the end, and what is there in tests alone.
+/// Removes comments, tests at the end, and items that exist only in tests.
 fn production(source: &str) -> String {
     let source = source
         .split("\n#[cfg(test)]\nmod tests {")
@@ -89,7 +89,7 @@ fn production(source: &str) -> String {
     lines.join("\n")
 }
 
-/// `pub(in crate::…)` names a module that may use the item, and none that is used.
+/// Removes `pub(in crate::…)`, which names a module without using it.
 fn without_visibility(line: &str) -> &str {
     let inside = line.strip_prefix("pub(in ");
     inside
@@ -97,7 +97,8 @@ fn without_visibility(line: &str) -> &str {
         .map_or(line, |(_, item)| item)
 }
 
-/// The modules that a module names, by paths from the crate's root, from itself or from those above it.
+/// Returns the modules that a module names, by paths from the crate's root, from itself or from its
+/// ancestors.
 fn used(modules: &BTreeMap<String, String>, module: &str) -> BTreeSet<String> {
     let own: Vec<_> = match module {
         "lib" => Vec::new(),

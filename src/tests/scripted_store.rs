@@ -1,4 +1,4 @@
-//! A store in memory, of which a test says beforehand what becomes of calls and subscriptions.
+//! An in-memory store for which a test decides in advance what becomes of calls and subscriptions.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,45 +23,45 @@ use crate::sync::locked;
 use crate::time::clock::Clock;
 use crate::{LockManager, MemoryStore};
 
-/// What becomes of a release, or of a withdrawal.
+/// What becomes of a release or a withdrawal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     Refused,
-    /// It is executed, and its reply is lost.
+    /// The server executes it, and its reply is lost.
     ReplyLost,
-    /// It is said to have stopped half-way.
+    /// The reply says that it stopped at its bound.
     Incomplete,
-    /// It is executed, and its reply comes a second later.
+    /// The server executes it, and its reply comes a second later.
     AnsweredLate,
 }
 
 #[derive(Debug)]
 pub(crate) struct Scripted {
     store: Arc<dyn Store>,
-    /// What becomes of the next releases and withdrawals. All later ones work as usual.
+    /// The fates of the next releases and withdrawals. All later ones work as usual.
     fates: Mutex<VecDeque<Fate>>,
-    /// How many requests each of the withdrawals was for.
+    /// How many requests each withdrawal removed.
     withdrawn: Mutex<Vec<usize>>,
     releases: AtomicUsize,
-    /// Renewals are not answered any more.
+    /// Whether renewals go unanswered.
     swallows_renewals: AtomicBool,
-    /// Subscriptions are not answered any more.
+    /// Whether subscriptions go unanswered.
     swallows_subscriptions: AtomicBool,
     subscriptions: AtomicUsize,
-    /// How many subscriptions were ended, or reported as unseen.
+    /// The number of subscriptions that were ended or reported as unseen.
     ended: AtomicUsize,
     lossy: Arc<Lossy>,
 }
 
-/// How many of the next calls and subscriptions are lost. The server does not get them, and the client does
-/// not learn what became of them.
+/// How many of the next calls and subscriptions are lost. They do not reach the server, and the client gets
+/// no answer.
 #[derive(Debug, Default)]
 struct Lossy {
     calls: AtomicU32,
     subscriptions: AtomicU32,
 }
 
-/// Takes one from what is still to be lost.
+/// Fails, and counts down, while messages are to be lost.
 fn pass(lossy: &AtomicU32) -> Result<(), Failure> {
     let lost = lossy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     match lost {
@@ -70,7 +70,7 @@ fn pass(lossy: &AtomicU32) -> Result<(), Failure> {
     }
 }
 
-/// A client of `store`, and the scripted store through which it sees `store`.
+/// Returns a client of `store`, and the scripted store through which the client uses it.
 pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<Scripted>) {
     client_with(ManagerOptions::default(), store, fates)
 }
@@ -119,7 +119,7 @@ impl Scripted {
         self.lossy.subscriptions.store(subscriptions, Ordering::SeqCst);
     }
 
-    /// The call, unless it is lost when it is sent.
+    /// Returns the call, unless it is lost when it is sent.
     fn passed<T: Send + 'static>(&self, call: Call<T>) -> Call<T> {
         let lossy = Arc::clone(&self.lossy);
         Box::pin(async move {
@@ -128,23 +128,23 @@ impl Scripted {
         })
     }
 
-    /// How many subscriptions were requested, and how many were ended, or reported as unseen.
+    /// Returns how many subscriptions were requested, and how many were ended or reported as unseen.
     pub(crate) fn subscriptions(&self) -> (usize, usize) {
         let [asked, ended] = [&self.subscriptions, &self.ended];
         (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
     }
 
-    /// How many releases came.
+    /// Returns how many releases were sent.
     pub(crate) fn releases(&self) -> usize {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// How many requests each withdrawal was for.
+    /// Returns how many requests each withdrawal was for.
     pub(crate) fn withdrawn(&self) -> Vec<usize> {
         locked(&self.withdrawn).clone()
     }
 
-    /// What becomes of this call, which says by `cut_short` that it stopped half-way.
+    /// Applies the next fate to a call. `cut_short` makes its reply say that it stopped at its bound.
     fn fated<T: Send + 'static>(
         &self,
         call: Call<T>,
@@ -181,7 +181,7 @@ impl Store for Scripted {
         let (lossy, store) = (Arc::clone(&self.lossy), Arc::clone(&self.store));
         Box::pin(async move {
             if let Err(lost) = pass(&lossy.calls) {
-                // It was written all the same.
+                // The pipeline wrote the call, although the server never got it.
                 call.not_after.written(ConnectionId::default());
                 return Err(lost);
             }

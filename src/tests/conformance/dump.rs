@@ -1,13 +1,12 @@
-//! All data of a lock as text: what the rules keep, in the form in which [`DUMP`] tells what the server
-//! keeps.
+//! Prints all data of a lock as the rules hold it, in the form in which [`DUMP`] prints the server's data.
 
 use std::collections::BTreeSet;
 
 use crate::store::memory::lock::Lock;
 use crate::store::memory::rules::Spin;
 
-/// Returns the data of four keys as texts, hashes by field, and then for how long the server keeps each, in
-/// ms.
+/// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
+/// live of each key in ms.
 pub(super) const DUMP: &str = "
 local function hash(key)
   local all, lines = redis.call('HGETALL', key), {}
@@ -28,7 +27,7 @@ end
 return dump
 ";
 
-/// The hash of the lock, its queue, its clients, and its spin lock.
+/// The lock's hash, its queue, its clients' presence records, and its spin lock.
 pub(super) type Data = [String; 4];
 
 pub(super) fn data(lock: Option<&Lock>, mark: &str, spin: Option<&Spin>) -> Data {
@@ -64,17 +63,17 @@ fn hash(lock: &Lock, mark: &str) -> String {
     fields.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The deadline of a lock that was released.
+/// The deadline of a released lock.
 const RELEASED: &str = "0000000000000";
 
-/// Whether the summary says for sure that nobody is queued, which the rules have no need to keep.
+/// Whether the summary rules out that others wait. The rules do not need to keep that.
 pub(super) fn rules_out_waiters(fields: &str) -> bool {
     let summary = fields.split(", ").find(|field| field.starts_with("hold="));
     summary.is_some_and(|summary| summary.trim_start_matches("hold=b ").split(' ').nth(3) == Some("0"))
 }
 
-/// The fields of a hash as [`DUMP`] tells them, in order and without what the rules have no need to keep; of
-/// a lock that was released, its fence alone: the rest of the summary is left from its last hold.
+/// Sorts the fields of a hash as [`DUMP`] prints them, without those that the rules do not need to keep. Of a
+/// released lock only the fence stays, since the rest of its summary is left over from the last hold.
 pub(super) fn ordered(fields: &str) -> String {
     let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
     ordered.sort_unstable();

@@ -1,9 +1,9 @@
-//! What random calls don't come to, or seldom.
+//! Cases that random calls never or rarely reach.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::{CLIENTS, Call, SPIN_LEASES_MS, Step, Trouble, What, Which, Who};
+use super::step::{CLIENTS, Call, PickFence, PickRequest, SPIN_LEASES_MS, Step, Trouble, What};
 use super::world::{START_US, Setting, World};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::memory::lock::MAX_HOLDS;
@@ -14,7 +14,7 @@ use crate::store::{
 };
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// A call that opens the client's record.
+/// A call that adds a presence record of the client.
 pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
     Acquire {
         keys: world.keys[0].clone(),
@@ -28,7 +28,7 @@ pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
     }
 }
 
-/// The same as a step.
+/// The same call as a step of a run.
 fn acquire(request: usize, lease_ms: u64) -> Step {
     let call = Call::Acquire {
         request,
@@ -46,11 +46,11 @@ fn acquire(request: usize, lease_ms: u64) -> Step {
     }
 }
 
-/// Gives back the grant of the request of this number.
+/// A step that releases the grant of this request.
 fn release(request: usize, trouble: Option<Trouble>) -> Step {
     let call = Call::Release {
-        request: Who::Any(request),
-        what: What::Grant(Which::Present),
+        request: PickRequest::Any(request),
+        what: What::Grant(PickFence::Present),
         floor: None,
     };
     Step::Call {
@@ -60,7 +60,7 @@ fn release(request: usize, trouble: Option<Trouble>) -> Step {
     }
 }
 
-/// Takes a hold of the spin lock, always for the same owner.
+/// A step that takes a hold of the spin lock, always for the same owner.
 fn spin_acquire(request: usize) -> Step {
     let call = Call::SpinAcquire {
         owner: 0,
@@ -87,7 +87,7 @@ fn subscribe(client: usize) -> Step {
 }
 
 #[test]
-fn an_owner_holds_as_often_as_it_may_and_no_more() {
+fn owner_gets_holds_up_to_its_limit() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let keys = world.keys[0].clone();
@@ -113,7 +113,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
     assert!(matches!(world.ask(&one_more), Acquired::Granted(_)));
-    // All but one run out at once.
+    // All holds but one expire together.
     world.now_us += 1_000_000;
     let renew = Renew {
         keys,
@@ -151,47 +151,47 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let [mine, other, owned, again] = [0, 1, 4, 8].map(|n| acquisition(&world, &world.requests[n].clone()));
-    let give_back = |call: &Acquire, fence| Release {
+    let release_of = |call: &Acquire, fence| Release {
         keys: call.keys.clone(),
         request: call.request.clone(),
         what: ReleaseWhat::Grant(fence),
         floor: None,
     };
-    // Twice, since a lock that was never seen is another case.
+    // Two rounds, because a lock that never existed takes another path.
     for _ in 0..2 {
         let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
-            panic!("it is free");
+            panic!("the lock is free");
         };
-        // Another waits elsewhere, or is told that it is held.
+        // A waiting call is sent on to the whole script, and a try is told that the lock is held.
         assert_eq!(world.ask_alone(&other), Err(ReplyError::Elsewhere));
         let attempt = Acquire {
             mode: Mode::Try,
             ..other.clone()
         };
         assert!(matches!(world.ask_alone(&attempt), Ok(Acquired::Contended(_))));
-        let released = world.ask_alone(&give_back(&mine, grant.fence)).unwrap();
+        let released = world.ask_alone(&release_of(&mine, grant.fence)).unwrap();
         assert_eq!(released.outcome, ReleaseOutcome::Released);
     }
-    // An owner holds again, and gives both back; with a lease that keeps the key for longer than most.
+    // An owner takes two holds and releases both. The lease keeps the key for longer than usual.
     let owned = Acquire {
         lease: Duration::from_secs(600),
         ..owned
     };
     let Ok(Acquired::Granted(grant)) = world.ask_alone(&owned) else {
-        panic!("it is free");
+        panic!("the lock is free");
     };
     assert!(matches!(world.ask_alone(&again), Ok(Acquired::Granted(_))));
     for (call, outcome) in [
         (&again, ReleaseOutcome::OneFewer),
         (&owned, ReleaseOutcome::Released),
     ] {
-        let released = world.ask_alone(&give_back(call, grant.fence)).unwrap();
+        let released = world.ask_alone(&release_of(call, grant.fence)).unwrap();
         assert_eq!(released.outcome, outcome);
     }
 
-    // Once somebody waits, the queue decides.
+    // While a request waits, the queue decides.
     let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
-        panic!("it is free");
+        panic!("the lock is free");
     };
     let inspect = Inspect {
         keys: mine.keys.clone(),
@@ -205,11 +205,11 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     assert_eq!(world.ask_alone(&inspect), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&inspect).waiting, 1);
-    let release = give_back(&mine, grant.fence);
+    let release = release_of(&mine, grant.fence);
     assert_eq!(world.ask_alone(&release), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
 
-    // So it does for a withdrawal.
+    // The same is true of a withdrawal.
     let mut world = World::new(&mut setting);
     let withdraw = |call: &Acquire| Withdraw {
         keys: call.keys.clone(),
@@ -217,18 +217,18 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
         floor: None,
     };
     let Ok(Acquired::Granted(_)) = world.ask_alone(&mine) else {
-        panic!("it is free");
+        panic!("the lock is free");
     };
     let done = Withdrawn { more: false };
     assert_eq!(world.ask_alone(&withdraw(&other)), Ok(done));
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&other)), done);
-    // Nobody has looked since whether anybody waits, as far as the summary tells.
+    // The queue is empty now, but the summary does not know it until a call has looked.
     assert_eq!(world.ask_alone(&withdraw(&mine)), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&withdraw(&mine)), done);
 
-    // It does not overtake a waiter of a lock whose lease has expired.
+    // A call for the lock alone does not overtake a waiter after the lease has expired.
     let mut world = World::new(&mut setting);
     let [mine, other, third] = [0, 1, 2].map(|n| acquisition(&world, &world.requests[n].clone()));
     assert!(matches!(world.ask_alone(&mine), Ok(Acquired::Granted(_))));
@@ -248,7 +248,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
         let Acquired::Granted(grant) = world.ask(&call) else {
             panic!("the lock is free");
         };
-        // It has a record, and no subscription here.
+        // This client has a presence record, but no subscription on this server.
         let call = acquisition(&world, &of(2));
         assert!(matches!(world.ask(&call), Acquired::Contended(_)));
         let release = Release {
@@ -267,7 +267,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
 fn request_joining_its_owner_leaves_the_queue() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    // Two requests of one owner, behind a holder of another.
+    // Two requests of one owner wait behind the holder, who is another owner.
     let (first, second) = (4, 8);
     assert_eq!(world.requests[first].owner(), world.requests[second].owner());
     world.run(&[
@@ -278,7 +278,7 @@ fn request_joining_its_owner_leaves_the_queue() {
         release(0, None),
         acquire(second, 30_000),
     ]);
-    let [_, queue, ..] = world.seen().data;
+    let [_, queue, ..] = world.snapshot().data;
     assert!(queue.is_empty(), "{queue}");
 }
 
@@ -305,7 +305,7 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
             floor: None,
         };
         assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
-        let [hash, ..] = world.seen().data;
+        let [hash, ..] = world.snapshot().data;
         let stands = format!(" {}", nth(n + 1));
         let is_summary = |field: &str| field.starts_with("hold=") && field.ends_with(&stands);
         assert!(hash.split(", ").any(is_summary), "{hash}");
@@ -349,7 +349,7 @@ fn client_is_passed_over_in_the_millisecond_of_its_records_expiry() {
 fn a_repeated_call_for_a_spin_lock_counts_one_hold() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    // The last repeats run late: after a release, and on a lock that is free.
+    // The last repeats run late: one after a release, and one when the lock is free.
     world.run(&[
         spin_acquire(1),
         spin_acquire(1),
@@ -387,7 +387,7 @@ fn denied_push_keeps_the_lock_from_no_other_request() {
         acquire(0, 30_000),
         acquire(1, 30_000),
         subscribe(1),
-        release(0, Some(Trouble::Muffled)),
+        release(0, Some(Trouble::NoPublish)),
         acquire(0, 1_000),
         acquire(1, 30_000),
         Step::LocalTime { us: 1_000_000 },
@@ -402,7 +402,7 @@ fn denied_push_keeps_the_lock_from_no_other_request() {
                 heartbeat_ms: 15_000,
                 floor: None,
             },
-            trouble: Some(Trouble::Muffled),
+            trouble: Some(Trouble::NoPublish),
         },
     ]);
 }

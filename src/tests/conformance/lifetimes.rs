@@ -1,4 +1,4 @@
-//! How long keys live exactly: of most, random calls look only that it is long enough.
+//! The exact times to live of keys. Random calls check only that most are long enough.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::edges::acquisition;
 use super::world::{Setting, World};
 use crate::store::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, SpinAcquire, SpinAcquired};
 
-/// The keys of a lock, in the order of their looks.
+/// The keys of a lock, in the order of a snapshot.
 const LOCK: usize = 0;
 const QUEUE: usize = 1;
 const CLIENTS: usize = 2;
@@ -18,13 +18,13 @@ const RETENTION_MS: i64 = 60_000;
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
 
-/// How much longer than it must a key may live.
+/// How much longer than necessary a key may live.
 const SLACK_MS: i64 = 10_000;
 
-/// Whether a key goes on living for so long, less what a busy machine took to ask, and not much longer.
+/// Checks that a key lives for this long, less the time that a busy machine took to ask, and not much longer.
 #[track_caller]
-fn lives(world: &mut World<'_>, key: usize, expected_ms: i64) {
-    let ttl = world.seen().kept_ms[key];
+fn assert_lives(world: &mut World<'_>, key: usize, expected_ms: i64) {
+    let ttl = world.snapshot().kept_ms[key];
     let near = expected_ms - 10_000..=expected_ms + SLACK_MS;
     assert!(near.contains(&ttl), "{key}: {ttl} ms instead of {expected_ms}");
 }
@@ -33,7 +33,7 @@ fn ms(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap()
 }
 
-/// Asks for the request of that number, in the mode and with the heartbeat given.
+/// Sends an acquire of this request, with this mode and heartbeat.
 fn ask(world: &mut World<'_>, request: usize, mode: Mode, heartbeat: Duration) -> Acquired {
     let mut call = acquisition(world, &world.requests[request].clone());
     (call.mode, call.heartbeat) = (mode, heartbeat);
@@ -48,31 +48,31 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
     ask(&mut world, 0, Mode::Register, SHORT);
     ask(&mut world, 1, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(SHORT) + RETENTION_MS);
+        assert_lives(&mut world, key, ms(SHORT) + RETENTION_MS);
     }
     ask(&mut world, 2, Mode::Register, LONG);
     ask(&mut world, 5, Mode::Register, SHORT);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(LONG) + RETENTION_MS);
+        assert_lives(&mut world, key, ms(LONG) + RETENTION_MS);
     }
-    // Each poll prolongs both.
+    // Each poll prolongs both keys.
     for key in [&keys.queue, &keys.clients] {
-        world.tell(&["PEXPIRE", key, "5000"]);
+        world.command(&["PEXPIRE", key, "5000"]);
     }
     ask(&mut world, 2, Mode::Poll, LONG);
     for key in [QUEUE, CLIENTS] {
-        lives(&mut world, key, ms(LONG) + RETENTION_MS);
+        assert_lives(&mut world, key, ms(LONG) + RETENTION_MS);
     }
 }
 
-/// Each key lives so much longer than it must, less what a busy machine took to ask.
+/// A key in use gets a surplus of time to live, and is only prolonged once that is used up.
 #[test]
 fn keys_in_constant_use_are_prolonged_once_in_ten_seconds() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     ask(&mut world, 0, Mode::Register, SHORT);
     ask(&mut world, 1, Mode::Register, SHORT);
-    let kept_ms = world.seen().kept_ms;
+    let kept_ms = world.snapshot().kept_ms;
     for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 1_000), (CLIENTS, 1_000)] {
         let spare_ms = kept_ms[key] - (must_ms + RETENTION_MS);
         assert!(
@@ -91,9 +91,9 @@ fn a_lock_lives_for_a_minute_after_its_end() {
     let mut call = acquisition(&world, &request);
     call.lease = LONG;
     let Acquired::Granted(grant) = world.ask(&call) else {
-        panic!("it is free");
+        panic!("the lock is free");
     };
-    lives(&mut world, LOCK, ms(LONG) + RETENTION_MS);
+    assert_lives(&mut world, LOCK, ms(LONG) + RETENTION_MS);
     let release = Release {
         keys,
         request,
@@ -101,7 +101,7 @@ fn a_lock_lives_for_a_minute_after_its_end() {
         floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
-    lives(&mut world, LOCK, RETENTION_MS);
+    assert_lives(&mut world, LOCK, RETENTION_MS);
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
         };
         assert!(matches!(world.ask(&call), SpinAcquired::Held(_)));
     }
-    lives(&mut world, SPIN, ms(LONG));
+    assert_lives(&mut world, SPIN, ms(LONG));
 }
 
-/// The one part of the scripts that the test's clock stands in for.
+/// The test's clock replaces only this part of the scripts.
 #[test]
 fn clock_is_read_correctly_in_every_microsecond() {
     let mut setting = Setting::start();
@@ -135,7 +135,7 @@ fn clock_is_read_correctly_in_every_microsecond() {
         assert_eq!(us.len(), 16, "{us}");
         assert_eq!(&us[..13], ms);
         assert!(*us > before, "{us} after {before}");
-        // A tenth of all have a microsecond part that begins with a 0.
+        // One in ten has a microsecond part that begins with a 0.
         short += usize::from(us.as_bytes()[10] == b'0');
         before.clone_from(us);
         std::thread::sleep(Duration::from_millis(3));

@@ -1,4 +1,4 @@
-//! The operations as the rules make them: what the scripts must do too.
+//! Executes the operations by the rules, which the scripts must follow.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -12,18 +12,18 @@ use crate::store::{
     Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 
-/// The model's side of pub/sub.
+/// The publish/subscribe side of the model.
 #[derive(Default)]
-pub(super) struct Wires {
+pub(super) struct PubSub {
     pub(super) subscribed: BTreeSet<String>,
     pub(super) messages: Vec<(String, String)>,
-    /// The caller may publish on channels with this end alone.
+    /// If set, the caller may publish only on channels that end like this.
     pub(super) allowed: Option<String>,
-    /// It tried to.
+    /// Whether the caller published where it may not.
     pub(super) denied: bool,
 }
 
-impl Channels for Wires {
+impl Channels for PubSub {
     fn subscribers(&self, channel: &str) -> usize {
         usize::from(self.subscribed.contains(channel))
     }
@@ -39,19 +39,19 @@ impl Channels for Wires {
 }
 
 pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
-    /// Whether it answers that the lock is written in a newer format.
+    /// Whether the operation replies that the lock is written in a newer format.
     const KNOWS_FORMATS: bool = true;
-    /// Whether a server that is out of memory must let it pass.
+    /// Whether a server that is out of memory must execute the operation.
     const FREES_MEMORY: bool = false;
 
-    /// Its floor, if the call is one of a quorum.
+    /// The call's floor, if it belongs to a quorum.
     fn floor(&self) -> Option<Fence> {
         None
     }
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Self::Reply;
+    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Self::Reply;
 
-    /// What kind of reply it is.
+    /// The kind of a reply, as listed in [`KINDS`].
     fn kind(reply: &Self::Reply) -> &'static str;
 }
 
@@ -60,9 +60,9 @@ impl Modelled for Acquire {
         self.floor
     }
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Acquired {
+    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Acquired {
         let not_after = self.not_after.written(ConnectionId::default()).expect("a time");
-        rules.acquire(self, not_after, now, wires)
+        rules.acquire(self, not_after, now, pub_sub)
     }
 
     fn kind(reply: &Acquired) -> &'static str {
@@ -90,10 +90,10 @@ impl Modelled for Release {
         self.floor
     }
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Released {
-        let released = rules.release(self, now, wires);
+    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Released {
+        let released = rules.release(self, now, pub_sub);
         Released {
-            denied: wires.denied,
+            denied: pub_sub.denied,
             ..released
         }
     }
@@ -117,8 +117,8 @@ impl Modelled for Withdraw {
         self.floor
     }
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, wires: &mut Wires) -> Withdrawn {
-        rules.withdraw(self, now, wires)
+    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Withdrawn {
+        rules.withdraw(self, now, pub_sub)
     }
 
     fn kind(reply: &Withdrawn) -> &'static str {
@@ -132,7 +132,7 @@ impl Modelled for Withdraw {
 impl Modelled for Renew {
     const FREES_MEMORY: bool = true;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Renewed {
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Renewed {
         rules.renew(self, now)
     }
 
@@ -152,7 +152,7 @@ impl Modelled for Look {
         self.raises_to()
     }
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Looked {
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Looked {
         rules.look(self, now)
     }
 
@@ -169,7 +169,7 @@ impl Modelled for Look {
 impl Modelled for Inspect {
     const FREES_MEMORY: bool = true;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> Inspected {
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Inspected {
         rules.inspect(self, now)
     }
 
@@ -184,7 +184,7 @@ impl Modelled for Inspect {
 impl Modelled for SpinAcquire {
     const KNOWS_FORMATS: bool = false;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> SpinAcquired {
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> SpinAcquired {
         rules.spin_acquire(self, now)
     }
 
@@ -200,7 +200,7 @@ impl Modelled for SpinRelease {
     const KNOWS_FORMATS: bool = false;
     const FREES_MEMORY: bool = true;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut Wires) -> SpinReleased {
+    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> SpinReleased {
         rules.spin_release(self, now)
     }
 
@@ -213,7 +213,7 @@ impl Modelled for SpinRelease {
     }
 }
 
-/// What must come up in many runs, so that the comparison says something.
+/// The kinds of replies that must occur in many runs, so that the comparison covers them all.
 pub(super) const KINDS: [&str; 36] = [
     "granted by an earlier push",
     "granted",

@@ -1,4 +1,4 @@
-//! What the rules know nothing of: keys of another type, and the channels of a cluster's shards.
+//! Cases outside the rules: keys of another type, and the shard channels of a cluster.
 
 use super::edges::acquisition;
 use super::step::Trouble;
@@ -9,11 +9,11 @@ use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
 };
 
-/// Requests of the same owner, by different clients.
+/// Two requests of the same owner, by different clients.
 const FIRST: usize = 4;
 const SECOND: usize = 8;
 
-/// A call for the request of that number.
+/// An acquire of this request.
 fn call(world: &World<'_>, request: usize) -> Acquire {
     acquisition(world, &world.requests[request].clone())
 }
@@ -32,13 +32,13 @@ fn queue_key_of_another_type_is_noticed_before_an_owner_has_another_hold() {
     let mut world = World::new(&mut setting);
     granted(&mut world, FIRST);
     let queue = world.keys[0].queue.clone();
-    let [before, ..] = world.seen().data;
-    world.tell(&["SET", &queue, "mine"]);
+    let [before, ..] = world.snapshot().data;
+    world.command(&["SET", &queue, "mine"]);
     let second = call(&world, SECOND);
     let refused = world.ask_in(None, &second, PubSubMode::Plain).unwrap_err();
     assert!(refused.contains("WRONGTYPE"), "{refused}");
-    world.tell(&["DEL", &queue]);
-    let [after, ..] = world.seen().data;
+    world.command(&["DEL", &queue]);
+    let [after, ..] = world.snapshot().data;
     assert_eq!(after, before, "nothing was written");
     let (keys, request) = (world.keys[0].clone(), world.requests[FIRST].clone());
     let holding = world.ask(&Inspect { keys, request }).holder.unwrap();
@@ -53,7 +53,7 @@ fn clients_key_of_another_type_does_not_block_an_expired_lock() {
     let waits = call(&world, 1);
     assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
     let channel = world.keys[0].channel_of(&ClientId::from_number(2));
-    world.tell(&["SUBSCRIBE", &channel]);
+    world.command(&["SUBSCRIBE", &channel]);
     let release = Release {
         keys: world.keys[0].clone(),
         request: grant.request,
@@ -61,9 +61,10 @@ fn clients_key_of_another_type_does_not_block_an_expired_lock() {
         floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
-    // The second request never claims the lock, so its client's presence record goes with its lease.
+    // The second request never claims the lock, so the script deletes its client's presence record with its
+    // lease.
     let clients = world.keys[0].clients.clone();
-    world.tell(&["SET", &clients, "mine"]);
+    world.command(&["SET", &clients, "mine"]);
     world.now_us += 30_000_000;
     granted(&mut world, 2);
 }
@@ -74,13 +75,13 @@ fn release_reports_a_denied_shard_push_and_succeeds() {
     let has_shard_channels = has_shard_channels(&mut setting);
     let mut world = World::new(&mut setting);
     let grant = granted(&mut world, 0);
-    // The user may not publish to the second client. Servers before 7.0 refuse it for not knowing the
-    // command.
+    // The user may not publish to the second client. Servers before 7.0 refuse this because they do not know
+    // the command.
     let waits = call(&world, 1);
     assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
     if has_shard_channels {
         let channel = world.keys[0].channel_of(&ClientId::from_number(2));
-        world.tell(&["SSUBSCRIBE", &channel]);
+        world.command(&["SSUBSCRIBE", &channel]);
     }
     let release = Release {
         keys: world.keys[0].clone(),
@@ -88,13 +89,13 @@ fn release_reports_a_denied_shard_push_and_succeeds() {
         what: ReleaseWhat::Grant(grant.fence),
         floor: None,
     };
-    let released = world.ask_in(Some(Trouble::Muffled), &release, PubSubMode::Sharded);
+    let released = world.ask_in(Some(Trouble::NoPublish), &release, PubSubMode::Sharded);
     let released = released.unwrap();
     assert_eq!(released.outcome, ReleaseOutcome::Released);
     assert!(released.denied);
 }
 
-/// Whether the server has channels of a cluster's shards.
+/// Whether the server has shard channels.
 fn has_shard_channels(setting: &mut Setting) -> bool {
     let known = "return {redis.pcall('PUBSUB', 'SHARDNUMSUB').err and 'no' or 'yes'}";
     let has = setting.scripts.evaluate(known) == ["yes"];
@@ -113,7 +114,7 @@ fn live_record_is_enough_for_hand_over_in_a_newly_moved_slot() {
     for (way, is_handed_over) in [(PubSubMode::Sharded, false), (PubSubMode::Migrating, true)] {
         let mut world = World::new(&mut setting);
         let grant = granted(&mut world, 0);
-        // It has a record, and no subscription here yet.
+        // This client has a presence record, but no subscription on this server yet.
         let waits = call(&world, 1);
         assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
         let (keys, request) = (world.keys[0].clone(), grant.request);
@@ -146,7 +147,7 @@ fn poll_in_a_cluster_looks_for_a_shard_channel_subscription() {
     waits.mode = Mode::Poll;
     let channel = world.keys[0].channel_of(&ClientId::from_number(2));
     for (subscribe, is_seen) in [("SUBSCRIBE", false), ("SSUBSCRIBE", true)] {
-        world.tell(&[subscribe, &channel]);
+        world.command(&[subscribe, &channel]);
         let answer = world.ask_by(&waits, PubSubMode::Sharded);
         assert!(
             matches!(answer, Acquired::Contended(Contended { seen, .. }) if seen == is_seen),

@@ -14,12 +14,12 @@ use crate::store::{
 };
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// The fence that is so far from the server's time.
+/// The fence that is `us` away from the server's time.
 fn fence_at(world: &World<'_>, us: i64) -> Fence {
     Fence::new(world.now_us.checked_add_signed(us).unwrap()).unwrap()
 }
 
-/// A call for the request of that number.
+/// An acquire of this request, with this floor.
 fn call(world: &World<'_>, request: usize, floor: Fence) -> Acquire {
     Acquire {
         floor: Some(floor),
@@ -59,20 +59,20 @@ fn withdraw(world: &World<'_>, grant: &Grant, floor: Fence) -> Withdraw {
     }
 }
 
-/// The fence of the lock's last push.
+/// The fence of the last push.
 fn pushed_fence(world: &mut World<'_>) -> Fence {
-    let messages = world.seen().messages;
+    let messages = world.snapshot().messages;
     let (_, message) = messages.last().expect("a push");
     let fence = message.split(' ').nth(1).expect("a fence").parse().unwrap();
     Fence::new(fence).unwrap()
 }
 
-/// Has a request wait, with a presence record and a subscription.
+/// Makes a request wait, with a presence record and a subscription.
 fn waits(world: &mut World<'_>, request: usize, floor: Fence) {
     let call = call(world, request, floor);
     queued(world, &call);
     let channel = world.keys[0].channel_of(&ClientId::from_number(request as u128 + 1));
-    world.tell(&["SUBSCRIBE", &channel]);
+    world.command(&["SUBSCRIBE", &channel]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn servers_whose_clocks_differ_grant_one_fence_by_a_floor() {
         world.now_us += us;
         let later = Fence::new(floor.get() + 1_000_000).unwrap();
         let mut of_server = Vec::new();
-        // The first acquire finds no lock, and the last one a lock that is free.
+        // The first acquire finds no lock, and the last one finds a free lock.
         let grant = granted(&mut world, 0, floor);
         of_server.push(grant.fence);
         waits(&mut world, 1, later);
@@ -93,7 +93,7 @@ fn servers_whose_clocks_differ_grant_one_fence_by_a_floor() {
         assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
         of_server.push(pushed_fence(&mut world));
         waits(&mut world, 2, later);
-        // A withdrawal hands over too, and the last fence is the larger one here.
+        // A withdrawal hands over too, and here the lock's last fence is above the floor.
         let second = Grant {
             request: world.requests[1].clone(),
             ..grant
@@ -125,12 +125,12 @@ fn floor_of_more_than_a_day_ahead_is_refused_and_nothing_is_done() {
     let too_far = fence_at(&world, MAX_AHEAD_US + 1);
     let call = call(&world, 0, too_far);
     assert!(is_behind(&mut world, &call));
-    assert_eq!(world.seen().data[0], "", "a lock");
+    assert_eq!(world.snapshot().data[0], "", "a lock");
 
     let floor = fence_at(&world, 0);
     let grant = granted(&mut world, 0, floor);
     waits(&mut world, 1, floor);
-    let before = world.seen().data;
+    let before = world.snapshot().data;
     let (release, withdraw) = (
         release(&world, &grant, too_far),
         withdraw(&world, &grant, too_far),
@@ -138,17 +138,17 @@ fn floor_of_more_than_a_day_ahead_is_refused_and_nothing_is_done() {
     assert!(is_behind(&mut world, &call));
     assert!(is_behind(&mut world, &release));
     assert!(is_behind(&mut world, &withdraw));
-    let after = world.seen();
+    let after = world.snapshot();
     assert_eq!((after.data, after.messages), (before, vec![]));
 
-    // A day is not too far.
+    // A floor of exactly a day ahead is accepted.
     let farthest = fence_at(&world, MAX_AHEAD_US);
     let release = self::release(&world, &grant, farthest);
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
     assert_eq!(pushed_fence(&mut world), farthest);
 }
 
-/// Whether the server finds its clock to be too far behind.
+/// Whether the server replies that its clock is too far behind.
 fn is_behind<O: Operation>(world: &mut World<'_>, call: &O) -> bool {
     world.try_ask(call, Declared::All).err() == Some(ReplyError::ClockBehind)
 }
@@ -167,10 +167,10 @@ fn ticket_of_a_quorum_counts_though_it_is_later_than_the_servers_time() {
         };
         assert_eq!(queued(&mut world, &call).ticket, Some(ticket));
     }
-    let [_, queue, ..] = world.seen().data;
+    let [_, queue, ..] = world.snapshot().data;
     let order = [2, 3, 1].map(|n| format!("{} {}", world.requests[n], tickets[n - 1].0));
     assert_eq!(queue, order.join(" "));
-    // Outside of a quorum it counts as now.
+    // Without a floor, such a ticket counts as now.
     let single = Acquire {
         ticket: Some(tickets[0]),
         ..acquisition(&world, &world.requests[4].clone())
@@ -192,7 +192,7 @@ fn look(world: &World<'_>, grant: &Grant, floor: Fence, ticket: u64) -> Look {
     }
 }
 
-/// The reply to a look at a hold that goes on for 30 s from now.
+/// The expected reply to a look at a hold that lasts for 30 s from now.
 fn held(world: &World<'_>, fence: Fence, earlier: bool) -> Looked {
     Looked {
         renewed: Renewed::Until(ServerTime::from_ms(world.now_us / 1000 + 30_000)),
@@ -208,18 +208,18 @@ fn look_raises_a_fence_once_and_lowers_none() {
     let mut world = World::new(&mut setting);
     let [first, second, third] = [0, 1_000, 2_000].map(|us| fence_at(&world, us));
     let grant = granted(&mut world, 0, first);
-    // The second time, the first reply was lost.
+    // The second round stands for a retry after a lost reply.
     for _ in 0..2 {
         world.now_us += 1_000_000;
         let look = look(&world, &grant, second, world.now_us);
         assert_eq!(world.ask(&look), held(&world, second, false));
     }
-    // By its former fence alone the hold is not found any more.
+    // The former fence alone does not find the hold.
     let looked = world.ask(&look(&world, &grant, first, world.now_us));
     assert_eq!((looked.renewed, looked.fence), (Renewed::Taken, first));
     let looked = world.ask(&look(&world, &grant, third, world.now_us));
     assert_eq!((looked.renewed, looked.fence), (Renewed::Taken, first));
-    // Its fence is that for all other calls, too, and the next one is larger.
+    // All other calls see the new fence, and the next fence is larger.
     let raised = Grant {
         fence: second,
         ..grant
@@ -240,16 +240,16 @@ fn look_at_a_hold_that_is_gone_raises_nothing() {
     let mut world = World::new(&mut setting);
     let [first, second] = [0, 1_000].map(|us| fence_at(&world, us));
     let grant = granted(&mut world, 0, first);
-    let before = world.seen().data;
+    let before = world.snapshot().data;
     world.now_us += 30_000_000;
     let look = look(&world, &grant, second, world.now_us);
     assert_eq!(world.ask(&look).renewed, Renewed::Expired);
-    assert_eq!(world.seen().data, before);
-    // Another request gets the very fence to which the former one is to be raised.
+    assert_eq!(world.snapshot().data, before);
+    // Another request is granted with the very fence to which the former hold is to be raised.
     granted(&mut world, 1, second);
-    let before = world.seen().data;
+    let before = world.snapshot().data;
     assert_eq!(world.ask(&look).renewed, Renewed::Taken);
-    assert_eq!(world.seen().data, before);
+    assert_eq!(world.snapshot().data, before);
 }
 
 #[test]
@@ -258,17 +258,17 @@ fn look_raises_no_fence_by_more_than_a_day_ahead() {
     let mut world = World::new(&mut setting);
     let [now, farthest, too_far] = [0, MAX_AHEAD_US, MAX_AHEAD_US + 1].map(|us| fence_at(&world, us));
     let grant = granted(&mut world, 0, now);
-    let before = world.seen().data;
+    let before = world.snapshot().data;
     let refused = look(&world, &grant, too_far, world.now_us);
     assert!(is_behind(&mut world, &refused));
-    assert_eq!(world.seen().data, before);
+    assert_eq!(world.snapshot().data, before);
     let raised = Grant {
         fence: farthest,
         ..grant.clone()
     };
     let look_far = look(&world, &grant, farthest, world.now_us);
     assert_eq!(world.ask(&look_far), held(&world, farthest, false));
-    // A clock that is set back leaves a hold with a fence too far ahead, which is renewed like any other.
+    // After the clock was set back, the hold has a fence too far ahead. It is renewed like any other.
     world.now_us -= 5_000_000;
     let looked = world.ask(&look(&world, &raised, farthest, world.now_us));
     assert!(matches!(looked.renewed, Renewed::Until(_)), "{looked:?}");
@@ -280,7 +280,7 @@ fn look_tells_of_an_earlier_ticket_at_the_head_of_the_queue() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let floor = fence_at(&world, 0);
-    // The second client holds, and a request of the second and of the third client wait.
+    // The second client holds. One request each of the second and the third client waits.
     let grant = granted(&mut world, 1, floor);
     let ticket = world.now_us + 1_000;
     for (request, us) in [(4, 0), (2, 7)] {
@@ -290,12 +290,12 @@ fn look_tells_of_an_earlier_ticket_at_the_head_of_the_queue() {
         };
         queued(&mut world, &call);
     }
-    // Of two requests of one client with one ticket, none is earlier.
+    // Of two requests of one client with one ticket, neither is earlier.
     for (own, earlier) in [(ticket - 1, false), (ticket, false), (ticket + 1, true)] {
         let look = look(&world, &grant, floor, own);
         assert_eq!(world.ask(&look), held(&world, floor, earlier), "{own}");
     }
-    // Of two clients with one ticket, the first one by its id is earlier.
+    // Of two clients with one ticket, the one with the smaller id is earlier.
     let [first, third] = [0, 2].map(|n| world.requests[n].clone());
     for (request, earlier) in [(first, true), (third, false)] {
         let mut world = World::new(&mut setting);
@@ -327,7 +327,7 @@ fn look_finds_an_empty_queue_behind_a_lock_that_others_waited_for() {
     assert_eq!(world.ask(&look), held(&world, floor, false));
 }
 
-/// Several holds of an owner are renewed and released by one fence, so no call for one of them changes it.
+/// All holds of an owner share one fence, so a call for one of them does not change it.
 #[test]
 fn look_at_one_of_several_holds_raises_nothing() {
     let mut setting = Setting::start();

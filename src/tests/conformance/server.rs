@@ -1,4 +1,4 @@
-//! A real server with the scripts, spoken to over blocking sockets.
+//! A real server with the scripts, reached over blocking sockets.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,18 @@ use crate::store::keys::Keys;
 use crate::store::redis::script;
 use crate::store::redis::script::ScriptCall;
 
-/// A clock that shows the last key of the call: µs, of 16 digits. Arguments may be left out at their end.
+/// A clock that reads the last key of the call: µs, in 16 digits. Trailing arguments may be left out, so an
+/// argument could not carry it.
 const CLOCK: &str = "
 local now_us = KEYS[#KEYS]
 KEYS[#KEYS] = nil
 local now = string.sub(now_us, 1, 13)
 ";
 
-/// A connection by RESP3, on which messages come beside replies.
+/// A RESP3 connection, which receives messages between replies.
 struct Connection {
     client: BlockingClient,
-    /// Channel and text of what was published.
+    /// Published messages, as channel and text.
     messages: Vec<(String, String)>,
 }
 
@@ -42,7 +43,7 @@ impl Connection {
         self.reply()
     }
 
-    /// The next reply, with the messages before it put aside.
+    /// Returns the next reply, and keeps the messages before it.
     fn reply(&mut self) -> Resp {
         loop {
             let parts = match self.client.read().unwrap() {
@@ -60,31 +61,31 @@ impl Connection {
     }
 }
 
-/// What a reply is to.
+/// What a reply answers.
 #[derive(Clone, Copy)]
 enum Awaited {
     Call,
     /// A command that must succeed.
     Command,
-    Look,
+    Snapshot,
 }
 
-/// A script's reply, or the error.
+/// A script's reply or error.
 pub(super) type Reply = Result<String, String>;
 
-/// What a look at a lock shows.
-pub(super) struct Seen {
-    /// The reply to the call before it, if there was one.
+/// The state of a lock on the server.
+pub(super) struct Snapshot {
+    /// The reply to the call before the snapshot, if there was one.
     pub(super) reply: Option<Reply>,
     pub(super) data: Data,
-    /// For how long the server keeps each of the four keys, in ms; negative without the key.
+    /// The time to live of each of the four keys, in ms; negative if the key does not exist.
     pub(super) kept_ms: [i64; 4],
-    /// What was published since the last look, as channel and text.
+    /// The messages since the last snapshot, as channel and text.
     pub(super) messages: Vec<(String, String)>,
 }
 
-/// With one file of `lua/` replaced by another: `<file>:<other>`. The mutation gate sets it, so that nothing
-/// must be built for each of its edits.
+/// Replaces one file of `lua/` by another, given as `<file>:<other>`. The mutation gate sets this variable,
+/// so that it need not rebuild the crate for each edit.
 fn edited(text: String) -> String {
     let Ok(files) = std::env::var("FAIRLOCK_TEST_EDITED") else {
         return text;
@@ -94,18 +95,19 @@ fn edited(text: String) -> String {
     text.replace(&file, &other)
 }
 
-/// The server, and its connections: one that subscribes and calls, and one of a user who may publish to one
-/// client alone.
+/// A server with two connections. One subscribes and calls; the other has a user that may publish only to one
+/// client.
 pub(super) struct Scripts {
     commands: Connection,
     awaited: Vec<Awaited>,
-    muffled: Connection,
+    restricted: Connection,
     shas: HashMap<&'static str, String>,
     _server: Server,
 }
 
 impl Scripts {
-    /// The scripts under the test's clock, and with another bound of the hand-over.
+    /// Loads the scripts with the test's clock and another bound of the hand-over. `heard` is the only client
+    /// to which the second user may publish.
     pub(super) fn start(bound: usize, heard: &ClientId) -> Scripts {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -128,10 +130,10 @@ impl Scripts {
         let shas = texts.map(|(name, text)| (name, commands.ask(&["SCRIPT", "LOAD", &text]).to_string()));
         let shas = shas.collect();
         let rights = ["allkeys", "allcommands", "resetchannels", &format!("&*{heard}")];
-        let user = [&["ACL", "SETUSER", "muffled", "on", "nopass"], &rights[..]].concat();
+        let user = [&["ACL", "SETUSER", "restricted", "on", "nopass"], &rights[..]].concat();
         assert_eq!(commands.ask(&user).text(), "OK");
         Scripts {
-            muffled: Connection::to(&server, &["HELLO", "3", "AUTH", "muffled", "any"]),
+            restricted: Connection::to(&server, &["HELLO", "3", "AUTH", "restricted", "any"]),
             commands,
             awaited: Vec::new(),
             shas,
@@ -139,26 +141,26 @@ impl Scripts {
         }
     }
 
-    /// Leaves no data and no subscriptions.
+    /// Removes all data and subscriptions.
     pub(super) fn reset(&mut self) {
         self.commands.client.forget();
         self.awaited.clear();
         self.command(&["UNSUBSCRIBE"]);
         self.command(&["FLUSHALL"]);
-        self.sample();
+        self.send();
         self.commands.messages.clear();
     }
 
-    /// Queues a command as an operator sends it.
+    /// Queues a command as an operator would send it.
     pub(super) fn command(&mut self, parts: &[&str]) {
         self.commands.client.queue(parts);
-        // What changes subscriptions is answered by a message.
+        // Subscription commands are answered by messages.
         if !parts[0].ends_with("SUBSCRIBE") {
             self.awaited.push(Awaited::Command);
         }
     }
 
-    /// Queues a call.
+    /// Queues a call of a script.
     pub(super) fn call(&mut self, script_call: ScriptCall, now_us: u64) {
         let parts = self.parts(script_call, now_us);
         self.commands
@@ -167,24 +169,24 @@ impl Scripts {
         self.awaited.push(Awaited::Call);
     }
 
-    /// Queues a look at a lock's data.
-    pub(super) fn look(&mut self, keys: &Keys) {
+    /// Queues a snapshot of a lock's data.
+    pub(super) fn queue_snapshot(&mut self, keys: &Keys) {
         let all = [&keys.lock, &keys.queue, &keys.clients, &keys.spin];
-        let mut look = vec!["EVALSHA", &self.shas["dump"], "4"];
-        look.extend(all.map(String::as_str));
-        self.commands.client.queue(&look);
-        self.awaited.push(Awaited::Look);
+        let mut dump = vec!["EVALSHA", &self.shas["dump"], "4"];
+        dump.extend(all.map(String::as_str));
+        self.commands.client.queue(&dump);
+        self.awaited.push(Awaited::Snapshot);
     }
 
-    /// What a script of the test's own returns.
+    /// Runs a script that the test brings, and returns its reply.
     pub(super) fn evaluate(&mut self, script: &str) -> Vec<String> {
         let script = script::inlined(&edited(script.to_owned()));
         let reply = self.commands.ask(&["EVAL", &script, "0"]);
         reply.array().iter().map(ToString::to_string).collect()
     }
 
-    /// Sends what is queued, and returns what each look showed.
-    pub(super) fn sample(&mut self) -> Vec<Seen> {
+    /// Sends everything queued, and returns the snapshots.
+    pub(super) fn send(&mut self) -> Vec<Snapshot> {
         self.commands.client.send().unwrap();
         let (mut all, mut call) = (Vec::new(), None);
         for awaited in std::mem::take(&mut self.awaited) {
@@ -192,13 +194,13 @@ impl Scripts {
             match awaited {
                 Awaited::Call => call = Some(line(reply)),
                 Awaited::Command => assert!(!matches!(reply, Resp::Error(_)), "{reply:?}"),
-                Awaited::Look => all.push(self.seen(call.take(), &reply)),
+                Awaited::Snapshot => all.push(self.snapshot(call.take(), &reply)),
             }
         }
         all
     }
 
-    /// Makes one call, with nothing queued before it. What it changed or published is for the next look.
+    /// Makes one call while nothing is queued. The next snapshot shows its effects.
     pub(super) fn call_in(
         &mut self,
         trouble: Option<Trouble>,
@@ -209,7 +211,7 @@ impl Scripts {
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let setting = match trouble {
             None => return line(self.commands.ask(&parts)),
-            Some(Trouble::Muffled) => return line(self.muffled.ask(&parts)),
+            Some(Trouble::NoPublish) => return line(self.restricted.ask(&parts)),
             Some(Trouble::Full) => "maxmemory",
             Some(Trouble::ReadOnly) => "min-replicas-to-write",
         };
@@ -231,8 +233,8 @@ impl Scripts {
         all.map(str::to_owned).collect()
     }
 
-    fn seen(&mut self, reply: Option<Reply>, look: &Resp) -> Seen {
-        let (data, kept_ms) = look.array().split_at(4);
+    fn snapshot(&mut self, reply: Option<Reply>, dump: &Resp) -> Snapshot {
+        let (data, kept_ms) = dump.array().split_at(4);
         let mut data: Data = std::array::from_fn(|at| data[at].text().to_owned());
         let [lock, queue, ..] = &data;
         assert!(
@@ -242,7 +244,7 @@ impl Scripts {
         for hash in [0, 3] {
             data[hash] = dump::ordered(&data[hash]);
         }
-        Seen {
+        Snapshot {
             reply,
             data,
             kept_ms: std::array::from_fn(|at| kept_ms[at].int()),

@@ -1,4 +1,4 @@
-//! The steps of a run: calls of three clients on two locks, and what happens around them.
+//! The steps of a run: calls of three clients on two locks, and events around them.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,8 @@ pub(super) const LOCKS: usize = 2;
 pub(super) const CLIENTS: usize = 3;
 pub(super) const REQUESTS: usize = 15;
 pub(super) const SHORTEST_HEARTBEAT_MS: u64 = 1_000;
-/// The spin lock's time is the server's own, whatever the test's clock shows: it must not run out.
+/// A spin lock expires by the server's own clock, not by the test's. The leases are so long that none
+/// expires.
 pub(super) const SPIN_LEASES_MS: [u64; 2] = [86_400_000, 172_800_000];
 
 #[derive(Clone, Debug)]
@@ -26,18 +27,18 @@ pub(super) enum Step {
         lock: usize,
         client: usize,
     },
-    /// The server's clock goes on, or is set back.
+    /// Time passes on the server, or its clock is set back.
     LocalTime {
         us: i64,
     },
-    /// Somebody deletes a key by hand.
+    /// An operator deletes a key.
     Delete {
         lock: usize,
         key: Key,
     },
-    /// Somebody empties the server.
+    /// An operator deletes all data.
     DeleteAll,
-    /// A client of a newer version writes the lock in another format, or puts the present one back.
+    /// A client of a newer version writes the lock in another format, or restores the present format.
     Format {
         lock: usize,
         newer: bool,
@@ -56,23 +57,23 @@ pub(super) enum Call {
         floor: Option<Floor>,
     },
     Release {
-        request: Who,
+        request: PickRequest,
         what: What,
         floor: Option<Floor>,
     },
     Withdraw {
-        requests: Vec<Who>,
+        requests: Vec<PickRequest>,
         floor: Option<Floor>,
     },
     Renew {
-        request: Who,
-        fence: Which,
+        request: PickRequest,
+        fence: PickFence,
         lease_ms: u64,
         cap_ms: i64,
     },
     Look {
-        request: Who,
-        fence: Which,
+        request: PickRequest,
+        fence: PickFence,
         lease_ms: u64,
         cap_ms: i64,
         floor: Floor,
@@ -89,45 +90,45 @@ pub(super) enum Call {
     },
 }
 
-/// What is wrong while a call is made.
+/// A condition under which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The caller has no right to publish to others than the first client.
-    Muffled,
+    /// The caller may publish to the first client only.
+    NoPublish,
     /// The server is out of memory.
     Full,
-    /// The server takes no writes: it has too few replicas.
+    /// The server refuses writes because it has too few replicas.
     ReadOnly,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Grant(Which),
-    Force(Which),
+    Grant(PickFence),
+    Force(PickFence),
 }
 
-/// A request: one that has a hold, if there is any, or that of this number.
+/// Picks a request: one that has a hold, if there is any, or a given one.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Who {
+pub(super) enum PickRequest {
     Holder(usize),
     Any(usize),
 }
 
-/// A fence: the lock's own, or one that it had before.
+/// Picks a fence: the lock's present one or a former one.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Which {
+pub(super) enum PickFence {
     Present,
     Former,
 }
 
-/// A floor, in µs from the server's time or from the lock's own fence.
+/// A floor, in µs from the server's time or from the lock's present fence.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Floor {
     Now(i64),
     Fence(i64),
 }
 
-/// How far a floor may be ahead of the server's time, in µs.
+/// The limit of how far a floor can be ahead of the server's time, in µs.
 pub(super) const MAX_AHEAD_US: i64 = 86_400_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +139,7 @@ pub(super) enum Key {
     Spin,
 }
 
-/// The requests of the owners that all clients share; the others are their own owners.
+/// The requests of owners that all clients share. Each other request is its own owner.
 pub(super) fn owned() -> Vec<usize> {
     (0..REQUESTS).filter(|n| n % 5 >= 3).collect()
 }
@@ -150,14 +151,14 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn step() -> impl Strategy<Value = Step> {
     let lock = || 0..LOCKS;
     let client = || 0..CLIENTS;
-    let troubles = vec![Trouble::Muffled, Trouble::Full, Trouble::ReadOnly];
+    let troubles = vec![Trouble::NoPublish, Trouble::Full, Trouble::ReadOnly];
     let trouble = prop::option::weighted(0.1, prop::sample::select(troubles));
     let tick = prop_oneof![
         8 => 0..2_000_i64, 6 => 0..1_500_000_i64, 4 => 0..12_000_000_i64, 2 => -6_000_000..0_i64,
         1 => -100_000_000..0_i64
     ];
     let key = prop::sample::select(vec![Key::Lock, Key::Queue, Key::Clients, Key::Spin]);
-    // The present format comes back soon: in the other one nothing happens.
+    // The present format is restored soon, because nothing happens in the other one.
     let newer = prop::bool::weighted(0.3);
     prop_oneof![
         260 => (lock(), call(), trouble).prop_map(|(lock, call, trouble)| Step::Call { lock, call, trouble }),
@@ -171,7 +172,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn floor() -> impl Strategy<Value = Floor> {
-    // A floor far ahead leaves no other fence to the lock than the next one each time.
+    // After a floor far ahead, each further fence of the lock is only one larger. So such floors are rare.
     prop_oneof![
         20 => (-5_000_000..5_000_000_i64).prop_map(Floor::Now), 10 => (-2..3_i64).prop_map(Floor::Fence),
         1 => (MAX_AHEAD_US - 1..MAX_AHEAD_US + 2).prop_map(Floor::Now)
@@ -180,10 +181,14 @@ fn floor() -> impl Strategy<Value = Floor> {
 
 fn call() -> impl Strategy<Value = Call> {
     let request = || prop_oneof![2 => 0..REQUESTS, 1 => prop::sample::select(owned())];
-    let who = || prop_oneof![2 => (0..REQUESTS).prop_map(Who::Holder), 1 => (0..REQUESTS).prop_map(Who::Any)];
+    let picked = || {
+        prop_oneof![
+            2 => (0..REQUESTS).prop_map(PickRequest::Holder), 1 => (0..REQUESTS).prop_map(PickRequest::Any)
+        ]
+    };
     let owner = || 0..CLIENTS;
     let lease = || prop::sample::select(vec![100, 1_000, 5_000, 30_000, 90_000]);
-    let which = || prop_oneof![4 => Just(Which::Present), 1 => Just(Which::Former)];
+    let fence = || prop_oneof![4 => Just(PickFence::Present), 1 => Just(PickFence::Former)];
     let mode = prop_oneof![
         1 => Just(Mode::Try), 2 => Just(Mode::Wait), 4 => Just(Mode::Register), 3 => Just(Mode::Poll)
     ];
@@ -191,7 +196,7 @@ fn call() -> impl Strategy<Value = Call> {
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
     let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
     let what = prop_oneof![
-        4 => which().prop_map(What::Grant), 1 => which().prop_map(What::Force)
+        4 => fence().prop_map(What::Grant), 1 => fence().prop_map(What::Force)
     ];
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let in_quorum = || prop::option::weighted(0.3, floor());
@@ -202,13 +207,13 @@ fn call() -> impl Strategy<Value = Call> {
                 request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms, floor
             }
         ),
-        4 => (who(), what, in_quorum())
+        4 => (picked(), what, in_quorum())
             .prop_map(|(request, what, floor)| Call::Release { request, what, floor }),
-        2 => (prop::collection::vec(who(), 1..4), in_quorum())
+        2 => (prop::collection::vec(picked(), 1..4), in_quorum())
             .prop_map(|(requests, floor)| Call::Withdraw { requests, floor }),
-        4 => (who(), which(), lease(), cap())
+        4 => (picked(), fence(), lease(), cap())
             .prop_map(|(request, fence, lease_ms, cap_ms)| Call::Renew { request, fence, lease_ms, cap_ms }),
-        4 => (who(), which(), lease(), cap(), floor(), -5_000_000..1_000_000_i64).prop_map(
+        4 => (picked(), fence(), lease(), cap(), floor(), -5_000_000..1_000_000_i64).prop_map(
             |(request, fence, lease_ms, cap_ms, floor, ticket_us)| Call::Look {
                 request, fence, lease_ms, cap_ms, floor, ticket_us
             }

@@ -1,4 +1,4 @@
-//! One run of the rules and of the scripts side by side.
+//! Runs the rules and the scripts side by side.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use uuid::Uuid;
 
 use super::dump;
 use super::expected::{Check, Expected};
-use super::model::{Modelled, Wires};
-use super::server::{Scripts, Seen};
-use super::step::{CLIENTS, Call, Floor, Key, LOCKS, REQUESTS, Step, Trouble, What, Which, Who, owned};
+use super::model::{Modelled, PubSub};
+use super::server::{Scripts, Snapshot};
+use super::step::{
+    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, Trouble, What, owned,
+};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
@@ -21,7 +23,7 @@ use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
 use crate::store::{Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// Has the summary of a lock begin with a mark, or with none.
+/// Sets the format mark at the beginning of a lock's summary, or removes it.
 const FORMAT: &str = "
 local summary = redis.call('HGET', KEYS[1], 'hold')
 redis.call('HSET', KEYS[1], 'hold', ARGV[1] .. string.match(summary, '%d.*'))
@@ -34,19 +36,19 @@ fn client(n: usize) -> ClientId {
     ClientId::from_number(n as u128 + 1)
 }
 
-/// What all runs on one server share.
+/// The state that all runs on one server share.
 pub(super) struct Setting {
     pub(super) scripts: Scripts,
-    /// How many a hand-over removes at most.
+    /// The largest number of queue entries that one hand-over removes.
     pub(super) bound: usize,
-    /// The kinds of replies that came up.
+    /// The kinds of replies that have occurred.
     pub(super) reached: BTreeSet<&'static str>,
-    /// How many calls were made.
+    /// The number of calls.
     pub(super) calls: u64,
 }
 
 impl Setting {
-    /// A server of its own. The bound is small enough for a queue of the test to reach it.
+    /// Starts a server. Its bound is so small that a queue of the test reaches it.
     pub(super) fn start() -> Setting {
         let bound = 3;
         Setting {
@@ -61,7 +63,7 @@ impl Setting {
 pub(super) struct World<'a> {
     setting: &'a mut Setting,
     rules: Rules,
-    wires: Wires,
+    pub_sub: PubSub,
     started: Instant,
     pub(super) now_us: u64,
     pub(super) keys: Vec<Arc<Keys>>,
@@ -70,11 +72,11 @@ pub(super) struct World<'a> {
     pub(super) requests: Vec<RequestId>,
     /// The fences that each lock has had.
     fences: Vec<Vec<Fence>>,
-    /// The locks that are written in a newer format.
+    /// Whether each lock is written in a newer format.
     newer: [bool; LOCKS],
     /// The hash of each lock after the last step.
     hashes: [String; LOCKS],
-    /// What the queued looks must show.
+    /// What the queued snapshots must show.
     expected: Vec<Expected>,
 }
 
@@ -90,7 +92,7 @@ impl World<'_> {
         });
         World {
             rules: Rules::new(setting.bound),
-            wires: Wires::default(),
+            pub_sub: PubSub::default(),
             started: Instant::now(),
             now_us: START_US,
             keys: (0..LOCKS)
@@ -107,7 +109,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes the steps, and compares what there is after each.
+    /// Takes the steps, and compares all data after each.
     pub(super) fn run(&mut self, steps: &[Step]) {
         for step in steps {
             self.step(step);
@@ -125,13 +127,13 @@ impl World<'_> {
             } => self.call(lock, call, trouble),
             Step::Subscribe { lock, client } => {
                 let channel = self.keys[lock].channel_of(&self.clients[client]);
-                self.wires.subscribed.insert(channel.to_string());
-                self.operate(lock, &["SUBSCRIBE", &channel]);
+                self.pub_sub.subscribed.insert(channel.to_string());
+                self.queue_command(lock, &["SUBSCRIBE", &channel]);
             }
             Step::Unsubscribe { lock, client } => {
                 let channel = self.keys[lock].channel_of(&self.clients[client]);
-                self.wires.subscribed.remove(&*channel);
-                self.operate(lock, &["UNSUBSCRIBE", &channel]);
+                self.pub_sub.subscribed.remove(&*channel);
+                self.queue_command(lock, &["UNSUBSCRIBE", &channel]);
             }
             Step::LocalTime { us } => self.now_us = self.now_us.checked_add_signed(us).unwrap(),
             Step::Delete { lock, key } => self.delete(lock, key),
@@ -146,7 +148,7 @@ impl World<'_> {
                 if self.is_written(lock) {
                     self.newer[lock] = newer;
                     let key = self.keys[lock].lock.clone();
-                    self.operate(lock, &["EVAL", FORMAT, "1", &key, self.mark(lock)]);
+                    self.queue_command(lock, &["EVAL", FORMAT, "1", &key, self.mark(lock)]);
                 }
             }
         }
@@ -174,14 +176,14 @@ impl World<'_> {
                 &keys.spin
             }
         };
-        self.operate(lock, &["DEL", key]);
+        self.queue_command(lock, &["DEL", key]);
     }
 
-    /// Queues a command that is no call of a lock's, and that the model knows of already.
-    fn operate(&mut self, lock: usize, command: &[&str]) {
+    /// Queues a command of an operator, whose effect the model already has.
+    fn queue_command(&mut self, lock: usize, command: &[&str]) {
         self.setting.scripts.command(command);
         self.expect(lock, None);
-        // What is written by hand leaves the life of the key as it was.
+        // Such a command leaves the key's time to live as it was.
         if let Some(expected) = self.expected.last_mut() {
             expected.kept_ms = None;
         }
@@ -298,7 +300,7 @@ impl World<'_> {
         }
     }
 
-    /// Has the script do it, and the rules too.
+    /// Makes the call by the script and by the rules.
     fn make<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) {
         self.setting.calls += 1;
         let script_call = call.script_call(PubSubMode::Plain, Declared::All);
@@ -307,7 +309,7 @@ impl World<'_> {
             let check = self.outcome(lock, call, None);
             return self.expect(lock, Some(check));
         };
-        // Only the server can tell whether it refuses a call; then nothing must have been done.
+        // Only the server decides whether it refuses a call. If it does, it must not have changed anything.
         self.check();
         let scripts = &mut self.setting.scripts;
         match scripts.call_in(Some(trouble), script_call, self.now_us) {
@@ -326,7 +328,7 @@ impl World<'_> {
         self.setting.reached.insert(kind);
     }
 
-    /// Applies the rules, and returns what compares the server's reply with theirs.
+    /// Applies the rules, and returns a check of the server's reply.
     fn outcome<O: Modelled>(&mut self, lock: usize, call: O, trouble: Option<Trouble>) -> Check {
         let now = self.now();
         if self.newer[lock] && O::KNOWS_FORMATS {
@@ -343,9 +345,9 @@ impl World<'_> {
                 assert_eq!(read, Err(ReplyError::ClockBehind));
             });
         }
-        self.wires.allowed = (trouble == Some(Trouble::Muffled)).then(|| self.clients[0].to_string());
-        self.wires.denied = false;
-        let expected = call.by_rules(&mut self.rules, now, &mut self.wires);
+        self.pub_sub.allowed = (trouble == Some(Trouble::NoPublish)).then(|| self.clients[0].to_string());
+        self.pub_sub.denied = false;
+        let expected = call.by_rules(&mut self.rules, now, &mut self.pub_sub);
         self.setting.reached.insert(O::kind(&expected));
         Box::new(move |reply| {
             let (time, reply) = call.read(&reply.unwrap()).unwrap();
@@ -354,10 +356,10 @@ impl World<'_> {
         })
     }
 
-    /// Queues a look at a lock, which must show what the rules have now.
+    /// Queues a snapshot of a lock, which must match the present state of the rules.
     fn expect(&mut self, lock: usize, reply: Option<Check>) {
         let keys = &self.keys[lock];
-        self.setting.scripts.look(keys);
+        self.setting.scripts.queue_snapshot(keys);
         let (kept, spin) = (self.rules.locks.get(&keys.lock), self.rules.spins.get(&keys.spin));
         let data = dump::data(kept, self.mark(lock), spin);
         let holder = kept.and_then(|lock| lock.written.as_ref());
@@ -368,7 +370,7 @@ impl World<'_> {
             self.fences[lock].push(fence);
         }
         self.hashes[lock].clone_from(&data[0]);
-        let pushes = std::mem::take(&mut self.wires.messages);
+        let pushes = std::mem::take(&mut self.pub_sub.messages);
         if !pushes.is_empty() {
             self.setting.reached.insert("a push");
         }
@@ -380,9 +382,9 @@ impl World<'_> {
         });
     }
 
-    /// Sends what is queued, and compares.
+    /// Sends everything queued, and compares the snapshots.
     fn check(&mut self) {
-        let all = self.setting.scripts.sample();
+        let all = self.setting.scripts.send();
         assert_eq!(all.len(), self.expected.len());
         for (seen, expected) in all.into_iter().zip(std::mem::take(&mut self.expected)) {
             expected.compare(seen, self.started);
@@ -394,7 +396,7 @@ impl World<'_> {
         kept.is_some_and(|lock| lock.written.is_some())
     }
 
-    /// What the summary of a lock begins with, by its format.
+    /// The format mark at the beginning of a lock's summary.
     fn mark(&self, lock: usize) -> &'static str {
         if self.newer[lock] { "b " } else { "" }
     }
@@ -406,62 +408,62 @@ impl World<'_> {
         }
     }
 
-    /// The server time that is so far from now.
+    /// The server time that is `offset_ms` away from now.
     fn time_at(&self, offset_ms: i64) -> ServerTime {
         ServerTime::from_ms(self.now().ms.checked_add_signed(offset_ms).unwrap())
     }
 
-    /// The ticket that is so far from now.
+    /// The ticket that is `offset_us` away from now.
     fn ticket_at(&self, offset_us: i64) -> Ticket {
         Ticket(self.now_us.checked_add_signed(offset_us).unwrap())
     }
 
-    fn request(&self, lock: usize, who: Who) -> RequestId {
-        let (Who::Holder(n) | Who::Any(n)) = who;
+    fn request(&self, lock: usize, picked: PickRequest) -> RequestId {
+        let (PickRequest::Holder(n) | PickRequest::Any(n)) = picked;
         let kept = self.rules.locks.get(&self.keys[lock].lock);
         let holder = kept.and_then(|lock| lock.written.as_ref());
-        match holder.filter(|holder| matches!(who, Who::Holder(_)) && holder.is_held()) {
+        match holder.filter(|holder| matches!(picked, PickRequest::Holder(_)) && holder.is_held()) {
             Some(holder) => holder.holds.keys().cycle().nth(n).expect("a hold").clone(),
             None => self.requests[n].clone(),
         }
     }
 
-    fn fence(&self, lock: usize, which: Which) -> Fence {
+    fn fence(&self, lock: usize, picked: PickFence) -> Fence {
         let fences = &self.fences[lock];
-        match which {
-            Which::Present => fences[fences.len() - 1],
-            Which::Former => fences[fences.len().saturating_sub(2)],
+        match picked {
+            PickFence::Present => fences[fences.len() - 1],
+            PickFence::Former => fences[fences.len().saturating_sub(2)],
         }
     }
 
-    /// It has 16 digits, as a server's time.
+    /// All floors have 16 digits, like server times in µs.
     fn floor(&self, lock: usize, floor: Floor) -> Fence {
         let us = match floor {
             Floor::Now(us) => self.now_us.checked_add_signed(us),
             Floor::Fence(us) => {
-                let fence = self.fence(lock, Which::Present).get();
+                let fence = self.fence(lock, PickFence::Present).get();
                 fence.max(START_US).checked_add_signed(us)
             }
         };
         us.and_then(Fence::new).unwrap()
     }
 
-    /// What a call answers, whatever the rules say.
+    /// Returns the server's reply without applying the rules.
     pub(super) fn ask<O: Operation>(&mut self, call: &O) -> O::Reply {
         self.ask_by(call, PubSubMode::Plain)
     }
 
-    /// The same by another way of publishing.
+    /// Like [`ask`](Self::ask), with another way of publishing.
     pub(super) fn ask_by<O: Operation>(&mut self, call: &O, way: PubSubMode) -> O::Reply {
         self.ask_in(None, call, way).unwrap()
     }
 
-    /// The same by a call for the lock alone; or why that is not enough.
+    /// Like [`try_ask`](Self::try_ask), with a call that declares the lock's key alone.
     pub(super) fn ask_alone<O: Operation>(&mut self, call: &O) -> Result<O::Reply, ReplyError> {
         self.try_ask(call, Declared::LockAlone)
     }
 
-    /// What a call answers, or why it does not.
+    /// Returns the server's reply, or why the client does not accept it.
     pub(super) fn try_ask<O: Operation>(
         &mut self,
         call: &O,
@@ -472,7 +474,7 @@ impl World<'_> {
         Ok(call.read(&reply.unwrap())?.1)
     }
 
-    /// The same, perhaps in trouble; or the server's error.
+    /// Like [`ask_by`](Self::ask_by), under a condition; returns the server's error if it refuses the call.
     pub(super) fn ask_in<O: Operation>(
         &mut self,
         trouble: Option<Trouble>,
@@ -485,15 +487,15 @@ impl World<'_> {
         reply.map(|reply| call.read(&reply).unwrap().1)
     }
 
-    /// What the server has of the first lock.
-    pub(super) fn seen(&mut self) -> Seen {
-        self.setting.scripts.look(&self.keys[0]);
-        self.setting.scripts.sample().remove(0)
+    /// Returns the state of the first lock.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        self.setting.scripts.queue_snapshot(&self.keys[0]);
+        self.setting.scripts.send().remove(0)
     }
 
-    /// Sends a command that the rules need not know of.
-    pub(super) fn tell(&mut self, command: &[&str]) {
+    /// Runs a command that does not concern the rules.
+    pub(super) fn command(&mut self, command: &[&str]) {
         self.setting.scripts.command(command);
-        self.setting.scripts.sample();
+        self.setting.scripts.send();
     }
 }
