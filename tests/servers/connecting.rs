@@ -125,7 +125,7 @@ async fn tls_settings_for_a_url_without_tls_are_refused_before_anything_is_sent(
 }
 
 #[test]
-fn no_key_and_no_certificate_is_ever_shown() {
+fn keys_and_certificates_are_never_shown() {
     let tls = Tls::new()
         .ca_certificates("s3cret")
         .client_certificate("s3cret", "s3cret");
@@ -225,14 +225,14 @@ mod by_tls {
             return;
         };
         let tls = Tls::new().ca_certificates(authority.pem());
-        let (certificate, key) = authority.vouch_for(&["a client"]);
+        let (certificate, key) = authority.certify(&["a client"]);
         hand_over(
             &client().tls(tls.clone().client_certificate(certificate, key)),
             &url,
         )
         .await;
         refused(client().tls(tls.clone()).connect(&url).await);
-        let (certificate, key) = Authority::generate().vouch_for(&["a stranger"]);
+        let (certificate, key) = Authority::generate().certify(&["a stranger"]);
         let stranger = tls.client_certificate(certificate, key);
         refused(client().tls(stranger).connect(&url).await);
     }
@@ -250,7 +250,7 @@ mod by_tls {
         let group = Sentinels::with(setup).await;
         let url = group.url();
         let tls = Tls::new().ca_certificates(authority.pem());
-        let (certificate, key) = authority.vouch_for(&["a client"]);
+        let (certificate, key) = authority.certify(&["a client"]);
         let settings = client().tls(tls.clone().client_certificate(certificate, key));
         hand_over(&settings, &url).await;
         hand_over(&settings, &url.replace("rediss", "valkeys")).await;
@@ -268,8 +268,8 @@ mod by_tls {
     }
 
     #[tokio::test]
-    async fn certificates_that_are_none_are_refused_before_anything_is_sent() {
-        let (certificate, key) = Authority::generate().vouch_for(&["a client"]);
+    async fn invalid_certificates_are_refused_before_anything_is_sent() {
+        let (certificate, key) = Authority::generate().certify(&["a client"]);
         for tls in [
             Tls::new().ca_certificates(""),
             Tls::new().ca_certificates("no PEM"),

@@ -27,7 +27,7 @@ impl Authority {
     }
 
     /// A certificate for these names, and its key.
-    pub fn vouch_for(&self, names: &[&str]) -> (String, String) {
+    pub fn certify(&self, names: &[&str]) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("names");

@@ -1,5 +1,5 @@
-//! The same client on a blocking socket, for code outside of a runtime, and for measurements that must
-//! contain neither a runtime nor a client library.
+//! A client on a blocking socket, for code outside of a runtime and for measurements that must contain
+//! neither a runtime nor a client library.
 
 use std::io::{self, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 /// the machine's.
 const OFFSET: &str = "clock-offset";
 
-/// The words that must come first in a command line so that the clock of its program is ahead by this many
-/// seconds. The library is written to that directory, and has to stay there.
+/// The words that put the clock of a program ahead by this many seconds. They come first in its command line.
+/// The library is written to `dir`, and must stay there.
 pub(crate) fn prelude(dir: &Path, seconds: i64) -> Vec<String> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
     let library = dir.join("clock.so");

@@ -11,8 +11,8 @@ pub const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SLOTS: usize = 16_384;
 
-/// The servers. The first ones are masters at the start, with the same number of slots each. Each further one
-/// is a replica: the first replica belongs to the first master, and so on.
+/// The servers. The first ones start as masters, with the same number of slots each. The others start as
+/// replicas: the first of the first master, and so on.
 #[derive(Debug)]
 pub struct Cluster {
     pub servers: Vec<Server>,
@@ -119,7 +119,7 @@ impl Cluster {
             .to_owned()
     }
 
-    /// A URL with two of the servers, if there are two, so that one may be down.
+    /// A URL with up to two of the servers, so that one of them may be down.
     pub fn url(&self) -> String {
         let mut ports = self.servers.iter().map(Server::port);
         let one = ports.next().expect("a server");
@@ -135,7 +135,7 @@ impl Cluster {
         usize::try_from(slot).expect("a slot")
     }
 
-    /// Which of three masters has the slot at the start.
+    /// The index of the one of three masters that has the slot at the start.
     pub fn first_owner(slot: usize) -> usize {
         (0..3).find(|i| slot < SLOTS * (i + 1) / 3).expect("a slot")
     }

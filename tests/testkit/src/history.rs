@@ -1,4 +1,5 @@
-//! A history of who asked for a lock, got it and released it, and when, over tasks and processes.
+//! A history of waits and holds: when each waiter asked for a lock, got it and released it, over tasks and
+//! processes.
 //!
 //! `CLOCK_MONOTONIC` is one clock for all processes of a machine. So the events of many processes merge into
 //! one exact order, and mutual exclusion means that sorted intervals do not overlap. A history in a file
@@ -21,7 +22,7 @@ pub fn now_ns() -> u64 {
     u64::try_from(nanos).expect("a time since boot")
 }
 
-/// One wait for a lock, and what became of it.
+/// One wait for a lock, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub waiter: String,
@@ -97,7 +98,7 @@ impl History {
         entry
     }
 
-    /// Logs that the process is dead from now on, and holds nothing any more.
+    /// Logs that the process is dead, and so no longer holds anything.
     pub fn died(&self, pid: u32) {
         self.write(&format!("{pid}. died {} - -\n", now_ns()));
     }

@@ -1,5 +1,5 @@
 //! Helpers that the tests and the benches share: real servers, a network that fails on command, processes
-//! that can be killed, and histories of who held what and when.
+//! that can be killed, and histories of holds.
 //!
 //! Nothing here uses fairlock itself, so that a fault of the crate cannot hide in its own tests.
 

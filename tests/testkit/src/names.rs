@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A key prefix of this test's own, also among all test processes that share a server.
+/// Returns a key prefix that no other test uses, even in other processes that share the server.
 pub fn prefix() -> String {
     unique("t")
 }
 
-/// A lock name of this test's own.
+/// Returns a lock name that no other test uses.
 pub fn name() -> String {
     unique("lock")
 }
@@ -31,15 +31,15 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// A loopback port that is not in use. No other test is given it as long as this process lives, even while
-/// its server is killed, or while its proxy refuses connections. Clients that try the port then must not find
-/// another test's server there.
+/// Returns a loopback port that is not in use. No other test gets it while this process lives, even while its
+/// server is killed or its proxy refuses connections. Clients that try the port then must not find another
+/// test's server there.
 ///
-/// The port is below the range that the kernel uses for outgoing connections. A client that keeps
-/// reconnecting to a dead port within that range is sooner or later given that very port as its own. It is
-/// then connected to itself, and keeps a restarted server from listening. The port 10,000 above, where a
-/// server of a cluster hears the others, is below that range too. There a closed connection keeps its port
-/// for another minute.
+/// The port is below the range that the kernel uses for outgoing connections. Within that range, a client
+/// that keeps reconnecting to a dead port is sooner or later given that very port as its own. It is then
+/// connected to itself, and keeps a restarted server from listening. The port 10,000 above, on which a
+/// cluster's servers talk to each other, is below that range too: a closed connection keeps its port for
+/// another minute.
 pub fn free_port() -> u16 {
     for _ in 0..1_000 {
         let port = u16::try_from(10_000 + random() % 10_000).expect("below 20,000");

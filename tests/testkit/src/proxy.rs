@@ -113,8 +113,8 @@ impl Proxy {
         self.change(|state| state.delay_down = delay);
     }
 
-    /// Forwards nothing any more, on open and on new connections, and keeps what arrives for later, like a
-    /// network that is down for a while.
+    /// Stops forwarding on open and on new connections, and keeps what arrives for later, like a network that
+    /// is down for a while.
     pub fn freeze(&self) {
         self.change(|state| state.frozen_below = u64::MAX);
     }
@@ -130,9 +130,8 @@ impl Proxy {
         self.change(|state| state.frozen_below = count);
     }
 
-    /// Closes the clients' side of the open connections. What the clients have sent stays under way, and
-    /// reaches the server after [`thaw`](Proxy::thaw): these are commands of a closed connection that run
-    /// later.
+    /// Closes the clients' side of the open connections. Bytes that the clients have sent stay in flight, and
+    /// reach the server after [`thaw`](Proxy::thaw), so commands of a closed connection run late.
     pub fn strand(&self) {
         let next = self.next();
         self.change(|state| {
@@ -162,8 +161,8 @@ impl Proxy {
         self.change(|state| state.refuse = true);
     }
 
-    /// Closes those of the [`accepted`](Proxy::accepted) connections that have a smaller number than this,
-    /// and refuses new ones. Only the later connections keep the server.
+    /// Closes the [`accepted`](Proxy::accepted) connections with a smaller number than this, and refuses new
+    /// ones. Only later connections keep the server.
     pub fn cut_off(&self, number: u64) {
         self.change(|state| (state.cut_below, state.refuse) = (number, true));
     }
@@ -182,7 +181,7 @@ impl Proxy {
     }
 
     /// Loses the `n`-th reply from now (1 = the next) to a script call, `EVALSHA` or `EVAL`, and closes its
-    /// connection: the script has run, but its caller is not told.
+    /// connection. The script has run, but its caller gets no answer.
     pub fn lose_reply(&self, n: usize) {
         self.lose_reply_to("EVAL", n);
     }
@@ -325,7 +324,7 @@ async fn connection(
     shared.open.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Tells that a connection is to be closed in both directions.
+/// Means that a connection must be closed in both directions.
 struct Cut;
 
 /// One direction of a connection.
@@ -340,7 +339,7 @@ struct Pump {
     asked: Arc<Mutex<VecDeque<String>>>,
     partial: Vec<u8>,
     pending: VecDeque<(Instant, Vec<u8>)>,
-    /// From now on the server sends data and commands for a replica, instead of replies.
+    /// The server now sends data and commands for a replica instead of replies.
     replicates: bool,
 }
 
@@ -414,7 +413,7 @@ impl Pump {
         }
     }
 
-    /// Whether this is the reply that the test wants to lose.
+    /// Whether the test asked to lose this reply.
     fn is_to_be_lost(&mut self) -> bool {
         let Some(command) = self.asked.lock().unwrap().pop_front() else {
             return false;

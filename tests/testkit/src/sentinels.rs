@@ -23,7 +23,7 @@ pub struct Sentinels {
     pub network: Option<Proxy>,
 }
 
-/// How a set differs from the plain one.
+/// The differences from a plain set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup<'a> {
     /// The password of the servers, and that of the sentinels.
@@ -97,7 +97,7 @@ impl Sentinels {
         group
     }
 
-    /// From now on, keeps the primary's writes from its replicas, which are stopped until they are resumed.
+    /// Stops the replicas, so that the primary's writes do not reach them until they are resumed.
     pub async fn pause_replicas(&self, primary: usize) -> Vec<&Server> {
         let servers = self.servers.iter().enumerate();
         let replicas = servers.filter(|(index, _)| *index != primary);
@@ -131,7 +131,7 @@ impl Sentinels {
         }
     }
 
-    /// Which of the servers the first sentinel names.
+    /// Returns the index of the server that the first sentinel names.
     pub async fn primary(&self) -> usize {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
         let port = self.sentinels[0].command(&words).await.array()[1]
@@ -204,8 +204,8 @@ async fn info(server: &Server, section: &str) -> HashMap<String, String> {
     info_lines(ask(server, &["INFO", section]).await.text())
 }
 
-/// Sends one command, and repeats it if necessary: a server that a sentinel makes a replica closes all its
-/// connections.
+/// Sends one command, and repeats it if the connection breaks: a server that a sentinel turns into a replica
+/// closes all its connections.
 async fn ask(server: &Server, words: &[&str]) -> Resp {
     loop {
         if let Ok(reply) = server.client().await.command(words).await {

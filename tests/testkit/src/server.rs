@@ -108,7 +108,7 @@ impl ServerBuilder {
     #[must_use]
     pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
         let port = free_port();
-        let (certificate, key) = authority.vouch_for(&["127.0.0.1"]);
+        let (certificate, key) = authority.certify(&["127.0.0.1"]);
         self.tls_port = Some(port);
         self.file("tls-ca-cert-file", authority.pem())
             .file("tls-cert-file", &certificate)
@@ -116,8 +116,8 @@ impl ServerBuilder {
             .config("tls-port", &port.to_string())
     }
 
-    /// Gives the server a clock of its own, so many seconds ahead of the machine's, or behind it. This needs
-    /// Linux and a C compiler.
+    /// Gives the server its own clock, which is this many seconds ahead of the machine's, or behind it if
+    /// negative. This needs Linux and a C compiler.
     #[must_use]
     pub fn clock(mut self, seconds: i64) -> ServerBuilder {
         self.clock = Some(seconds);
@@ -417,7 +417,8 @@ impl Server {
             }
             match client.command(&["INFO", "server"]).await.ok()? {
                 Resp::Text(info) => Some(info_lines(&info).get("process_id") == Some(&pid.to_string())),
-                // This is probably the right server: only a user with rights may ask for the process id.
+                // Only a user with rights may ask for the process id. An error of this kind shows a running
+                // server, most likely this one.
                 Resp::Error(text) => Some(text.starts_with("NOAUTH") || text.starts_with("NOPERM")),
                 _ => None,
             }

@@ -1,5 +1,5 @@
-//! A server other than Redis, in a temporary folder. It is ended by its process id when the value is dropped,
-//! or when this process ends in any way.
+//! A server other than Redis, in a temporary folder. It ends when the value is dropped, or when this process
+//! ends in any way.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until the other end of its stdin is closed, which the system does when a process dies. Not even
 /// Ctrl-C ends it before that. $1 is the server's process id, $2 its folder, $3 the signal.
-const UNDERTAKER: &str = r#"trap '' INT TERM HUP; read _; kill -s "$3" "$1"; rm -rf "$2""#;
+const WATCHER: &str = r#"trap '' INT TERM HUP; read _; kill -s "$3" "$1"; rm -rf "$2""#;
 
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
-    undertaker: Child,
+    watcher: Child,
     folder: PathBuf,
 }
 
 impl ServerProcess {
-    /// Starts the command in its folder, which is created if necessary and removed with the process. The
-    /// right signal to end it is the one that leaves nothing behind, such as children or shared memory.
+    /// Starts the command in `folder`, which is created if necessary and removed with the process. `signal`
+    /// must end the server without leftovers, such as children or shared memory.
     pub fn start(command: &mut Command, folder: PathBuf, signal: &str) -> io::Result<ServerProcess> {
         std::fs::create_dir_all(&folder)?;
         let mut child = command
@@ -32,8 +32,8 @@ impl ServerProcess {
             .stderr(Stdio::null())
             .spawn()
             .inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
-        let undertaker = Command::new("sh")
-            .args(["-c", UNDERTAKER, "sh", &child.id().to_string()])
+        let watcher = Command::new("sh")
+            .args(["-c", WATCHER, "sh", &child.id().to_string()])
             .arg(&folder)
             .arg(signal)
             .stdin(Stdio::piped())
@@ -43,7 +43,7 @@ impl ServerProcess {
             .inspect_err(|_| drop(child.kill()))?;
         Ok(ServerProcess {
             child,
-            undertaker,
+            watcher,
             folder,
         })
     }
@@ -82,11 +82,11 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // The undertaker must end first: once the server has been waited for, its process id may belong to
+        // The watcher must end first: once the server has been waited for, its process id may belong to
         // another process. The folder is removed again at the end, because the server may write while it
         // ends.
-        drop(self.undertaker.stdin.take());
-        let _ = self.undertaker.wait();
+        drop(self.watcher.stdin.take());
+        let _ = self.watcher.wait();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }

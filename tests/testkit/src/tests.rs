@@ -1,4 +1,4 @@
-//! Tests of these helpers: what they say about a fault must be true.
+//! Tests of these helpers: the faults that they claim to cause must really happen.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::{Client, History, Process, Proxy, Resp, Server, TempDir, eventually, 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn unused_ports_are_not_given_twice() {
+fn no_unused_port_is_given_out_twice() {
     let ports: BTreeSet<u16> = (0..300).map(|_| free_port()).collect();
     assert_eq!(ports.len(), 300);
 }
@@ -216,7 +216,7 @@ async fn part_echo() {
 }
 
 #[tokio::test]
-async fn a_part_speaks_hears_stops_and_dies() {
+async fn process_sends_and_receives_lines_and_can_be_stopped_and_killed() {
     let dir = TempDir::create();
     let path = dir.path().join("history");
     let args = [("history", path.to_str().unwrap()), ("fence", "7")];
@@ -265,7 +265,7 @@ async fn servers_do_not_outlive_a_killed_test_process() {
 }
 
 #[test]
-fn a_history_knows_order_and_fences() {
+fn history_shows_order_and_fences() {
     let history = History::default();
     let (a, b) = (history.asks("a"), history.asks("b b"));
     a.granted(1);
@@ -279,7 +279,7 @@ fn a_history_knows_order_and_fences() {
 
 #[test]
 #[should_panic(expected = "two holders at once")]
-fn a_history_sees_two_at_once() {
+fn history_detects_two_holders_at_once() {
     let history = History::default();
     let (a, b) = (history.asks("a"), history.asks("b"));
     a.granted(1);
@@ -290,7 +290,7 @@ fn a_history_sees_two_at_once() {
 
 #[test]
 #[should_panic(expected = "overtaken")]
-fn a_history_sees_an_overtaker() {
+fn history_detects_an_overtaker() {
     let history = History::default();
     let (a, b) = (history.asks("a"), history.asks("b"));
     b.granted(1);
