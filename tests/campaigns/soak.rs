@@ -1,14 +1,14 @@
 //! A soak test: client processes contend for locks, while a random schedule stops, kills and cuts off them
-//! and their server, and fills its memory. Everything that a holder believes is recorded, and judged
-//! afterwards.
+//! and their server, and fills its memory. Each process records what its holders believe, and the records are
+//! checked afterwards.
 //!
-//! The test runs in rounds. Each round has a server and a seed of its own, and can be repeated alone by that
-//! seed:
+//! The test runs in rounds. Each round has a server and a seed of its own, and can be repeated alone with
+//! that seed:
 //!
-//! - `round`: one round, from its processes to its verdict;
-//! - `faults`: the schedule;
-//! - `part`: what a client process does;
-//! - `record`: what it records; `verdict`: what the records must show;
+//! - `round`: one round, from the start of its processes to its verdict;
+//! - `faults`: the schedule of faults;
+//! - `part`: the client process;
+//! - `record`: the records of a process; `verdict`: their checks;
 //! - `report`: the table.
 //!
 //! `FAIRLOCK_SOAK_SECONDS` and `FAIRLOCK_SOAK_SEED` set the duration and the first seed; `scripts/campaign
@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use report::Report;
 use round::Setting;
 
-/// How long a round works at most, before it comes to rest.
+/// The longest time that a round works before its tasks stop.
 const LONGEST_WORK: Duration = Duration::from_secs(60);
-/// How long a round takes in addition to its work.
-const AROUND_WORK: Duration = Duration::from_secs(8);
+/// The time that a round takes in addition to its work.
+const TIME_BESIDES_WORK: Duration = Duration::from_secs(8);
 
 /// An unsigned number from the environment.
 fn setting(name: &str) -> Option<u64> {
@@ -45,16 +45,16 @@ fn setting(name: &str) -> Option<u64> {
 async fn no_promise_is_broken_under_random_faults() {
     let budget = Duration::from_secs(setting("FAIRLOCK_SOAK_SECONDS").unwrap_or(60));
     let seed = setting("FAIRLOCK_SOAK_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
-    // Each setting must have its turn.
+    // Each setting must be used at least once.
     let settings = u32::try_from(Setting::ALL.len()).unwrap();
     let work = (budget / settings)
-        .saturating_sub(AROUND_WORK)
+        .saturating_sub(TIME_BESIDES_WORK)
         .clamp(Duration::from_secs(5), LONGEST_WORK);
     let started = Instant::now();
     let mut report = Report::default();
     for round_seed in seed.. {
         let enough = report.rounds() >= Setting::ALL.len();
-        if enough && started.elapsed() + work + AROUND_WORK > budget {
+        if enough && started.elapsed() + work + TIME_BESIDES_WORK > budget {
             break;
         }
         let outcome = round::run(round_seed, work).await;

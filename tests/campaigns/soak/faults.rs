@@ -1,4 +1,4 @@
-//! The schedule: about once a second something breaks, for one client process or for all.
+//! The schedule of faults. About once a second, one hits a client process or all of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::record::Disturbance;
 use super::round::{LEASE_MS, Scene, Setting, Victim};
 use super::verdict::Forgetting;
 
-/// What breaks. Each fault lasts for a number of milliseconds.
+/// A kind of fault. Each lasts for a number of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     // Faults of one client process, or of its network.
@@ -118,8 +118,8 @@ impl Fault {
         }
     }
 
-    /// Whether waiters may miss their turn because of it. (The scripts are loaded again before anything else
-    /// is sent.)
+    /// Whether waiters may miss their turn because of the fault. Lost scripts are loaded again before
+    /// anything else is sent.
     fn disturbs(self) -> bool {
         self != Fault::ScriptsFlushed
     }
@@ -129,7 +129,7 @@ impl Fault {
 pub(crate) type Counts = BTreeMap<Fault, u64>;
 
 /// Causes faults until `until`, and ends each of them.
-pub(crate) async fn rage(scene: &Arc<Scene>, mut rng: SmallRng, until: Instant) -> Counts {
+pub(crate) async fn inject_faults(scene: &Arc<Scene>, mut rng: SmallRng, until: Instant) -> Counts {
     let mut counts = Counts::new();
     let mut running = JoinSet::new();
     let server_is_free = Arc::new(Mutex::new(()));
@@ -198,7 +198,7 @@ async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Victim>, fault: Fault
             sleep(ms).await;
         }
         Fault::Stranded => {
-            // Calls that are sent now get stuck.
+            // Calls that are sent now do not arrive.
             victim.proxy.freeze_open();
             sleep(Duration::from_millis(20)).await;
             victim.proxy.strand();

@@ -16,16 +16,16 @@ use tokio::time::{sleep, timeout};
 use super::record::{End, Entry, Record};
 use super::round::{LOCKS, PREFIX, TASKS, settings};
 
-/// A lease that ends while its holder goes on without checking.
+/// A lease that expires while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
-/// A process that should run every few milliseconds counts as disturbed if it runs only after this time.
+/// A process that should run every few milliseconds counts as disturbed if it runs only this much later.
 pub(crate) const LATE: Duration = Duration::from_millis(50);
-/// How long the tasks of a closed client take to end at most.
+/// The longest time that the tasks of a closed client take to end.
 const TASKS_END: Duration = Duration::from_secs(5);
 
-/// Starts a client process. At `stop` it ends its work, and answers `idle <held> <waiting>` when all its
-/// tasks are done. At `close` it closes its client, and answers `closed` or what was left, and then `tasks
-/// <n>`: the number of tasks that the client left behind.
+/// Starts a client process. On `stop` it finishes its work, and answers `idle <held> <waiting>` when all its
+/// tasks have ended. On `close` it closes its client, answers `closed` or what was left, and then answers
+/// `tasks <n>`: the number of tasks that the client left behind.
 pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> Process {
     let (port, seed) = (resource_port.to_string(), seed.to_string());
     let args = [
@@ -96,7 +96,7 @@ async fn close(locks: LockManager) -> String {
     }
 }
 
-/// How many tasks this runtime still has, after some time for them to end.
+/// Counts the tasks that this runtime still has, after some time for them to end.
 async fn tasks_left() -> usize {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let none = async {
@@ -108,7 +108,7 @@ async fn tasks_left() -> usize {
     alive()
 }
 
-/// Notices when this process does not run, for whatever reason.
+/// Notes when this process does not run.
 async fn beat(record: Arc<Record>) {
     loop {
         let before = now_ns();
@@ -148,8 +148,8 @@ impl Worker {
                     if self.rng.random_ratio(1, 5) {
                         drop(guard);
                     } else {
-                        // The lease was checked before this. An error is possible, because the server may be
-                        // away during a soak.
+                        // The lease was checked before. An error is possible all the same, because faults can
+                        // hit the server at any time.
                         let _ = guard.release().await;
                     }
                 }
@@ -186,7 +186,7 @@ impl Worker {
     /// Holds the lock for a while, in steps, and stops when the guard reports the loss of the lease. Returns
     /// whether the lease was kept.
     async fn hold(&mut self, entry: &mut Entry<'_>, guard: &LockGuard, is_slow: bool) -> bool {
-        if !entry.looks(guard) {
+        if !entry.checks(guard) {
             return false;
         }
         let uses_it = self.rng.random_ratio(1, 3);
@@ -200,7 +200,7 @@ impl Worker {
             let step = left.min(Duration::from_millis(20));
             sleep(step).await;
             left -= step;
-            if !entry.looks(guard) {
+            if !entry.checks(guard) {
                 return false;
             }
         }
@@ -209,7 +209,7 @@ impl Worker {
                 .write(self.number, guard.fence().get(), number + 1)
                 .await;
         }
-        entry.looks(guard)
+        entry.checks(guard)
     }
 
     /// Holds the lock for longer than its lease, and writes without checking.
@@ -219,7 +219,7 @@ impl Worker {
         let Ok(guard) = acquired else {
             return entry.over(End::Unavailable);
         };
-        entry.looks(&guard);
+        entry.checks(&guard);
         let fence = guard.fence().get();
         let read = self.resource.read(self.number, fence).await;
         sleep(BLIND_LEASE + self.millis(0, 400)).await;
@@ -228,7 +228,7 @@ impl Worker {
         }
         entry.over(End::Lost);
         drop(guard);
-        // A client whose lease expired counts as dead for a moment.
+        // A client with an expired lease counts as dead for a moment.
         self.record.disturbed(began);
     }
 
@@ -238,7 +238,7 @@ impl Worker {
             0..70 => self.rng.random_range(0..5),
             70..93 => self.rng.random_range(5..30),
             93..99 => self.rng.random_range(30..300),
-            // Long enough to need renewals.
+            // This is long enough to need renewals.
             _ => self.rng.random_range(1_000..3_000),
         };
         Duration::from_millis(ms)

@@ -63,7 +63,7 @@ impl Record {
         }
     }
 
-    /// Records that others could not rely on this process from then until now.
+    /// Records that others could not rely on this process from `since_ns` until now.
     pub(crate) fn disturbed(&self, since_ns: u64) {
         self.write(&format!("disturbed {since_ns} {}", now_ns()));
     }
@@ -77,8 +77,8 @@ impl Record {
 }
 
 impl Entry<'_> {
-    /// Checks the guard, and records that the lock was held until now if it was.
-    pub(crate) fn looks(&mut self, guard: &LockGuard) -> bool {
+    /// Checks the guard. If it still holds, records that the lock was held until now.
+    pub(crate) fn checks(&mut self, guard: &LockGuard) -> bool {
         let now = now_ns();
         let is_held = guard.check().is_ok();
         if is_held {
@@ -115,7 +115,7 @@ pub(crate) struct Belief {
     pub(crate) until_ns: u64,
 }
 
-/// A span of time in which one process, or all of them, could not be expected to be reachable.
+/// A time span in which one process, or all of them, may have been unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Disturbance {
     /// `None` means all processes.

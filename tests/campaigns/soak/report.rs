@@ -48,7 +48,7 @@ fn figures(outcome: &Outcome) -> [u64; FIGURES.len()] {
 }
 
 impl Outcome {
-    /// The round in one line, and its violations.
+    /// Returns the round in one line, followed by its violations.
     pub(crate) fn summary(&self) -> String {
         let faults: u64 = self.faults.values().sum();
         let mut text = format!(

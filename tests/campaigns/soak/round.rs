@@ -23,13 +23,13 @@ const PROCESSES: usize = 4;
 pub(crate) const LOCKS: usize = 6;
 /// Tasks of each process for each lock.
 pub(crate) const TASKS: usize = 3;
-/// How long it takes at most, after the last fault, until all tasks have had their turn and stopped.
+/// The longest time after the last fault until all tasks have had their turn and stopped.
 const REST: Duration = Duration::from_secs(30);
-/// By then all calls have run or never will, the last withdrawals have run, and the leases of killed
-/// processes have ended.
+/// After this time all calls have run or never will, the last withdrawals have run, and the leases of killed
+/// processes have expired.
 const SETTLED: Duration = Duration::from_secs(6);
 
-/// The leases are short, so that faults often last longer.
+/// The leases are short, so that faults often outlast them.
 pub(crate) fn settings() -> LockManagerBuilder {
     LockManager::builder()
         .prefix(PREFIX)
@@ -38,14 +38,14 @@ pub(crate) fn settings() -> LockManagerBuilder {
         .heartbeat(Duration::from_secs(2))
 }
 
-/// What happens to the server, which decides what is promised.
+/// The faults that the server has, which decide what is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// The server never ends.
+    /// The server keeps running.
     StaysUp,
-    /// The server is killed and restarted, and has saved everything.
+    /// The server is killed and restarted with everything saved.
     Remembers,
-    /// The server is killed and restarted, or flushed, and loses everything. Two holders may overlap for one
+    /// The server is killed and restarted, or flushed, and loses all data. Two holders may overlap for one
     /// lease.
     Forgets,
 }
@@ -208,7 +208,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     });
     let beat = tokio::spawn(beat(Arc::clone(&scene)));
     let rng = SmallRng::seed_from_u64(seed);
-    let faults = faults::rage(&scene, rng, Instant::now() + work).await;
+    let faults = faults::inject_faults(&scene, rng, Instant::now() + work).await;
     let mut violations = rest(&scene).await;
     beat.abort();
     violations.extend(left_behind(&scene).await);
@@ -255,7 +255,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     }
 }
 
-/// Makes all processes finish their work and close. Returns what they left undone.
+/// Makes all processes finish their work and close. Returns the violations that this shows.
 async fn rest(scene: &Scene) -> Vec<String> {
     let mut violations = Vec::new();
     for (order, expected) in [("stop", &["idle 0 0"][..]), ("close", &["closed", "tasks 0"][..])] {
@@ -275,13 +275,13 @@ async fn rest(scene: &Scene) -> Vec<String> {
     violations
 }
 
-/// What is left on the server when all clients are closed. Only keys with a TTL may be left.
+/// Returns what is left on the server after all clients have closed. Only keys with a TTL may be left.
 async fn left_behind(scene: &Scene) -> Vec<String> {
     let server = &scene.server;
     let mut violations = Vec::new();
     let locks = settings().connect(&server.url()).await.expect("a server at rest");
     for lock in 0..LOCKS {
-        // This request skips those of dead clients, and waits for their leases.
+        // This request is served after those of dead clients are skipped and their leases have expired.
         match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
             Ok(guard) => guard.release().await.expect("a release at rest"),
             Err(error) => violations.push(format!("lock {lock} cannot be acquired: {error}")),
@@ -327,7 +327,7 @@ async fn is_held(server: &Server, lock: usize) -> bool {
     u128::from(summary.until) > now.expect("a time").as_millis()
 }
 
-/// Notices when the machine or the server is slow. A waiter may then miss its turn.
+/// Notes when the machine or the server is slow, because a waiter may then miss its turn.
 async fn beat(scene: Arc<Scene>) {
     let port = scene.server.port();
     let mut client = None;

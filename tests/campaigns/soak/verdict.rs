@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::record::{Belief, Disturbance, Wait};
 
-/// The longest time between the sending of a request by an undisturbed process and its place in the queue.
-const ON_THE_WAY: Duration = Duration::from_millis(250);
-/// How long a disturbance has effects: connections are replaced, calls repeated, and places taken again.
+/// The longest time from the sending of a request by an undisturbed process until it is in the queue.
+const LONGEST_TRANSIT: Duration = Duration::from_millis(250);
+/// How long a disturbance has effects: connections are replaced, calls are repeated, and requests queue
+/// again.
 const AFTER_EFFECTS: Duration = Duration::from_secs(2);
 
-/// The span in which the server lost its data: after the test asked for it, and before it was confirmed.
+/// The time span in which the server lost its data: from the test's command until it was confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgetting {
     pub(crate) from_ns: u64,
@@ -23,14 +24,14 @@ pub(crate) struct History {
     pub(crate) waits: Vec<Wait>,
     pub(crate) disturbances: Vec<Disturbance>,
     pub(crate) forgettings: Vec<Forgetting>,
-    /// The longest lease that a hold may still have when the server loses it.
+    /// The longest lease that a hold can have left when the server loses it.
     pub(crate) lease: Duration,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<String>,
-    /// Overlaps within one lease after the server had lost the first of the two holds.
+    /// Overlaps within one lease after the server lost the first of the two holds.
     pub(crate) overlaps_allowed: u64,
     /// Waits whose place in the order was checked.
     pub(crate) ordered: u64,
@@ -60,7 +61,7 @@ impl History {
         verdict
     }
 
-    /// No two holders believed to hold at the same time.
+    /// Checks that no two holders believed at the same time that they held a lock.
     fn exclusion(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.from_ns);
         let mut longest: Option<&Hold> = None;
@@ -81,7 +82,7 @@ impl History {
         }
     }
 
-    /// Whether the server lost one of them before it granted the other, no longer than a lease ago.
+    /// Whether the server lost one of the holds before it granted the other, no longer than a lease ago.
     fn was_forgotten(&self, one: &Hold, other: &Hold) -> bool {
         let lease = u64::try_from(self.lease.as_nanos()).unwrap_or(u64::MAX);
         let explains = |first: &Hold, second: &Hold| {
@@ -94,13 +95,13 @@ impl History {
         explains(one, other) || explains(other, one)
     }
 
-    /// No undisturbed waiter was overtaken by one that asked later. Fences give the order of the grants.
+    /// Checks that no undisturbed waiter was overtaken by a later one. Fences give the order of the grants.
     fn order(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.fence);
-        // The last request among the grants so far: of all processes, and of each process.
+        // The latest request among the grants so far, over all processes and for each process.
         let mut last: Option<&Hold> = None;
         let mut last_of: BTreeMap<usize, &Hold> = BTreeMap::new();
-        let on_the_way = u64::try_from(ON_THE_WAY.as_nanos()).unwrap_or(u64::MAX);
+        let on_the_way = u64::try_from(LONGEST_TRANSIT.as_nanos()).unwrap_or(u64::MAX);
         for hold in holds.iter() {
             let asked = hold.wait.asked_ns;
             let of_same = last_of.get(&hold.wait.process).copied();
@@ -135,8 +136,8 @@ impl History {
     }
 }
 
-/// Each fence was granted once, and is larger than the fence of every hold that was known when the request
-/// was made.
+/// Checks that each fence was granted once, and that it is larger than the fence of every hold that was known
+/// when the request was made.
 fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
     let mut seen = HashSet::new();
     for hold in holds.iter() {
@@ -162,13 +163,13 @@ fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
     }
 }
 
-/// These tests show that the verdict finds violations where there are some.
+/// Show that the verdict finds violations.
 mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// A wait of a process: when it asked, from when until when it held, and under which fence. Times are in
+    /// A wait of a process, with its request, the start and end of its hold, and the fence. Times are in
     /// seconds.
     fn wait(process: usize, [asked, from, until, fence]: [u64; 4]) -> Wait {
         Wait {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_history_is_found_good() {
+    fn good_history_has_no_violations() {
         let history = history([
             wait(0, [1, 2, 3, 7]),
             wait(1, [1, 3, 5, 8]),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_found_also_behind_a_short_hold() {
+    fn overlap_is_found_even_behind_a_short_hold() {
         let holds = [wait(0, [1, 2, 9, 7]), wait(1, [1, 3, 3, 8])];
         assert_found(&history(holds.clone()), "two holders at once");
         let mut other_lock = holds;
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_allowed_for_a_lease_after_the_server_forgot() {
+    fn overlap_is_allowed_for_a_lease_after_the_server_lost_its_data() {
         let mut forgetful = history([wait(0, [1, 2, 5, 7]), wait(1, [1, 4, 6, 8])]);
         forgetful.forgettings = vec![Forgetting {
             from_ns: 3 * SECOND,
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!((verdict.violations, verdict.overlaps_allowed), (Vec::new(), 1));
         forgetful.lease = Duration::from_secs(1);
         assert_found(&forgetful, "two holders at once");
-        // The request was made after that, so a server with its data granted it.
+        // The request was made after the loss, by which time the server had its data.
         forgetful.lease = Duration::from_secs(9);
         forgetful.forgettings[0] = Forgetting {
             from_ns: 0,
