@@ -90,7 +90,7 @@ impl Backend {
         }
     }
 
-    /// How much later than expected something may happen: a loaded machine or server is slow.
+    /// How much later than expected an event may come on a loaded machine or server.
     pub(crate) fn slack(&self) -> Duration {
         match self.home {
             Home::Memory(_) => Duration::from_millis(100),
@@ -104,7 +104,7 @@ impl Backend {
     }
 
     /// Waits until `count` requests are queued for the lock, and the server sees the subscriptions of
-    /// `clients` clients. From then on no request misses its turn.
+    /// `clients` clients. After that, no request misses its turn.
     pub(crate) async fn queued(&self, lock: &Lock, count: u64, clients: usize) {
         let start = Instant::now();
         while lock.status().await.unwrap().waiting != count || self.subscriptions().await < clients {
@@ -115,7 +115,7 @@ impl Backend {
             sleep(Duration::from_millis(2)).await;
         }
         if self.server().is_none() {
-            // In memory, a waiter subscribes when its runtime runs it next.
+            // In memory, a waiter subscribes when the runtime polls it next.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -131,12 +131,12 @@ impl Backend {
     }
 }
 
-/// Far more real time than any body takes, even on a slow machine.
-const HANGS: Duration = Duration::from_secs(180);
+/// No body takes this long, even on a slow machine.
+const BODY_LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs the body of a test in real time, and fails the test if the body hangs.
 pub(crate) async fn to_its_end(body: impl Future<Output = ()>) {
-    timeout(HANGS, body).await.expect("the test hangs");
+    timeout(BODY_LIMIT, body).await.expect("the test hangs");
 }
 
 /// Makes two tests of each of these functions: one in memory with paused time, and one on a server.
@@ -163,7 +163,7 @@ macro_rules! on_each_backend {
     };
 }
 
-/// Does the same with real threads and real time, in memory too.
+/// Does the same as `on_each_backend!`, with real threads and real time, in memory too.
 macro_rules! on_each_backend_in_parallel {
     ($($body:ident),* $(,)?) => {
         mod in_parallel {

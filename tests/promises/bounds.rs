@@ -27,7 +27,7 @@ on_each_backend! {
     everything_can_be_printed,
 }
 
-/// Types with these bounds can be moved anywhere: into a static, another task or another thread.
+/// Types with these bounds can be moved to a static, another task or another thread.
 fn portable<T: Send + Sync + Unpin + 'static>() {}
 fn printable<T: Debug>() {}
 fn cheap<T: Clone>() {}

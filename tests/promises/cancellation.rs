@@ -33,17 +33,17 @@ on_each_backend_in_parallel! {
     a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
 }
 
-/// Much shorter than a lease, a claim window or a waitlist's timer: a test that had to wait for one of those
-/// fails.
+/// Much shorter than a lease, a claim window or a waitlist's timer, so a test that had to wait for one of
+/// those fails.
 const SOON: Duration = Duration::from_millis(1500);
-/// If the future is not polled for this long, it will not be polled again.
+/// A future that is not polled for this long is not polled again.
 const QUIET: Duration = Duration::from_millis(60);
 
 #[derive(Debug)]
 enum Ended<T> {
     Finished(T),
     Dropped,
-    /// The future was polled fewer times than that.
+    /// The future was polled fewer times than requested.
     Quiet,
 }
 
@@ -62,7 +62,7 @@ async fn dropped_at_poll<F: Future>(last: usize, future: F) -> Ended<F::Output> 
     timeout(QUIET, polled).await.unwrap_or(Ended::Quiet)
 }
 
-/// The lock can be acquired at once, and is left free.
+/// Checks that the lock can be acquired at once, and leaves it free.
 async fn assert_free(client: &LockManager, name: &str) {
     let guard = timeout(SOON, client.lock(name).acquire())
         .await
@@ -193,7 +193,7 @@ async fn unread_grant_goes_to_the_next_waiter(backend: Backend) {
     }
     guard.release().await.unwrap();
     let fence = async || lock.status().await.unwrap().holder.map(|holder| holder.fence);
-    // It holds the lock by now, but does not know it, because its future is not polled.
+    // The request holds the lock now, but its caller does not know, because its future is not polled.
     eventually("granted", SOON, async || {
         fence().await.is_some() && here.stats().held == 1
     })
@@ -292,7 +292,7 @@ async fn waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others(backe
         }
         dropped.abort();
         released.await.unwrap().unwrap();
-        // Perhaps it was still served in time.
+        // This waiter may still have been served in time.
         drop(dropped.await);
         let next = timeout(SOON, next)
             .await
@@ -388,7 +388,7 @@ mod on_a_real_server {
     }
 
     #[tokio::test]
-    async fn only_so_many_subscriptions_are_kept_without_a_waiter() {
+    async fn number_of_subscriptions_without_a_waiter_is_limited() {
         const LOCKS: usize = 1100;
         let backend = Backend::on_a_server().await;
         let (here, there) = (backend.client().await, backend.client().await);

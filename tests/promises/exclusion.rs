@@ -1,4 +1,4 @@
-//! Mutual exclusion, and who may release a lock.
+//! Mutual exclusion, and which callers may release a lock.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::backend::{Backend, on_each_backend, on_each_backend_in_parallel};
 
 on_each_backend! {
-    a_held_lock_refuses_a_try_at_once_and_tells_its_ttl,
+    held_lock_refuses_a_try_at_once_and_reports_its_ttl,
     two_names_do_not_exclude_each_other,
     two_prefixes_do_not_exclude_each_other,
     a_hash_tag_is_a_part_of_the_name,
@@ -25,7 +25,7 @@ on_each_backend_in_parallel! {
     holds_of_many_tasks_of_one_client_do_not_overlap,
 }
 
-async fn a_held_lock_refuses_a_try_at_once_and_tells_its_ttl(backend: Backend) {
+async fn held_lock_refuses_a_try_at_once_and_reports_its_ttl(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_secs(10);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();

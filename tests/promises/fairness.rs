@@ -67,14 +67,14 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_the_queue(backend: B
     history.assert_fences_increase();
 }
 
-/// Each holder lets its lease expire, in one of the ways to do so. This must not make the server take its
-/// client for dead.
+/// Each holder lets its lease expire, in one of the possible ways. The server must not take its client for
+/// dead.
 ///
 /// Race: A lease that is meant to expire is taken for the death of its client.
 async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     const WAITERS: usize = 30;
     let lease = Duration::from_millis(150);
-    // Other clients poll at once, whichever request is next.
+    // Other clients ask for the lock when it is free, whichever request is next.
     let clients = backend.clients(3).await;
     let lock = clients[0].lock("a");
     let guard = lock.acquire().await.unwrap();
@@ -184,8 +184,8 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
         while client.stats().waiting == before {
             yield_now().await;
         }
-        // The queue is never longer than now, because impatient callers come and go, and a call takes no
-        // longer than this. A caller is counted a moment before its call is sent.
+        // Impatient callers keep coming and going, so the queue never gets longer than this, and no call
+        // takes longer than this. A caller is counted a moment before its call is sent.
         sleep(Duration::from_millis(30)).await;
         client.ping().await.unwrap();
     }
@@ -205,7 +205,7 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
 /// Race: A wait lasts longer than every timer.
 async fn wait_outlives_all_timers(backend: Backend) {
     let here = backend.client().await;
-    // The shortest timers that are allowed. In memory, an hour passes.
+    // These are the shortest timers allowed. In memory, an hour passes.
     let there = backend
         .client_with(|settings| {
             settings
@@ -353,7 +353,7 @@ mod on_a_real_server {
             waits.spawn(far.lock("a").acquire());
         }
         backend.queued(&here.lock("a"), 8, 0).await;
-        // These requests are found unreachable, and are removed.
+        // These requests are unreachable, and are removed.
         guard.release().await.unwrap();
         let guard = here.lock("a").acquire().await.unwrap();
         assert_eq!(here.lock("a").status().await.unwrap().waiting, 0);

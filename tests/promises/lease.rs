@@ -21,7 +21,7 @@ on_each_backend! {
     a_renewal_by_hand_proves_and_prolongs_the_hold,
     lost_resolves_with_the_end_of_the_lease_and_not_before,
     lost_resolves_with_the_release,
-    a_loss_is_told_at_the_next_renewal,
+    loss_is_reported_at_the_next_renewal,
 }
 
 on_each_backend_in_parallel! {
@@ -29,7 +29,7 @@ on_each_backend_in_parallel! {
 }
 
 const LONG: Duration = Duration::from_secs(30);
-/// The server counts whole milliseconds, so a lease can be shorter by one.
+/// The server counts in whole milliseconds, so a lease can be shorter by one.
 const MS: Duration = Duration::from_millis(1);
 
 async fn a_forgotten_guard_keeps_the_lock_for_one_lease(backend: Backend) {
@@ -226,8 +226,7 @@ async fn lost_resolves_with_the_end_of_the_lease_and_not_before(backend: Backend
     let lost = watcher.await.unwrap();
     assert_eq!(guard.check(), Err(lost.clone()));
     assert_eq!(lost.name(), "a");
-    // No other request can hold the lock before this holder is told: its lease on the server has not expired
-    // yet, or only just.
+    // No other request can hold the lock yet: the lease on the server has not expired, or only just.
     let again = guard.lost().await;
     assert_eq!(again, lost);
 }
@@ -249,7 +248,7 @@ async fn lost_resolves_with_the_release(backend: Backend) {
     }
 }
 
-async fn a_loss_is_told_at_the_next_renewal(backend: Backend) {
+async fn loss_is_reported_at_the_next_renewal(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(1500);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
@@ -284,7 +283,7 @@ async fn a_lock_is_free_one_lease_after_the_runtime_of_its_holder_is_gone(backen
         .await
         .unwrap();
     let start = Instant::now();
-    // The threads of the runtime drop its tasks in their own time.
+    // The threads of the runtime drop its tasks at some time.
     eventually("closed", backend.slack(), async || here.is_closed()).await;
     for ended in [
         here.lock("b").acquire().await.map(drop),
@@ -321,7 +320,7 @@ mod on_a_real_server {
         let client = backend.client().await;
         let lease = Duration::from_millis(400);
         let guard = client.lock("a").lease(lease).acquire().await.unwrap();
-        // The lease has been renewed, so there are renewals to stop.
+        // The lease has been renewed by now, so there are renewals to stop.
         sleep(lease).await;
         guard.release().await.unwrap();
         let key = format!("{}:{{a}}", backend.prefix());
@@ -348,9 +347,9 @@ mod on_a_real_server {
         let locks = builder.connect(&server.url()).await.unwrap();
         let each = (0..LOCKS).map(|n| locks.lock(format!("{n}")).acquire());
         let guards = futures_util::future::try_join_all(each).await.unwrap();
-        // This is the only thread, so nothing is renewed meanwhile.
+        // This is the only thread, so no renewal happens in the meantime.
         std::thread::sleep(lease / 3 + Duration::from_secs(1));
-        // The background task runs a few times, and no more: it continues only when it reads a reply.
+        // The background task runs a few times, and continues only after it reads a reply.
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }

@@ -13,7 +13,7 @@ on_each_backend! {
     status_names_the_client_that_holds,
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,
-    status_tells_for_how_long_the_lock_is_held,
+    status_shows_how_long_the_lock_is_held,
     default_label_names_this_process,
     label_goes_with_its_client,
     list_shows_locks_that_are_held_or_waited_for,
@@ -86,7 +86,7 @@ async fn status_names_the_waiter_that_was_handed_the_lock(backend: Backend) {
     assert_eq!(label_appears(&first, "a").await, "second");
 }
 
-async fn status_tells_for_how_long_the_lock_is_held(backend: Backend) {
+async fn status_shows_how_long_the_lock_is_held(backend: Backend) {
     let locks = backend.client().await;
     let held_for = async |name| locks.lock(name).status().await.unwrap().holder.unwrap().held_for;
     let owner = Owner::new();
@@ -111,8 +111,8 @@ async fn default_label_names_this_process(backend: Backend) {
     assert!(label.ends_with(&format!(":{}", std::process::id())), "{label}");
 }
 
-/// In memory the label ends with the client. A server keeps it for a minute after the client's last sign of
-/// life, so there this only shows that other clients keep theirs.
+/// In memory, the label is removed with its client. A server keeps it for a minute after the client's last
+/// call, so there this only shows that other clients keep their labels.
 async fn label_goes_with_its_client(backend: Backend) {
     let gone = backend.client_with(labelled("gone")).await;
     let stays = backend.client_with(labelled("stays")).await;
@@ -186,7 +186,7 @@ async fn list_keeps_to_its_pattern_and_prefix(backend: Backend) {
     assert!(refused.contains("pattern \"\""), "{refused}");
 }
 
-/// More than a server lists at once, among other keys.
+/// There are more locks than a server lists at once, among other keys.
 async fn list_finds_every_one_of_many_locks(backend: Backend) {
     let locks = backend.client().await;
     let expected: BTreeSet<String> = (0..3000).map(|n| format!("job:{n}")).collect();

@@ -1,4 +1,4 @@
-//! Owners: for which of them a lock is re-entrant, and for which it is not.
+//! Owners, and for which of them a lock is re-entrant.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ on_each_backend! {
     the_longest_hold_may_end_first,
     an_owner_that_waits_twice_is_let_in_twice,
     a_forced_release_ends_all_holds_of_the_owner,
-    a_dropped_guard_gives_back_one_hold,
+    dropped_guard_releases_one_hold,
     a_grant_to_a_named_owner_is_its_own,
-    an_owner_that_holds_as_often_as_it_may_is_told_so,
+    owner_at_its_limit_of_holds_gets_an_error,
 }
 
 const SOON: Duration = Duration::from_millis(1500);
@@ -57,7 +57,7 @@ async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
 }
 
 /// Race: An owner takes a lock again and again, without a limit.
-async fn an_owner_that_holds_as_often_as_it_may_is_told_so(backend: Backend) {
+async fn owner_at_its_limit_of_holds_gets_an_error(backend: Backend) {
     const MOST: u64 = 256;
     let (here, there) = (backend.client().await, backend.client().await);
     let owner = Owner::new();
@@ -136,7 +136,7 @@ async fn the_holder_does_not_wait_behind_others(backend: Backend) {
     let outer = lock.acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
     backend.queued(&here.lock("a"), 1, 1).await;
-    // Otherwise it would wait for itself.
+    // If it waited, it would wait for itself.
     let inner = timeout(SOON, lock.acquire())
         .await
         .expect("a grant without a wait")
@@ -229,7 +229,7 @@ async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
     next.release().await.unwrap();
 }
 
-async fn a_dropped_guard_gives_back_one_hold(backend: Backend) {
+async fn dropped_guard_releases_one_hold(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let outer = lock.acquire().await.unwrap();

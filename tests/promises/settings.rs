@@ -18,7 +18,7 @@ on_each_backend! {
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The message of a refusal, with the value and what is allowed.
+/// Returns the message of a refusal, which states the value and the limits.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
@@ -141,7 +141,7 @@ async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
     }
 }
 
-/// The result of each call at its first poll, so before anything is sent to the server.
+/// Returns the result of each call at its first poll, before anything can be sent to the server.
 #[track_caller]
 fn at_once(lock: &Lock) -> Vec<String> {
     let fence = Fence::try_from(1).unwrap();

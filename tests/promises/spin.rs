@@ -1,4 +1,4 @@
-//! The spin lock, which is the baseline of the benches: it excludes too, but knows no order.
+//! The spin lock, which is the baseline of the benches. It gives mutual exclusion, but no order.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ on_each_backend! {
     a_spin_lock_is_held_until_it_is_unlocked,
     a_spin_lock_is_reentrant_for_its_owner,
     a_spin_lock_is_free_after_its_lease,
-    a_spin_lock_and_a_fair_one_of_the_same_name_are_two,
+    spin_lock_does_not_exclude_a_fair_lock_of_the_same_name,
     a_bad_call_of_a_spin_lock_is_refused_before_anything_is_sent,
 }
 
@@ -75,7 +75,7 @@ async fn a_spin_lock_is_free_after_its_lease(backend: Backend) {
     yours.unlock().await.unwrap();
 }
 
-async fn a_spin_lock_and_a_fair_one_of_the_same_name_are_two(backend: Backend) {
+async fn spin_lock_does_not_exclude_a_fair_lock_of_the_same_name(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     let spin = SpinLock::new(&client, "a");

@@ -18,7 +18,7 @@ on_each_backend! {
     a_bounded_wait_ends_in_time_and_leaves_nothing,
     a_wait_of_zero_is_one_attempt,
     a_deadline_is_kept_by_either_instant,
-    a_very_long_bound_is_none,
+    very_long_bound_counts_as_no_bound,
     a_try_never_waits,
     forced_release_wakes_the_first_waiter_and_repeated_evicts_no_holder,
     a_full_client_refuses_at_once,
@@ -26,17 +26,17 @@ on_each_backend! {
     closing_leaves_live_guards_renewed_and_releasable,
     closing_sends_the_releases_of_dropped_guards,
     the_last_clone_closes_the_manager,
-    the_status_tells_holder_and_queue,
+    status_shows_holder_and_queue,
     stats_count_all_events,
     an_idle_client_answers_a_ping,
 }
 
-/// How long a waiter may take to hear of a release. This is far less than any timer, which would hide a lost
-/// message.
+/// The longest time in which a waiter must hear of a release. It is far shorter than any timer, which would
+/// hide a lost message.
 const SOON: Duration = Duration::from_millis(1500);
 const LONG: Duration = Duration::from_secs(30);
 
-/// The guard of a waiter that should wake up now.
+/// Returns the guard of a waiter that must wake up now.
 async fn woken(waiter: JoinHandle<Result<LockGuard>>) -> LockGuard {
     timeout(SOON, waiter).await.expect("woken").unwrap().unwrap()
 }
@@ -75,7 +75,7 @@ async fn a_wait_of_a_client_behind_itself_ends_with_the_release(backend: Backend
 async fn a_lease_that_runs_out_lets_the_waiter_in(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(400);
-    // This is before the lease begins, so the time of the reply does not matter.
+    // This is taken before the lease begins, so the time of the reply does not matter.
     let start = Instant::now();
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     guard.forget();
@@ -151,7 +151,7 @@ async fn a_deadline_is_kept_by_either_instant(backend: Backend) {
     assert!(took >= bound && took < bound + backend.slack(), "{took:?}");
 }
 
-async fn a_very_long_bound_is_none(backend: Backend) {
+async fn very_long_bound_counts_as_no_bound(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire_timeout(Duration::MAX));
@@ -220,7 +220,7 @@ async fn a_full_client_refuses_at_once(backend: Backend) {
         waiters.push(tokio::spawn(there.lock("a").acquire()));
         backend.queued(&here.lock("a"), place, 1).await;
     }
-    // Refused at the first poll, so nothing was sent. The bound counts the waiters of all locks.
+    // The call was refused at its first poll, so nothing was sent. The limit counts the waiters of all locks.
     for name in ["a", "b"] {
         let refused = there
             .lock(name)
@@ -233,7 +233,7 @@ async fn a_full_client_refuses_at_once(backend: Backend) {
         assert_eq!(max_waiters, 2);
         assert!(error.is_transient());
     }
-    // A call that does not wait needs no place.
+    // A call that does not wait does not count.
     let tried = there.lock("b").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some());
     guard.release().await.unwrap();
@@ -255,7 +255,7 @@ async fn closing_ends_waits_and_calls(backend: Backend) {
     ];
     backend.queued(&here.lock("a"), 2, 1).await;
     assert!(!there.is_closed());
-    // Calls that are still under way must be over first, which can take 2 s (`not_after`).
+    // Calls in flight must end first, which can take 2 s (`not_after`).
     sleep(Duration::from_millis(100)).await;
     let start = Instant::now();
     there.close().await.unwrap();
@@ -331,16 +331,16 @@ async fn the_last_clone_closes_the_manager(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.clone().lock("a");
     drop(here);
-    // A lock keeps its manager alive, and so does a call under way.
+    // A lock keeps its manager alive, and so does a call in flight.
     let guard = lock.acquire().await.unwrap();
     drop(lock);
-    // A guard that is still alive can be released.
+    // A live guard can still be released.
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
     guard.release().await.unwrap();
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
 }
 
-async fn the_status_tells_holder_and_queue(backend: Backend) {
+async fn status_shows_holder_and_queue(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
     let status = lock.status().await.unwrap();

@@ -11,7 +11,7 @@ on_each_backend! {
     work_is_stopped_when_the_lease_is_lost,
     work_that_ends_in_time_returns_its_result,
     with_releases_when_the_work_is_done,
-    with_tells_when_the_work_was_not_covered,
+    with_reports_work_that_was_not_covered_by_the_lease,
     dropped_work_leaves_the_lock_held,
 }
 
@@ -28,7 +28,7 @@ async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
         panic!("{stopped:?}")
     };
     assert_eq!(lost.reason(), LostReason::Expired);
-    // The work is not started once the lease is lost.
+    // Work is not started on a lost lease.
     let begun = guard.run(async { panic!("begun without the lock") }).await;
     assert!(matches!(begun, Err(Error::Lost(_))));
     drop(guard);
@@ -40,7 +40,7 @@ async fn work_that_ends_in_time_returns_its_result(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
-    // The error of the work is not an error of the lock.
+    // An error of the work is not an error of the lock.
     let failed: Result<(), &str> = guard.run(async { Err("no ink") }).await.unwrap();
     assert_eq!(failed, Err("no ink"));
     guard.check().unwrap();
@@ -72,7 +72,7 @@ async fn with_releases_when_the_work_is_done(backend: Backend) {
     assert_eq!(here.stats().released_by_drop, 0);
 }
 
-async fn with_tells_when_the_work_was_not_covered(backend: Backend) {
+async fn with_reports_work_that_was_not_covered_by_the_lease(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
     let worked = here

@@ -1,6 +1,6 @@
-//! Failovers to a replica, with real sentinels. Clients follow the primary. Waiters return to their places,
-//! as far as the new primary knows them. Fences increase, and a resource that checks the fence accepts no
-//! stale write.
+//! Failovers to a replica with real sentinels. Clients follow the primary. Waiters keep their places, as far
+//! as the new primary knows them. Fences increase, and a resource that checks the fence accepts no stale
+//! write.
 
 mod campaign;
 #[cfg(target_os = "linux")]
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockGuard, LockManager};
 use fairlock_testkit::{Proxy, SERVICE, Sentinels, Server, Setup, eventually};
 
-/// Longer than a failover takes, even when the sentinels need a second vote. A hold that the new primary
-/// knows continues there.
+/// The lease is longer than a failover, even when the sentinels need a second vote. A hold that the new
+/// primary knows continues there.
 const LEASE: Duration = Duration::from_secs(20);
 /// How long clients take to find the new primary once the sentinels name it, on a busy machine too.
 const FOLLOW: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ async fn client(url: &str) -> LockManager {
     builder.connect(url).await.unwrap()
 }
 
-/// A set in which the replicas have all data of the primary: a held lock, and three waiters.
+/// A set whose replicas have all data of the primary: a held lock and three waiters.
 struct Scene {
     group: Sentinels,
     former: usize,
@@ -68,7 +68,7 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<tokio::task::JoinHandle<Lo
     waiters
 }
 
-/// Waits until this server sees the subscriptions of so many waiters.
+/// Waits until this server sees the subscriptions of this many waiters.
 async fn subscribed(server: &Server, waiters: usize) {
     eventually("all waiters are subscribed again", LIMIT, async || {
         let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
@@ -77,8 +77,8 @@ async fn subscribed(server: &Server, waiters: usize) {
     .await;
 }
 
-/// Waits until the new primary can reach the waiters; before that they would miss their turns. Then the
-/// holder releases the lock, and the waiters get it in their order, with increasing fences.
+/// Waits until the new primary can reach the waiters, which would otherwise miss their turns. Then the holder
+/// releases the lock, and the waiters get it in their order, with increasing fences.
 async fn served_in_order(
     Scene {
         group,
@@ -101,7 +101,7 @@ async fn served_in_order(
 
 /// Race: A failover loses the queue, or a part of it.
 #[tokio::test]
-async fn a_killed_primary_is_succeeded_and_its_waiters_keep_their_order() {
+async fn waiters_keep_their_order_after_the_primary_is_killed() {
     let scene = scene().await;
     let Scene {
         group, former, locks, ..
@@ -192,13 +192,13 @@ async fn holder_without_any_server_left_is_told_before_its_lease_ends() {
         server.kill();
     }
     guard.lost().await;
-    // A renewal may have succeeded before the servers were gone.
+    // A renewal may have succeeded just before the servers were killed.
     assert!(granted.elapsed() < 2 * LEASE, "{:?}", granted.elapsed());
     assert!(guard.check().is_err());
 }
 
 #[tokio::test]
-async fn sentinels_that_are_dead_or_frozen_are_done_without() {
+async fn dead_and_frozen_sentinels_are_skipped() {
     let group = Sentinels::start().await;
     group.sentinels[0].kill();
     group.sentinels[1].pause();
@@ -216,7 +216,7 @@ async fn highest_config_epoch_wins() {
         .await;
     let now = group.switched(former).await;
     let lying_port = lying_sentinel::start(group.servers[former].port()).await;
-    // The order in which sentinels are asked, and in which they reply, does not matter.
+    // Neither the order in which sentinels are asked nor that of their replies matters.
     let slow = Proxy::start(group.sentinels[0].port());
     slow.delay(Duration::from_millis(20));
     let url = format!(
@@ -236,7 +236,7 @@ async fn highest_config_epoch_wins() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_no_primary_by_its_own_word_is_not_used() {
+async fn server_that_denies_being_a_primary_is_not_used() {
     let primary = Server::start().await;
     let replica = Server::builder().config("replicaof", &format!("127.0.0.1 {}", primary.port()));
     let replica = replica.start().await;

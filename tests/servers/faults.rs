@@ -1,8 +1,8 @@
-//! Failing processes, connections and servers, tested from outside: with real servers, networks that fail on
+//! Failing processes, connections and servers, tested from outside with real servers, networks that fail on
 //! command, and processes that are killed and stopped.
 //!
-//! All of these tests are in one binary, so that they run side by side: most of their time is waiting. Each
-//! has a server of its own.
+//! All of these tests are in one binary, so that they run side by side: they mostly wait. Each has its own
+//! server.
 
 mod clocks;
 mod connections;

@@ -1,5 +1,5 @@
-//! Grants that count only once they are on disk, on real servers. A server without `WAITAOF` (before Redis
-//! 7.2) is refused; then these tests check that refusal.
+//! Grants that count only once they are on disk, on real servers. Servers without `WAITAOF` (before Redis
+//! 7.2) are refused, and on them these tests check the refusal.
 
 mod cost;
 
@@ -10,7 +10,7 @@ use fairlock_testkit::{Cluster, Resp, Server, eventually};
 use futures_util::future::join_all;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Everything that needs no lease to end happens within this time, on a busy machine too.
+/// Everything that does not wait for a lease happens within this time, also on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 const NAME: &str = "orders:42";
 
@@ -18,8 +18,8 @@ fn settings() -> LockManagerBuilder {
     LockManager::builder().prefix("t").fsynced(true)
 }
 
-/// A server with an append-only file and this `appendfsync`. `None` if the server has no `WAITAOF`; then this
-/// only checks that the server is refused.
+/// Starts a server with an append-only file and this `appendfsync`. Returns `None` if the server has no
+/// `WAITAOF`, after a check that the client refuses it.
 async fn with_file(appendfsync: &str) -> Option<Server> {
     let server = Server::builder()
         .config("appendonly", "yes")
@@ -39,7 +39,7 @@ async fn knows_waitaof(server: &Server) -> bool {
     matches!(info.array(), [Resp::Array(about)] if !about.is_empty())
 }
 
-/// The words that tell the user why the installed server cannot confirm anything.
+/// The words of the error that say why the installed server cannot confirm writes.
 async fn advice_of(server: &Server) -> &'static str {
     match knows_waitaof(server).await {
         true => "appendonly yes",
@@ -139,7 +139,7 @@ async fn a_disk_that_is_synced_once_a_second_confirms_in_time_also_while_others_
 }
 
 #[tokio::test]
-async fn lock_that_is_never_synced_is_given_back() {
+async fn grant_that_is_never_synced_is_released() {
     let Some(server) = with_file("no").await else {
         return;
     };
@@ -159,7 +159,7 @@ async fn lock_that_is_never_synced_is_given_back() {
 }
 
 #[tokio::test]
-async fn the_disks_of_replicas_count_beside_the_primarys_and_their_memory_does_not() {
+async fn disks_of_replicas_count_and_their_memory_does_not() {
     let Some(primary) = with_file("always").await else {
         return;
     };
@@ -235,7 +235,7 @@ async fn cluster_without_confirming_masters_refuses_the_first_grant_and_leaves_n
 }
 
 #[tokio::test]
-async fn waiting_for_disks_takes_one_right_more_and_its_lack_is_told_at_once() {
+async fn waiting_for_disks_needs_one_more_right_and_reports_its_lack_at_once() {
     let Some(server) = with_file("always").await else {
         return;
     };

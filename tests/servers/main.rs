@@ -1,6 +1,6 @@
-//! The locks on real servers, with one file or folder for each kind of server, connection or fault.
+//! The locks on real servers. Each kind of server, connection or fault has its own file or folder.
 //!
-//! Most of these tests spend their time waiting. Each test that breaks something has servers of its own.
+//! Most of these tests spend their time waiting. Each test that breaks something has its own servers.
 
 #![cfg(all(unix, feature = "redis"))]
 // Helpers count as tests here: an error in a helper fails the test that calls it.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
-/// Everything that needs no lease to end happens within this time, on a busy machine too.
+/// Everything that does not wait for a lease happens within this time, also on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 const NAME: &str = "orders:42";
 
@@ -27,7 +27,7 @@ impl Scene {
         let port = primary.port();
         let replicas = [Scene::replica_of(port).await, Scene::replica_of(port).await];
         let scene = Scene { primary, replicas };
-        scene.in_step(2).await;
+        scene.wait_for_replicas(2).await;
         scene
     }
 
@@ -43,8 +43,8 @@ impl Scene {
         Server::builder().config("replicaof", &address).start().await
     }
 
-    /// Waits until so many replicas have everything.
-    async fn in_step(&self, count: i64) {
+    /// Waits until `count` replicas have everything.
+    async fn wait_for_replicas(&self, count: i64) {
         let wanted = count.to_string();
         // A replica that has received the initial data counts for `WAIT` up to a second before it receives
         // later writes. So this connection first makes such a write.
@@ -56,7 +56,7 @@ impl Scene {
         eventually(&format!("{count} replicas"), 20 * SECOND, is_so).await;
     }
 
-    /// A client whose grants count once so many replicas have them.
+    /// Returns a client whose grants count once this many replicas have them.
     async fn client(&self, replicas: u32) -> LockManager {
         settings()
             .replicas(replicas)
@@ -71,7 +71,8 @@ impl Scene {
         status.holder.is_none() && status.waiting == 0
     }
 
-    /// Waits until `count` requests of different clients wait for the lock, and all of them can be reached.
+    /// Waits until `count` requests of different clients are queued for the lock, and all of the clients are
+    /// reachable.
     async fn in_line(&self, lock: &Lock, count: usize) {
         let are = async || {
             let listening = self.primary.command(&["PUBSUB", "CHANNELS"]).await.array().len();
@@ -81,7 +82,7 @@ impl Scene {
         eventually(&format!("{count} waiters are queued and subscribed"), SOON, are).await;
     }
 
-    /// Closes a connection that is waiting for replicas right now. Returns whether there was one.
+    /// Closes a connection that is waiting for replicas. Returns whether there was one.
     async fn kill_waiting(&self) -> bool {
         let list = self.primary.command(&["CLIENT", "LIST"]).await;
         let mut waiting = list.text().lines().filter(|line| line.contains(" cmd=wait "));
@@ -95,8 +96,8 @@ impl Scene {
     }
 }
 
-/// A port that leads to another one with a delay in each direction. (The proxy of the other tests parses
-/// commands and replies, but a replica also receives a snapshot.)
+/// Returns a port that leads to `port` with a delay in each direction. The proxy of the other tests cannot do
+/// this: it parses commands and replies, but a replica also receives a snapshot.
 async fn long_road_to(port: u16, each_way: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let entrance = listener.local_addr().unwrap().port();
@@ -131,7 +132,7 @@ async fn carry(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, delay:
     }
 }
 
-/// Replicas have a second at most.
+/// Replicas have up to a second to confirm.
 fn settings() -> LockManagerBuilder {
     LockManager::builder().prefix("t").server_timeout(SECOND)
 }
@@ -221,7 +222,7 @@ async fn replicas_far_away_confirm_too_while_others_write() {
     let road = long_road_to(primary.port(), 100 * MS).await;
     let replicas = [Scene::replica_of(road).await, Scene::replica_of(road).await];
     let scene = Scene { primary, replicas };
-    scene.in_step(2).await;
+    scene.wait_for_replicas(2).await;
     let locks = scene.client(2).await;
     let writing = tokio::spawn({
         let others = scene.client(0).await;
@@ -248,7 +249,7 @@ async fn replicas_far_away_confirm_too_while_others_write() {
 }
 
 #[tokio::test]
-async fn a_grant_that_too_few_replicas_have_is_given_back_however_it_was_asked_for() {
+async fn grant_with_too_few_replicas_is_released_after_every_way_to_acquire() {
     let scene = Scene::start().await;
     let (locks, others) = (scene.client(2).await, scene.client(0).await);
     scene.replicas[0].pause();
@@ -272,12 +273,12 @@ async fn a_grant_that_too_few_replicas_have_is_given_back_however_it_was_asked_f
     outer.release().await.unwrap();
 
     scene.replicas[0].resume();
-    scene.in_step(2).await;
+    scene.wait_for_replicas(2).await;
     lock.acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn the_next_waiter_has_its_turn_as_soon_as_a_hand_over_is_given_back() {
+async fn next_waiter_gets_a_handed_over_lock_that_is_released_unconfirmed() {
     let scene = Scene::start().await;
     let (locks, others) = (scene.client(2).await, scene.client(0).await);
     let guard = others.lock(NAME).acquire().await.unwrap();
@@ -313,7 +314,7 @@ async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn vain_waits_for_a_replica_run_side_by_side_and_delay_no_other_call() {
+async fn failing_waits_for_a_replica_run_side_by_side_and_delay_no_other_call() {
     let scene = Scene::start().await;
     let locks = scene.client(2).await;
     let kept = locks.lock("kept").acquire().await.unwrap();
@@ -351,7 +352,7 @@ async fn many_waiters_of_one_lock_are_all_confirmed_in_their_turns() {
 }
 
 #[tokio::test]
-async fn a_new_connection_takes_no_grant_of_the_one_before_for_replicated() {
+async fn new_connection_does_not_count_earlier_grants_as_replicated() {
     let scene = Scene::start().await;
     let locks = scene.client(2).await;
     scene.replicas[0].pause();
@@ -417,7 +418,7 @@ async fn a_primary_that_takes_no_writes_without_replicas_is_unavailable_and_gran
 }
 
 #[tokio::test]
-async fn waiting_for_replicas_takes_one_right_more_and_its_lack_is_told_at_once() {
+async fn waiting_for_replicas_needs_one_more_right_and_reports_its_lack_at_once() {
     let scene = Scene::start().await;
     let advised = include_str!("../../docs/operations.md")
         .lines()

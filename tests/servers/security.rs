@@ -1,5 +1,5 @@
-//! The statements of `docs/operations.md` about security, checked against the scripts and against servers:
-//! which rights a user needs, what a user can do with them, and what happens when one of them is missing.
+//! Checks what `docs/operations.md` says about security, against the scripts and on servers: the rights that
+//! a user needs, what a user can do with them, and what happens when one of them is missing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -111,7 +111,7 @@ async fn denials(server: &Server) -> Vec<Resp> {
     server.command(&["ACL", "LOG"]).await.array().to_vec()
 }
 
-/// Whether a waiter has checked that the server sees its subscription. Servers before 7.0 do not count
+/// Whether a waiter has asked whether the server sees its subscription. Servers before 7.0 do not count
 /// subcommands separately.
 async fn has_been_looked_for(server: &Server) -> bool {
     let calls = server.calls().await;
@@ -222,7 +222,7 @@ async fn the_advised_user_reaches_nothing_but_locks() {
             "{words:?}: {said:?}"
         );
     }
-    // The user can do it neither with a script of its own nor with a prefix of its own.
+    // The user can do it neither with its own script nor with a prefix.
     let script = "return redis.call('DEL', KEYS[1])";
     let sha = attacker.command(&["SCRIPT", "LOAD", script]).await.unwrap();
     let said = attacker
@@ -277,7 +277,7 @@ async fn names_are_data_and_never_commands() {
     assert_eq!(server.command(&["GET", "order:1"]).await.text(), "paid");
 }
 
-/// As the page says, a user with the rights to lock can also break locks. This test shows how soon a client
+/// As the page says, a user that may use locks can also break them. This test shows how soon a client
 /// notices.
 #[tokio::test]
 async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
@@ -310,7 +310,8 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
         let reached = attacker.command(&["PUBLISH", &channel, &push]).await.unwrap();
         assert_eq!(reached.int(), 1);
     };
-    // A deadline that no script would send is only a reason to ask. That call queues the waiter again.
+    // No script would send such a deadline, so the push only makes the client ask. That call queues the
+    // waiter again.
     forge(now_ms + 60_000).await;
     eventually("the waiter is queued again", 10 * SECOND, async || {
         lock.status().await.unwrap().waiting == 1
@@ -329,8 +330,8 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
     guard.release().await.unwrap();
 }
 
-/// A newer client may send such a push. This version cannot parse it, so it asks at once, instead of by its
-/// timer.
+/// A newer client may send such a push. This version cannot parse it, and asks at once instead of waiting for
+/// its timer.
 #[tokio::test]
 async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     let server = Server::start().await;
@@ -344,7 +345,7 @@ async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     let waiting = tokio::spawn(lock.acquire());
     let channels = async || server.command(&["PUBSUB", "CHANNELS"]).await.texts();
     eventually("a waiter listens and has asked", 10 * SECOND, async || {
-        // The order matters: the last check is itself such a look at the subscriptions.
+        // The order matters, because the last check counts as such a question itself.
         lock.status().await.unwrap().waiting == 1
             && has_been_looked_for(&server).await
             && channels().await.len() == 1

@@ -1,5 +1,4 @@
-//! Locks that are spread over several connections: the calls and messages of each lock keep to one connection
-//! pair.
+//! Locks that are spread over several connection pairs. The calls and messages of each lock use one pair.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ async fn after_a_failover_all_waiters_are_served_under_larger_fences() {
     assert!((1..WAITERS).contains(&served_before), "{served_before}");
     assert_eq!(grants.len(), WAITERS, "each waiter is served once");
     history.assert_fences_increase();
-    // One overlap is possible: a grant that never reached the replica may be granted again.
+    // One overlap is possible, because a grant that never reached the replica may be made again.
     assert!(overlaps(&grants) <= 1, "{} overlaps", overlaps(&grants));
 }
 

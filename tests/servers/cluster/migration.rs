@@ -73,7 +73,7 @@ async fn a_slot_that_moves_loses_no_waiter_and_serves_none_twice() {
     history.assert_no_overlap();
     history.assert_fences_increase();
     assert_eq!(overtakings(&grants), 0, "{grants:?}");
-    // At the latest, the next poll of each client finds out about the move.
+    // Each client finds out about the move by its next poll at the latest.
     assert!(longest_gap(&grants) < 10 * SECOND);
     let keys = cluster.servers[from].keys("fairlock:").await;
     assert!(keys.is_empty(), "left behind: {keys:?}");

@@ -140,7 +140,7 @@ async fn a_contended_lock_is_handed_over_in_order_by_two_commands() {
         "{acquisitions} acquisitions by {commands} commands, {:.2} each",
         commands as f64 / acquisitions as f64
     );
-    // The first calls were sent before the count began. Each client may also have had to poll now and then.
+    // The first calls were sent before the count began. Each client may also have polled sometimes.
     assert!(commands >= 2 * acquisitions - TASKS as u64, "{commands}");
     assert!(commands <= 2 * acquisitions + acquisitions / 10, "{commands}");
     let handed_over: u64 = clients.iter().map(|client| client.stats().handed_over).sum();
@@ -165,7 +165,7 @@ async fn waiters_of_many_clients_are_served_in_the_order_of_their_asking() {
 }
 
 #[tokio::test]
-async fn any_server_of_the_cluster_is_good_enough_to_find_the_others() {
+async fn any_server_of_the_cluster_leads_to_the_others() {
     let cluster = Cluster::start().await;
     let replica = cluster.servers[5].port();
     // The first server in the list is down.

@@ -1,4 +1,4 @@
-//! Helpers of these tests: clients of a cluster, and a queue of waiters.
+//! Helpers for these tests: clients of a cluster, and a queue of waiters.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use fairlock_testkit::{Cluster, History, Hold, eventually};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Every other client speaks RESP3, which must make no difference to any call or message.
+/// Every other client speaks RESP3, which must not change any call or message.
 pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
     let mut clients = Vec::new();
     for n in 0..count {
@@ -40,8 +40,8 @@ pub(crate) async fn queue(
                 () = sleep(hold) => {}
             }
             entry.released();
-            // The release may find the lease lost or the master gone. In both cases the lock is not held any
-            // more.
+            // The release may find the lease lost or the master gone. In both cases the lock is no longer
+            // held.
             let _ = guard.release().await;
         });
         eventually("one more waits", Duration::from_secs(20), async || {
@@ -51,8 +51,8 @@ pub(crate) async fn queue(
     }
 }
 
-/// Queues `count` waiters behind a holder, each of which holds for 20 ms, and lets some of them have the
-/// lock. Returns how many have had it.
+/// Queues `count` waiters behind a holder, and lets some of them have the lock. Each holds it for 20 ms.
+/// Returns how many have had it.
 pub(crate) async fn serve_some(
     locks: &[Lock],
     count: usize,
@@ -61,7 +61,7 @@ pub(crate) async fn serve_some(
 ) -> usize {
     let first = locks[0].acquire().await.unwrap();
     queue(locks, count, Duration::from_millis(20), history, waiters).await;
-    // By then their subscriptions are up.
+    // By now their subscriptions are up.
     sleep(Duration::from_millis(500)).await;
     first.release().await.unwrap();
     sleep(Duration::from_millis(200)).await;
@@ -72,7 +72,7 @@ pub(crate) async fn waiting(lock: &Lock) -> u64 {
     lock.status().await.unwrap().waiting
 }
 
-/// Waits until all of them have had the lock.
+/// Waits until all waiters have had the lock.
 pub(crate) async fn all_served(waiters: &mut JoinSet<()>, limit: Duration) {
     let start = Instant::now();
     let all = async {

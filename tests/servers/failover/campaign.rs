@@ -16,14 +16,14 @@ use rand::{Rng, SeedableRng};
 use super::unreplicated::{self, Unreplicated};
 
 const CLIENTS: u64 = 6;
-/// Longer than a failover takes, so that a holder that the new primary does not know may believe to hold at
-/// the same time as the next one.
+/// The lease is longer than a failover, so that a holder that the new primary does not know can overlap with
+/// the next one.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// The time before the kill in which the replicas receive nothing. This is so in every other round.
+/// How long the replicas receive nothing before the kill, in every other round.
 const UNREPLICATED: Duration = Duration::from_millis(350);
 
-/// The time from the grant until the holder released the lock or saw its loss; and the fence of that hold.
+/// A hold: its fence, and the time from the grant until its release or its noticed loss.
 pub(crate) struct Held {
     pub(crate) from: Instant,
     pub(crate) to: Instant,
@@ -34,7 +34,7 @@ pub(crate) struct Held {
 pub(crate) struct Log {
     /// The holds of the lock that all clients contend for.
     held: Arc<Mutex<Vec<Held>>>,
-    /// The holds of the lock whose holders are lost in failovers.
+    /// The holds of the lock whose grants are lost in failovers.
     unreplicated: Arc<Mutex<Vec<Held>>>,
     over: Arc<AtomicBool>,
 }
@@ -143,8 +143,7 @@ async fn contend(locks: LockManager, mut resource: Resource, log: Log, seed: u64
 }
 
 /// Kills the primary, and returns the time until a lock was granted again. Then restarts the killed server as
-/// a replica. With `unreplicated`, the last writes of the primary do not reach its replicas; a grant is among
-/// them.
+/// a replica. With `unreplicated`, the primary's last writes, among them a grant, do not reach its replicas.
 async fn fail_over(group: &Sentinels, log: &Log, unreplicated: Option<&mut Unreplicated>) -> Duration {
     let former = group.primary().await;
     let mut first_hold = None;

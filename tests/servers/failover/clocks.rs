@@ -1,6 +1,5 @@
-//! A new primary whose clock differs from that of the former one. By its clock, the leases of earlier grants
-//! end earlier or later than their holders were told. The leases that it grants itself depend on its own
-//! clock alone.
+//! A new primary whose clock differs from the former one's. By its clock, the leases of earlier grants end
+//! sooner or later than their holders were told. Leases that it grants itself depend only on its own clock.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -77,7 +76,7 @@ async fn fail_over(replicas_ahead: i64) {
     );
 }
 
-/// The guard must not believe to hold for longer than the server says.
+/// Checks that the guard does not believe to hold for longer than the server keeps the hold.
 async fn is_held(guard: &LockGuard, server: &Server) {
     let believed = Instant::now() + guard.lease().remaining();
     let mut client = server.client().await;

@@ -1,4 +1,4 @@
-//! Holders when the primary dies. The outcome depends on whether the new primary knows the grant.
+//! Holders of locks whose primary dies. The outcome depends on whether the new primary knows the grant.
 
 use std::future::pending;
 use std::time::Instant;

@@ -1,10 +1,10 @@
-//! A sentinel that knows nothing of failovers, and names the server that it was told to name.
+//! A sentinel that knows nothing of failovers, and names the server that the test chose.
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Starts one that names the server on `port`, for as long as the runtime lives. Returns the port of the
-/// sentinel.
+/// Starts a sentinel that names the server on `port` for as long as the runtime lives. Returns the port of
+/// the sentinel.
 pub(crate) async fn start(port: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -16,7 +16,7 @@ pub(crate) async fn start(port: u16) -> u16 {
     own
 }
 
-/// Answers until the client is gone.
+/// Answers until the client disconnects.
 async fn serve(stream: TcpStream, port: u16) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {

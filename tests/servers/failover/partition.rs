@@ -1,5 +1,5 @@
-//! A primary is cut off from its replicas and from the sentinels, together with one of its clients. That
-//! client has no other way to hear of the failover, so neither of the two notices anything.
+//! A primary that is cut off from its replicas and from the sentinels, together with one of its clients. That
+//! client has no other way to learn of the failover, so it and the primary notice nothing.
 
 use std::time::Duration;
 
@@ -60,8 +60,8 @@ async fn holders_on_both_sides_of_a_cut_overlap_under_growing_fences_until_the_f
     } = partition(&[]).await;
     let now = group.switched(0).await;
 
-    // Inside, locks are renewed and granted as before. Outside, the first lock stays held for the time that
-    // was known when the network was cut.
+    // Inside, locks are renewed and granted as before. Outside, the first lock stays held until the deadline
+    // that the replicas knew when the network was cut.
     let alone = inside.lock("b").lease(LEASE).acquire().await.unwrap();
     for (before, name) in [(&held, "a"), (&alone, "b")] {
         let guard = outside.lock(name).acquire().await.unwrap();
@@ -94,7 +94,7 @@ async fn a_primary_that_must_have_a_replica_renews_nothing_once_it_is_cut_off() 
     assert_eq!(role(&group.servers[0]).await, "master", "it is still cut off");
 }
 
-/// The resource has seen the fences of both holders. Then both write.
+/// Lets both holders write after the resource has seen both fences.
 async fn only_the_newer_writes(older: &LockGuard, newer: &LockGuard) {
     let server = Server::start().await;
     let mut resource = Resource::connect(server.port()).await;

@@ -1,5 +1,6 @@
-//! A holder whose grant no replica has. After the failover the new primary does not know it, and the lock is
-//! granted again while the first holder still believes that it holds it. Only the fence stops its write.
+//! A holder whose grant has reached no replica. The new primary does not know it after the failover, and
+//! grants the lock again while the first holder still believes that it holds it. Only the fence stops the
+//! first holder's write.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::campaign::{Held, Log};
 /// The name of the lock.
 const NAME: &str = "b";
 pub(crate) const NUMBER: usize = 1;
-/// So long that the next client has the lock before the first holder renews, which is when it hears of the
+/// The lease is so long that the next client has the lock before the first holder renews and learns of its
 /// loss.
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,5 @@
-//! Servers whose clock was set back. Their earlier data is then ahead of their clock. Most tests write such
-//! data by hand, because a test cannot set the clock of the machine.
+//! Servers whose clock was set back, so that their earlier data is ahead of their clock. Most tests write
+//! such data by hand, because a test cannot set the clock of the machine.
 
 use fairlock_testkit::{LockSummary, Server};
 
@@ -69,7 +69,7 @@ async fn waiter_with_a_ticket_an_hour_ahead_is_served_in_its_turn() {
     server
         .command(&["ZADD", &queue_key(NAME), &ahead, &request])
         .await;
-    // Newcomers are served first by as much as the clock was set back, and by no more than that.
+    // Newcomers are served first for as long as the clock was set back, and no longer.
     let newcomer = in_line(&server, &locks, NAME, 2).await;
     guard.release().await.unwrap();
     let guard = granted(newcomer, SOON).await;
@@ -79,7 +79,7 @@ async fn waiter_with_a_ticket_an_hour_ahead_is_served_in_its_turn() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
-/// The difference from now to a day in January 2001, in seconds.
+/// The time from now to a day in January 2001, in seconds. It is negative.
 fn before_september_2001() -> i64 {
     978_307_200 - i64::try_from(epoch_ms() / 1000).unwrap()
 }

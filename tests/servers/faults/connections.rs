@@ -63,7 +63,7 @@ async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
     history.assert_no_overlap();
     history.assert_fences_increase();
     let longest = history.grants().iter().filter_map(|hold| hold.wait()).max();
-    // No lease and no claim window had to expire for any waiter.
+    // No waiter had to wait for a lease or a claim window to end.
     assert!(longest < Some(4 * SECOND), "{longest:?}");
     nothing_left(&server, NAME, SETTLED).await;
 }
@@ -92,7 +92,7 @@ async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() 
         waiters.push(in_line(&server, &locks, NAME, place).await);
     }
     subscribed(&server, 1).await;
-    // Their turn comes while they are unreachable. So they lose their places, and the client loses its
+    // Their turn comes while they are unreachable, so they lose their places and the client loses its
     // presence record.
     server.kill_clients("pubsub").await;
     guard.release().await.unwrap();
@@ -131,7 +131,7 @@ async fn killed_subscriptions_of_one_client_change_nothing_for_another() {
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(30)).await;
             for id in subscribers(&server).await {
-                // The disturbed client subscribed first, and all later subscriptions are also its own.
+                // The disturbed client subscribed first, and all later subscriptions are its replacements.
                 if id != mine[1] {
                     server.command(&["CLIENT", "KILL", "ID", &id]).await;
                 }
@@ -222,7 +222,7 @@ async fn waits_that_end_while_their_connections_are_killed_leave_nothing() {
                 for round in 0..20 {
                     let entry = history.asks(format!("{client}/{waiter}"));
                     let patience = Duration::from_millis((waiter * 7 + round * 3) % 50);
-                    // The future is dropped, instead of ending by its own bound.
+                    // The future is dropped, so it does not end by its own bound.
                     let acquiring = locks.lock(NAME).acquire();
                     if let Ok(guard) = tokio::time::timeout(patience, acquiring).await {
                         let guard = guard.expect("a guard");

@@ -1,4 +1,4 @@
-//! More calls than the network or the server can take at once, and callers that give up meanwhile.
+//! More calls than the network or the server can take at once, and callers that give up in the meantime.
 
 use std::time::Duration;
 
@@ -41,14 +41,14 @@ async fn backlog_behind_a_far_network_is_sent_in_time() {
 
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test]
-async fn waits_that_are_given_up_while_the_server_is_away_leave_it_nothing_to_do() {
+async fn waits_given_up_while_the_server_is_away_leave_it_no_work() {
     let server = Server::start().await;
     let locks = settings()
         .server_timeout(2 * SECOND)
         .connect(&server.url())
         .await
         .unwrap();
-    // Each lock has its waitlist already, as after some use.
+    // Each lock has a waitlist already, as after some use.
     for name in ["0", "1", "2", "3"] {
         locks.lock(name).acquire().await.unwrap().release().await.unwrap();
     }

@@ -13,8 +13,8 @@ use super::scene::{
 };
 
 const SHORT: Duration = Duration::from_secs(3);
-/// Fewer than the reloads that a call goes through in its place. After those it would fail, and its next
-/// attempt would compete with those of the others.
+/// A call keeps its place over more reloads of the scripts than this. With more flushes it would fail, and
+/// its next attempt would compete with the other calls.
 const FLUSHES: usize = 5;
 
 /// A manager whose holds are renewed about every second, and whose waitlists poll about every second.
@@ -25,7 +25,7 @@ async fn with_short_lease(server: &Server) -> LockManager {
 
 /// Race: The scripts are flushed.
 #[tokio::test]
-async fn scripts_that_are_flushed_before_and_under_calls_change_no_order() {
+async fn flushed_scripts_change_no_order() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -102,7 +102,7 @@ async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
 
 /// Race: The queue is lost.
 #[tokio::test]
-async fn waiters_outlive_a_server_that_forgets_everything() {
+async fn waiters_survive_the_loss_of_all_data_on_the_server() {
     let server = Server::start().await;
     let (locks, others) = (with_short_lease(&server).await, connect(&server.url()).await);
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -133,7 +133,7 @@ async fn waiters_outlive_a_server_that_forgets_everything() {
 
 /// Race: The queue is lost.
 #[tokio::test]
-async fn a_server_that_writes_everything_down_forgets_neither_holder_nor_queue() {
+async fn server_with_appendfsync_always_loses_neither_holder_nor_queue() {
     let settings = Server::builder().config("appendonly", "yes");
     let server = settings.config("appendfsync", "always").start().await;
     let (locks, others) = (connect(&server.url()).await, connect(&server.url()).await);

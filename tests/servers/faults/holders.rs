@@ -16,8 +16,8 @@ async fn holder(server: &Server, lease_ms: &str) -> (Process, u64) {
     (holder, fence)
 }
 
-/// Kills a holder on a server with many other keys that have a TTL. They delay the expiry of the lock's key
-/// by the server itself.
+/// Kills a holder on a server with many other keys that have a TTL. They delay the server's own expiry of the
+/// lock's key.
 async fn killed_beside(other_keys: u32) {
     let server = Server::start().await;
     let fill = "for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'other:' .. i, i, 'PX', 1000000 + i) end";
@@ -27,7 +27,7 @@ async fn killed_beside(other_keys: u32) {
     let locks = connect(&server.url()).await;
     let (mut holder, fence) = holder(&server, "1000").await;
     let waiter = in_line(&server, &locks, NAME, 1).await;
-    // Long enough for a renewal, so that the waiter was told of an earlier deadline than the one that counts.
+    // This is long enough for a renewal, so the waiter was told of an earlier deadline than the last one.
     tokio::time::sleep(Duration::from_millis(450)).await;
     holder.kill();
     let lease_end = kept(&server, NAME).await.until;
@@ -59,7 +59,7 @@ async fn a_killed_holder_costs_no_more_beside_many_other_volatile_keys() {
 
 /// Race: A holder is stopped for longer than its lease.
 #[tokio::test]
-async fn a_holder_stopped_past_its_lease_sees_at_its_first_look_that_it_is_lost() {
+async fn holder_stopped_past_its_lease_sees_the_loss_at_its_first_check() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let (mut holder, stale_fence) = holder(&server, "600").await;
@@ -67,15 +67,15 @@ async fn a_holder_stopped_past_its_lease_sees_at_its_first_look_that_it_is_lost(
     holder.stop();
     let guard = granted(waiter, 3 * SECOND).await;
 
-    // The first thing the process does after it continues is the look, before its timers or a reply can have
-    // changed anything.
-    holder.tell("look");
+    // After it continues, the process first checks its guard, before its timers or a reply can have changed
+    // anything.
+    holder.tell("check");
     holder.cont();
     holder.expect("lost").await;
     holder.tell("release");
     holder.expect("lost").await;
 
-    // A resource that checks fences would also refuse its writes. The new holder is not disturbed.
+    // A resource that checks fences would refuse its writes too. The new holder is not disturbed.
     assert!(guard.fence().get() > stale_fence);
     guard.renew().await.unwrap();
     guard.release().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_holder_stopped_for_less_than_its_lease_keeps_the_lock() {
     tokio::time::sleep(Duration::from_millis(1200)).await;
     holder.cont();
     tokio::time::sleep(2 * SECOND).await;
-    holder.tell("look");
+    holder.tell("check");
     holder.expect("held").await;
     assert!(!waiter.is_finished());
     holder.tell("release");
@@ -116,7 +116,7 @@ async fn a_lock_handed_to_a_killed_process_is_free_after_a_claim_window() {
     queued(&server, NAME, 1).await;
     let waiter = in_line(&server, &locks, NAME, 2).await;
     subscribed(&server, 2).await;
-    // The process is stopped first, so that it cannot claim the grant.
+    // The process is stopped first, so it cannot claim the grant.
     dead.stop();
     guard.release().await.unwrap();
     assert!(kept(&server, NAME).await.pushed);

@@ -25,7 +25,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     let locks = behind(&proxy).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &others, NAME, 1).await;
-    // Long enough for a renewal or two.
+    // This is long enough for a renewal or two.
     tokio::time::sleep(SECOND).await;
     fault(&proxy);
     server.kill_clients("normal").await;
@@ -196,7 +196,7 @@ async fn waiter_notices_half_open_connections_and_keeps_waiting() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &away, NAME, 1).await;
     subscribed(&server, 1).await;
-    // Nothing gets through any more, neither side is told, and new connections work.
+    // Bytes no longer get through, neither side is told, and new connections work.
     proxy.freeze_open();
     guard.release().await.unwrap();
     granted(waiter, 6 * SECOND).await.release().await.unwrap();

@@ -1,5 +1,5 @@
-//! Callers give up because more is asked for than can be served, while the server or the network fails. As
-//! soon as those work again, callers are served again, and nothing has piled up.
+//! Overload: callers give up because there are more than can be served, while the server or the network
+//! fails. Once these work again, callers are served again, and nothing has piled up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ enum Way {
     Drop,
 }
 
-/// Tasks that take a lock again and again, and give up when their patience is over.
+/// Tasks that acquire a lock again and again, and give up after their patience.
 struct Load {
     locks: LockManager,
     acquired: Arc<AtomicU64>,
@@ -58,7 +58,7 @@ impl Load {
         load
     }
 
-    /// How many acquires succeed in that time.
+    /// Returns how many acquires succeed in `time`.
     async fn acquires_in(&mut self, time: Duration) -> u64 {
         let before = self.acquired.load(Ordering::Relaxed);
         let end = Instant::now() + time;
@@ -69,8 +69,8 @@ impl Load {
         self.acquired.load(Ordering::Relaxed) - before
     }
 
-    /// Waits until acquires succeed at nearly the earlier rate. The margin is wide, because the machine is
-    /// also busy with other tests.
+    /// Waits until acquires succeed at nearly the earlier rate. The margin is wide because other tests use
+    /// the machine too.
     async fn recovers(&mut self, before: u64) {
         let end = Instant::now() + 10 * SECOND;
         while 3 * self.acquires_in(SECOND / 2).await < before {
@@ -92,7 +92,7 @@ impl Load {
             nothing_left(server, name, SECOND).await;
         }
         // The calls in flight, and for each task a withdrawal and a release of this turn and of the previous
-        // one.
+        // turn.
         let bound = IN_FLIGHT + 4 * TASKS;
         assert!(self.unconfirmed <= bound, "{} unconfirmed", self.unconfirmed);
     }
@@ -111,7 +111,7 @@ async fn take(lock: &Lock, way: Way, patience: Duration) -> bool {
 
 /// Race: Callers give up before their turn, and their leftovers keep the server from serving others.
 #[tokio::test]
-async fn after_a_server_stood_still_as_many_are_served_as_before() {
+async fn stopped_server_serves_as_many_callers_afterwards_as_before() {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;
     let mut load = Load::start(&locks, Duration::from_millis(100));
@@ -144,7 +144,7 @@ async fn callers_are_served_though_the_answers_take_most_of_their_patience() {
 
 /// Race: A network delivers abandoned calls late, and all at once.
 #[tokio::test]
-async fn after_a_network_delivered_late_and_all_at_once_as_many_are_served_as_before() {
+async fn late_burst_of_calls_does_not_lower_the_rate_afterwards() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;

@@ -8,7 +8,7 @@ use super::scene::{NAME, settings};
 
 /// Starts a client, which understands these lines:
 /// - `acquire <n>`: waits for the lock `n` times at once, and answers `granted <fence>` at each grant;
-/// - `look`: answers whether the lease of the last grant is `held` or `lost`;
+/// - `check`: answers whether the lease of the last grant is `held` or `lost`;
 /// - `release`: answers `released`, or `lost` if the lease was lost.
 pub(crate) fn client(server: &Server, lease_ms: &str, claim_ms: &str) -> Process {
     let url = server.url();
@@ -38,7 +38,7 @@ async fn client_part() {
                         wait(&locks, sender.clone());
                     }
                 }
-                _ if heard == "look" => {
+                _ if heard == "check" => {
                     let guard: &LockGuard = guard.as_ref().expect("a grant");
                     role.say(if guard.is_lost() { "lost" } else { "held" });
                 }

@@ -1,5 +1,5 @@
-//! Servers that refuse this user something. The client says so at once, in words that help to fix it, and
-//! without passwords.
+//! Servers that refuse something to this user. The client reports it at once, in words that help to fix it,
+//! and without passwords.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn set_user(server: &Server, name: &str, rules: &str) -> String {
     server.url_as(name, PASSWORD)
 }
 
-/// The message of a refusal by the server. It contains no password.
+/// Returns the message of a refusal by the server, which must contain no password.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     let Err(error) = result else {
@@ -51,7 +51,7 @@ async fn the_least_rights_are_enough_for_every_call() {
     assert!(locks.lock(NAME).try_acquire().await.unwrap().acquired().is_none());
     assert!(locks.lock(NAME).force_release(guard.fence()).await.unwrap());
     assert!(guard.release().await.is_err());
-    // A client that reconnects after both connections broke needs no further right.
+    // A client that reconnects after both connections broke needs no further rights.
     server.kill_clients("normal").await;
     server.kill_clients("pubsub").await;
     locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_holder_that_may_not_publish_releases_and_the_next_has_it_by_its_timer
 }
 
 #[tokio::test]
-async fn a_wrong_password_and_none_are_refused_at_once_and_never_shown() {
+async fn wrong_and_missing_passwords_are_refused_at_once_and_never_shown() {
     let server = Server::builder().config("requirepass", PASSWORD).start().await;
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", server.port());
     let locks = LockManager::connect(&url).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_wrong_password_and_none_are_refused_at_once_and_never_shown() {
 }
 
 #[tokio::test]
-async fn rights_that_are_taken_away_are_missed_at_the_next_call() {
+async fn revoked_rights_are_noticed_at_the_next_call() {
     let server = Server::start().await;
     let url = set_user(&server, "locks", "allkeys allcommands allchannels").await;
     let locks = connect(&url).await;
@@ -152,7 +152,7 @@ async fn rights_that_are_taken_away_are_missed_at_the_next_call() {
 }
 
 #[tokio::test]
-async fn rights_to_other_keys_only_are_refused_with_the_servers_word() {
+async fn rights_to_other_keys_only_are_refused_with_the_servers_message() {
     let server = Server::start().await;
     let url = set_user(&server, "stranger", "~other:* &* allcommands").await;
     let locks = connect(&url).await;

@@ -1,4 +1,4 @@
-//! Calls whose replies are lost, and calls that arrive long after their client has given them up.
+//! Calls whose replies are lost, and calls that arrive long after their client has given up.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::scene::{
     queued, settings, subscribed, turn, waiting,
 };
 
-/// One turn of a waiter whose `n`-th reply is lost, between two turns of others. Returns whether a reply was
-/// lost.
+/// Runs one turn of a waiter whose `n`-th reply is lost, between two turns of others. Returns whether a reply
+/// was lost.
 async fn turn_without_reply(server: &Server, n: usize) -> bool {
     let name = format!("reply-{n}");
     let proxy = Proxy::start(server.port());
@@ -80,7 +80,7 @@ async fn spin_hold_with_a_lost_reply_counts_once() {
     let proxy = Proxy::start(server.port());
     let (mine, others) = (connect(&proxy.url()).await, connect(&server.url()).await);
     let mine = SpinLock::new(&mine, NAME);
-    // From here on the server knows the scripts.
+    // From now on the server has the scripts.
     assert!(mine.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
     mine.unlock().await.unwrap();
     for _ in 0..2 {
@@ -96,7 +96,7 @@ async fn spin_hold_with_a_lost_reply_counts_once() {
     assert!(others.try_lock(Duration::ZERO, 30 * SECOND).await.unwrap());
 }
 
-/// An acquire call that is stuck on its way to the server, on a connection that its client has lost.
+/// An acquire call that is delayed on its way to the server, on a connection that its client has lost.
 async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandle<fairlock::LockGuard> {
     let locks = connect(&proxy.url()).await;
     proxy.freeze_open();
@@ -107,10 +107,10 @@ async fn stuck_acquire(server: &Server, proxy: &Proxy) -> tokio::task::JoinHandl
     acquiring
 }
 
-/// Lets a stuck first attempt through. `fence` is the last fence before it runs.
+/// Lets a delayed first attempt through. `fence` is the last fence before it runs.
 async fn leaves_nothing_when_it_runs(server: &Server, proxy: &Proxy, fence: Fence) {
     proxy.thaw();
-    // The attempt ran, and nobody knows its hold. That hold ends sooner than a lease.
+    // The attempt has run, and its hold has no caller. It ends sooner than a lease.
     let has_run = async || kept(server, NAME).await.fence > fence.get();
     eventually("the first attempt runs", SECOND, has_run).await;
     nothing_left(server, NAME, SETTLED).await;
@@ -181,7 +181,7 @@ async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     proxy.strand();
     tokio::time::sleep(Duration::from_millis(200)).await;
     proxy.thaw();
-    // Even if the attempt holds for a moment, the next caller does not have to wait for a lease.
+    // The attempt may hold for a moment, but the next caller does not have to wait for a lease.
     let next = others.lock(NAME).acquire_timeout(SETTLED).await.unwrap();
     next.release().await.unwrap();
     nothing_left(&server, NAME, SETTLED).await;
@@ -242,7 +242,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
 
 /// Race: A stale grant is released late, when its request already has a newer one.
 #[tokio::test]
-async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_owner() {
+async fn late_grant_withdrawn_still_later_frees_no_newer_hold_of_its_owner() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let claim = settings().claim_window(SECOND);
@@ -259,13 +259,13 @@ async fn a_late_grant_that_is_given_back_still_later_frees_no_newer_hold_of_its_
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    // The waiter is granted the lock, and hears of it when most of its claim window is over. Meanwhile its
-    // owner gets a second hold elsewhere, under the same fence.
+    // The waiter is granted the lock, and learns of it when most of its claim window is over. In the meantime
+    // its owner gets a second hold elsewhere, under the same fence.
     proxy.freeze();
     before.release().await.unwrap();
     let second = others.lock(NAME).owner(&owner).acquire().await.unwrap();
     tokio::time::sleep(SECOND * 9 / 10).await;
-    // The waiter's withdrawal of the late grant gets stuck, and its connection is lost.
+    // The waiter's withdrawal of the late grant is delayed, and its connection is lost.
     proxy.delay_up(Duration::from_millis(300));
     proxy.thaw();
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -298,7 +298,7 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    // The waiter's poll at the end of the lease is under way for longer than a claim window. Meanwhile
+    // The waiter's poll at the end of the lease is in flight for longer than a claim window. In the meantime
     // another client finds the lock free, and hands it over.
     let evalshas = proxy.count("EVALSHA");
     proxy.delay_up(window * 2);

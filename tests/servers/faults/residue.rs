@@ -1,4 +1,4 @@
-//! Whatever breaks, locks never leave anything on a server that stays for ever.
+//! No fault makes a lock leave anything on a server for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const HEARTBEAT: Duration = Duration::from_secs(12);
 /// How long keys outlive their content, plus how much longer they may live.
 const KEPT: Duration = Duration::from_secs(70);
 
-/// Every key has a TTL now, and none is longer than necessary.
+/// Checks that every key has a TTL now, and that none is longer than necessary.
 async fn check(server: &Server) {
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     let (left, key) = (reply.array()[0].int(), reply.array()[1].text());
@@ -79,18 +79,18 @@ async fn every_key_has_a_ttl_at_all_times() {
         over.store(true, Ordering::SeqCst);
     };
     let watch = async {
-        let mut looks = 0;
+        let mut checks = 0;
         while !over.load(Ordering::SeqCst) {
             check(&server).await;
-            looks += 1;
-            match looks {
+            checks += 1;
+            match checks {
                 20 | 60 | 100 => server.kill_clients("pubsub").await,
                 40 | 80 | 120 => server.kill_clients("normal").await,
                 _ => 0,
             };
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        assert!(looks > 20, "{looks} looks");
+        assert!(checks > 20, "{checks} checks");
     };
     tokio::join!(all, watch);
     histories.iter().for_each(History::assert_no_overlap);

@@ -1,8 +1,9 @@
-//! Clients whose address leads to another server while their connections stay open. The cause is a change of
-//! roles that closes no connection, or a proxy that spreads connections over a primary and its replica.
+//! Clients whose address leads to another server while their connections stay open. This happens when servers
+//! exchange their roles without closing connections, or when a proxy spreads connections over a primary and
+//! its replica.
 //!
-//! A message that is published at a primary also reaches the subscribers at its replicas, which are not
-//! counted.
+//! A message that is published at a primary also reaches subscribers at its replicas, which the primary does
+//! not count.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,9 @@ use tokio::task::JoinHandle;
 use super::scene::{NAME, SECOND, SOON, connect, granted, in_line, settings, subscribed};
 
 /// A `READONLY` reply does not replace a connection that is younger than this.
-const OF_AGE: Duration = Duration::from_millis(1_100);
-/// A client that receives no message polls within this time, and has then found the other server.
-const BY_ITSELF: Duration = Duration::from_secs(12);
+const MIN_AGE: Duration = Duration::from_millis(1_100);
+/// A client that receives no message has polled within this time, and has found the other server.
+const POLLED_BY: Duration = Duration::from_secs(12);
 
 async fn replica_of(primary: &Server) -> Server {
     let replica = Server::builder()
@@ -60,18 +61,18 @@ async fn a_change_of_roles_under_open_connections_gives_the_lock_to_one_alone() 
     let first = in_line(&primary, &first, NAME, 1).await;
     let second = in_line(&primary, &second, NAME, 2).await;
     subscribed(&primary, 2).await;
-    tokio::time::sleep(OF_AGE).await;
+    tokio::time::sleep(MIN_AGE).await;
 
     change_roles(&primary, &replica).await;
     proxy.lead_to(&[replica.port()]);
     let fence = guard.fence();
     guard.release().await.unwrap();
-    let guard = granted(first, BY_ITSELF).await;
+    let guard = granted(first, POLLED_BY).await;
     assert!(guard.fence() > fence);
     tokio::time::sleep(SOON).await;
     assert!(!second.is_finished(), "two holders at once");
     guard.check().unwrap();
-    // The other waiter has found the new primary too, with its subscriber connection.
+    // The other waiter has found the new primary too, also for its subscriber connection.
     subscribed(&replica, 2).await;
     let fence = guard.fence();
     guard.release().await.unwrap();
@@ -106,14 +107,14 @@ async fn a_client_that_listens_at_a_replica_finds_the_primary_and_gets_a_hot_loc
     // primary.
     proxy.lead_to(&[primary.port(), replica.port(), replica.port(), primary.port()]);
     let locks = connect(&proxy.url()).await;
-    let guard = locks.lock(NAME).acquire_timeout(BY_ITSELF).await.unwrap();
+    let guard = locks.lock(NAME).acquire_timeout(POLLED_BY).await.unwrap();
     guard.release().await.unwrap();
     busy.iter().for_each(JoinHandle::abort);
 }
 
 /// Race: A client sends its calls to one server and listens at another.
 #[tokio::test]
-async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
+async fn client_that_cannot_listen_at_the_primary_sends_it_few_calls() {
     const LOCKS: usize = 200;
     let primary = Server::start().await;
     let replica = replica_of(&primary).await;
@@ -131,7 +132,7 @@ async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
     let waiters: Vec<_> = (0..LOCKS)
         .map(|n| tokio::spawn(locks.lock(name(n)).acquire()))
         .collect();
-    // By then the client has finished all attempts that it makes at once.
+    // By now the client has made all attempts that it makes at once.
     tokio::time::sleep(4 * SECOND).await;
     let (scripts, connections, began) = (proxy.count("EVALSHA"), proxy.accepted(), Instant::now());
     tokio::time::sleep(6 * SECOND).await;
@@ -144,6 +145,6 @@ async fn a_client_that_never_finds_the_primary_to_listen_at_asks_it_little() {
     // Each waiter still gets its lock when that is free.
     drop(guards);
     for waiter in waiters {
-        granted(waiter, BY_ITSELF).await.release().await.unwrap();
+        granted(waiter, POLLED_BY).await.release().await.unwrap();
     }
 }

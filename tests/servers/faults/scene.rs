@@ -1,4 +1,4 @@
-//! Helpers of the tests of faults: managers with short settings, and checks of the data that a lock left on
+//! Helpers for the tests of faults: managers with short settings, and checks of the data that a lock left on
 //! its server.
 
 use std::time::{Duration, SystemTime};
@@ -10,15 +10,15 @@ use tokio::task::JoinHandle;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The name of the lock in tests that need only one.
 pub(crate) const NAME: &str = "a";
-/// Within this time everything has happened that needs no timer, on a busy machine too.
+/// Everything that needs no timer happens within this time, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_millis(700);
-/// Within this time an acquire that was sent has run or never will, and its request was withdrawn for the
+/// After this time, an acquire that was sent has run or never will, and its request was withdrawn for the
 /// last time.
 pub(crate) const SETTLED: Duration = Duration::from_millis(2500);
 
 const PREFIX: &str = "t";
 
-/// Leases and claim windows that outlast every test, so that a timely grant needs neither of them to end. The
+/// The leases and claim windows outlast every test, so a grant in time is not due to one that ended. The
 /// client polls by its timer only after `SOON`.
 pub(crate) fn settings() -> LockManagerBuilder {
     LockManager::builder()
@@ -49,8 +49,7 @@ pub(crate) async fn kept(server: &Server, name: &str) -> LockSummary {
     server.lock_summary(&lock_key(name)).await
 }
 
-/// The current time in ms, as the server sees it: the server runs on this machine, so both have the same
-/// clock.
+/// The current time in ms. The server runs on this machine, so it has the same clock.
 pub(crate) fn epoch_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.expect("a time after 1970").as_millis()).expect("a time")
@@ -95,7 +94,7 @@ pub(crate) async fn in_line(
     waiter
 }
 
-/// The guard of a waiter whose turn comes within `limit`.
+/// Returns the guard of a waiter whose turn comes within `limit`.
 #[track_caller]
 pub(crate) fn granted(
     waiter: JoinHandle<Result<LockGuard>>,
@@ -110,7 +109,7 @@ pub(crate) fn granted(
     }
 }
 
-/// Acquires the lock, holds it for `hold`, and releases it; all of this is one entry in the history.
+/// Acquires the lock, holds it for `hold`, and releases it. This is one entry in the history.
 pub(crate) fn turn(
     locks: &LockManager,
     name: &str,
@@ -138,7 +137,7 @@ pub(crate) async fn subscribers(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// Waits until so many connections have subscribed.
+/// Waits until `count` connections have subscribed.
 pub(crate) async fn subscribed(server: &Server, count: usize) {
     let is_so = async || subscribers(server).await.len() == count;
     eventually(&format!("{count} subscribers"), 5 * SECOND, is_so).await;

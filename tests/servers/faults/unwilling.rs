@@ -31,7 +31,7 @@ async fn config(server: &Server, key: &str, value: &str) {
     );
 }
 
-/// An acquire ends in time with `Unavailable`, and with the word of the server's error.
+/// Checks that an acquire ends in time with `Unavailable`, and with this word of the server's error.
 async fn refused_for_now(locks: &LockManager, name: &str, word: &str) {
     let started = Instant::now();
     let result = tokio::time::timeout(4 * SECOND, locks.lock(name).acquire())
@@ -150,7 +150,7 @@ async fn server_refusing_writes_hands_nothing_over_and_announces_no_grant() {
         .start()
         .await;
     let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
-    // Two reasons for which a server refuses writes: too few replicas, and a snapshot that cannot be written.
+    // A server refuses writes with too few replicas, and also when it cannot write a snapshot.
     std::fs::create_dir(server.dir().join("occupied.rdb")).unwrap();
     let no_replicas = [
         ("min-replicas-to-write", "1"),
@@ -225,7 +225,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         .await;
     let fill = "for i = 1, 4000 do redis.call('SET', 'other:' .. i, string.rep('x', 4096)) end";
     server.command(&["EVAL", fill, "0"]).await;
-    // How much longer it takes depends on the machine.
+    // How long that takes depends on the machine.
     let patient = settings().server_timeout(60 * SECOND);
     let (locks, others) = (
         impatient(&server).await,

@@ -12,7 +12,7 @@ use super::scene::{
 
 const CLAIM: Duration = Duration::from_millis(1000);
 
-/// A client in a process of its own, with `requests` requests in the queue behind `before` others.
+/// Starts a client in its own process, with `requests` requests in the queue behind `before` others.
 async fn queued_part(server: &Server, requests: i64, before: i64) -> Process {
     let mut part = parts::client(server, "30000", "1000");
     part.tell(&format!("acquire {requests}"));
@@ -120,7 +120,7 @@ async fn a_frozen_process_costs_the_others_one_claim_window_and_comes_back_to_it
 
 /// Race: A grant is read when its lease is over, or nearly over.
 #[tokio::test]
-async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
+async fn grant_that_is_read_too_late_is_withdrawn_and_comes_again() {
     let server = Server::start().await;
     let locks = manager(&server).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
@@ -133,7 +133,7 @@ async fn a_grant_that_is_read_too_late_is_given_back_and_comes_again() {
     tokio::time::sleep(CLAIM * 9 / 10).await;
     frozen.cont();
     assert!(parts::fence(&mut frozen).await > pushed_fence);
-    frozen.tell("look");
+    frozen.tell("check");
     frozen.expect("held").await;
     frozen.tell("release");
     frozen.expect("released").await;
@@ -146,7 +146,7 @@ async fn a_lock_released_between_the_failed_try_and_the_subscription_is_not_miss
     let proxy = Proxy::start(server.port());
     let (locks, slow) = (connect(&server.url()).await, connect(&proxy.url()).await);
     let guard = locks.lock(NAME).acquire().await.unwrap();
-    // The request takes effect at once. Its client hears of that only after the lock was released.
+    // The request takes effect at once, but its client learns of it only after the release.
     proxy.delay_down(Duration::from_millis(200));
     let waiter = in_line(&server, &slow, NAME, 1).await;
     assert_eq!(subscribers(&server).await.len(), 0);
@@ -217,8 +217,8 @@ async fn all_requests_of_a_client_return_to_their_places_after_its_record_expire
     assert_eq!(waiting(&server, NAME).await, 0);
     let guard = locks.lock(NAME).try_acquire().await.unwrap().acquired().unwrap();
     let newcomer = in_line(&server, &locks, NAME, 1).await;
-    // Another request of the same client registers it again. The earlier requests must not take that for
-    // their own.
+    // Another request of the same client adds its presence record again. The earlier requests must not take
+    // that record for theirs.
     let last = tokio::spawn(away.lock(NAME).acquire());
     tokio::time::sleep(Duration::from_millis(50)).await;
     proxy.thaw();
@@ -235,8 +235,8 @@ async fn all_requests_of_a_client_return_to_their_places_after_its_record_expire
     granted(last, SOON).await.release().await.unwrap();
 }
 
-/// How often the server runs each command that scripts use, for one hand-over with `behind` requests behind
-/// it.
+/// Counts how often the server runs each command that scripts use, for one hand-over with `behind` requests
+/// behind it.
 async fn cost_of_a_hand_over(behind: i64) -> Vec<(String, u64)> {
     let server = Server::start().await;
     let locks = connect(&server.url()).await;

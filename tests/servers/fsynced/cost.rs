@@ -1,5 +1,5 @@
-//! The cost of waiting for disks on this machine. This prints the figures of `docs/guarantees.md`:
-//! `cargo test --release --all-features --test servers -- --ignored --nocapture fsynced::cost`.
+//! Measures the cost of waiting for disks on this machine. `docs/guarantees.md` has its figures: `cargo test
+//! --release --all-features --test servers -- --ignored --nocapture fsynced::cost`.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn cost_of_waiting_for_disks() {
     }
 }
 
-/// How many acquisitions per second all tasks make together, on `locks` locks.
+/// Returns the acquisitions per second of all tasks together, on `locks` locks.
 async fn rate(server: &Server, fsynced: bool, locks: usize) -> f64 {
     let builder = LockManager::builder()
         .prefix(fairlock_testkit::prefix())
