@@ -57,7 +57,8 @@ async fn waits_given_up_while_the_server_is_away_leave_it_no_work() {
     let mut given_up = 0;
     let mut waits = JoinSet::new();
     let began = tokio::time::Instant::now();
-    while began.elapsed() < 5 * SECOND {
+    // On a busy machine, so many take longer.
+    while began.elapsed() < 5 * SECOND || given_up <= 3 * IN_FLIGHT {
         for name in ["0", "1", "2", "3"] {
             waits.spawn(locks.lock(name).acquire_timeout(Duration::from_millis(20)));
             given_up += 1;
@@ -75,6 +76,5 @@ async fn waits_given_up_while_the_server_is_away_leave_it_no_work() {
     }
     locks.close().await.unwrap();
     let calls = server.calls().await["evalsha"] - before;
-    assert!(given_up > 3 * IN_FLIGHT, "the machine is too slow for this test");
     assert!(calls < 2 * IN_FLIGHT, "{calls} calls for {given_up} waits");
 }
