@@ -259,7 +259,7 @@ async fn the_advised_user_needs_one_more_right() {
         .lines()
         .find(|line| line.starts_with("ACL SETUSER locks"));
     let words: Vec<&str> = user.unwrap().split(' ').collect();
-    primary.command(&words).await;
+    primary.set_user(&words).await;
     let url = format!("redis-sentinel://locks:secret@127.0.0.1:{lying_port}?sentinelServiceName={SERVICE}");
     let error = LockManager::connect(&url).await.unwrap_err();
     assert!(

@@ -244,7 +244,7 @@ async fn waiting_for_disks_needs_one_more_right_and_reports_its_lack_at_once() {
         .find(|line| line.starts_with("ACL SETUSER locks "))
         .expect("the page advises a user");
     let words: Vec<&str> = advised.split(' ').collect();
-    server.command(&words).await;
+    server.set_user(&words).await;
     let url = server.url_as("locks", "secret");
     let settings = || LockManager::builder().fsynced(true);
     refused_with(settings().connect(&url).await, "waitaof");

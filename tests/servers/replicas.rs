@@ -425,7 +425,7 @@ async fn waiting_for_replicas_needs_one_more_right_and_reports_its_lack_at_once(
         .find(|line| line.starts_with("ACL SETUSER locks "))
         .expect("the page advises a user");
     let words: Vec<&str> = advised.split(' ').collect();
-    scene.primary.command(&words).await;
+    scene.primary.set_user(&words).await;
     let url = scene.primary.url_as("locks", "secret");
     let settings = || LockManager::builder().replicas(2);
     match settings().connect(&url).await {

@@ -96,7 +96,7 @@ async fn advise(server: &Server, but: Option<&str>) {
         .into_iter()
         .chain(rights)
         .collect();
-    assert_eq!(server.command(&words).await.text(), "OK");
+    server.set_user(&words).await;
 }
 
 async fn server_with_the_advised_user() -> (Server, String) {

@@ -17,7 +17,7 @@ async fn set_user(server: &Server, name: &str, rules: &str) -> String {
     let password = format!(">{PASSWORD}");
     let mut words = vec!["ACL", "SETUSER", name, "reset", "on", &password];
     words.extend(rules.split(' '));
-    assert_eq!(server.command(&words).await.text(), "OK");
+    server.set_user(&words).await;
     server.url_as(name, PASSWORD)
 }
 

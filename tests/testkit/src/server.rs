@@ -304,6 +304,14 @@ impl Server {
             .expect("a server that answers")
     }
 
+    /// Runs `ACL SETUSER <user> …`. Also lets the user name its library, where the server knows that right.
+    pub async fn set_user(&self, words: &[&str]) {
+        assert_eq!(self.command(words).await.text(), "OK", "{words:?}");
+        // Servers before 7.2 answer with an error.
+        self.command(&["ACL", "SETUSER", words[2], "+client|setinfo"])
+            .await;
+    }
+
     /// Sends one command, which must succeed, on a blocking connection of its own. The words of the command,
     /// and the elements of the reply, are separated by spaces.
     pub fn tell(&self, command: &str) -> String {
