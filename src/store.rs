@@ -152,8 +152,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
 
-    /// Returns a future that sets the label of a client now, and again each time after `every`. The label
-    /// need not outlive the future. A store without labels does nothing.
+    /// Returns a future that sets the label of a client now, and again each time after `every`. A store that
+    /// makes no calls sets it before it returns. The label need not outlive the future. A store without
+    /// labels does nothing.
     fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
         let _ = (call, every);
         Box::pin(pending())

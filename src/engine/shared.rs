@@ -57,11 +57,13 @@ impl Shared {
             return Ok(());
         }
         let running = Running(Arc::clone(&self.waitlists));
+        // Made now, since a store that can set the label without a call has it before the first grant then.
+        let label_kept = self.client().keep_label();
         self.client().spawn(async move {
             tokio::select! {
                 biased;
                 () = Arc::clone(running.0.background()).run() => drop(running),
-                never = running.0.client().keep_label() => match never {},
+                never = label_kept => match never {},
             }
         });
         Ok(())

@@ -61,6 +61,14 @@ async fn status_names_the_client_that_holds(backend: Backend) {
     assert_eq!(label_appears(&holder, "a").await, "web-7");
 }
 
+/// A server hears of the label in the background. In memory it is there before the first lock is held.
+#[tokio::test]
+async fn status_in_memory_names_the_holder_of_the_first_lock() {
+    let locks = Backend::in_memory().client_with(labelled("web-7")).await;
+    let _guard = locks.lock("a").acquire().await.unwrap();
+    assert_eq!(label_of_holder(&locks, "a").await.as_deref(), Some("web-7"));
+}
+
 async fn status_names_the_client_by_which_an_owner_holds(backend: Backend) {
     let first = backend.client_with(labelled("first")).await;
     let second = backend.client_with(labelled("second")).await;
