@@ -6,7 +6,7 @@ use crate::options::ManagerOptions;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
 
-/// The settings of a [`LockManager`]. A value outside its range is refused when the manager is created.
+/// The settings of a [`LockManager`](crate::LockManager). A value outside its range is refused when the manager is created.
 ///
 /// # Examples
 /// ```
@@ -120,7 +120,7 @@ impl LockManagerBuilder {
     /// use std::time::Duration;
     /// use fairlock::{LockManager, MemoryStore};
     ///
-    /// // A web request had better fail early than hang.
+    /// // A web request should fail early rather than hang.
     /// let builder = LockManager::builder().server_timeout(Duration::from_secs(2));
     /// # builder.in_memory(&MemoryStore::new())?;
     /// # Ok(()) }
@@ -264,7 +264,7 @@ impl LockManagerBuilder {
     ///
     /// [`Holder::label`](crate::Holder::label) shows it for the locks that the client holds, and the server's
     /// `CLIENT LIST` shows it as the name of the client's connections. Everybody who may use the locks can
-    /// read it. Labels need not differ, and no lock depends on them.
+    /// read it. Two clients may have the same label, and no lock depends on it.
     ///
     /// # Examples
     /// ```
