@@ -3,8 +3,8 @@
 //!     cargo run --example fenced_write                              in memory
 //!     cargo run --example fenced_write redis://127.0.0.1:6379
 //!
-//! No lock service can stop a process that was paused for longer than its lease and then goes on. The resource
-//! can: it refuses a smaller fence than the largest that it has seen. In SQL that is one statement:
+//! No lock service can stop a process that was paused for longer than its lease and then goes on. The
+//! resource can: it refuses a smaller fence than the largest that it has seen. In SQL that is one statement:
 //! `UPDATE document SET body = $1, fence = $2 WHERE id = $3 AND fence <= $2`.
 
 use std::time::Duration;

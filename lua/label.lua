@@ -5,7 +5,7 @@
 --
 -- Returns `status client now 0 label`. `now` is in ms of the server's clock. The status is one of these:
 local LABELLED = '1'
-local NO_LABEL = '2'  -- no label follows: the client is gone, or its version sets none
+local NO_LABEL = '2'  -- no label follows: the client is gone, or has not set it yet
 
 -- KEYS[1]  hash: the client's label
 local label_key = KEYS[1]

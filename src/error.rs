@@ -40,7 +40,8 @@ pub enum Error {
     Timeout {
         /// How long the call waited.
         waited: Duration,
-        /// The earliest time, counted from this error, at which the lock may be free (never zero).
+        /// The time until the holder's lease ends if it is not renewed (never zero). The holder may release the
+        /// lock sooner, or renew its lease.
         retry_after: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.
@@ -97,7 +98,8 @@ impl Error {
         )
     }
 
-    /// Returns how long to wait before the next try, where that is known. It suits an HTTP `Retry-After`.
+    /// Returns how long to wait before the next try, where that is known: the `retry_after` of
+    /// [`Error::Timeout`]. It suits an HTTP `Retry-After`.
     ///
     /// # Examples
     /// ```

@@ -38,17 +38,18 @@
 //! there.
 //!
 //! # Overview
-//! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory).
-//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`.
+//! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory); `lock`,
+//!   `list`, `stats`, `close`.
+//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `force_release`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
 //! - [`Error`]: sorted by the caller's next step.
 //! - [`spin`]: a lock that tries again and again, as a baseline and a fallback.
 //!
 //! # Tracing
 //! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
-//! fields `lock.name`, `lock.fence`, `lock.outcome` and `wait_ms`. It emits a WARN for a lost lease, and for
-//! a slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set. Names and fields are part of
-//! the interface.
+//! fields `lock.name`, `lock.fence`, `lock.outcome` and `wait_ms`. Their names and fields are part of the
+//! interface. At WARN it tells of a lost lease, of trouble with the server, and of a slow acquire if
+//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.

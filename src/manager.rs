@@ -22,9 +22,9 @@ use crate::store::memory::MemoryStore;
 /// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas) or
 /// [disks](LockManagerBuilder::fsynced). In a cluster it has these to each master that it deals with.
 ///
-/// A background task renews leases and releases the locks of dropped guards. It lives on the
-/// runtime that connected. Once that runtime is gone, every call fails with
-/// [`Error::Closed`](crate::Error::Closed).
+/// A background task renews leases, releases the locks of dropped guards, and sets the client's
+/// [label](LockManagerBuilder::label). It lives on the runtime that connected. Once
+/// that runtime is gone, every call fails with [`Error::Closed`](crate::Error::Closed).
 ///
 /// Don't use one manager across a `fork`, nor in two copies of a virtual machine's snapshot: both would have
 /// the same ids.
@@ -312,7 +312,7 @@ impl fmt::Debug for LockManager {
 pub struct Stats {
     /// Holds whose guards live.
     pub held: usize,
-    /// Calls that wait for a lock.
+    /// Calls that wait for a lock, whether or not they are in the server's queue.
     pub waiting: usize,
     /// Locks acquired.
     pub acquired: u64,

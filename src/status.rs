@@ -90,7 +90,7 @@ impl Busy {
         u64::try_from(secs).unwrap_or(u64::MAX)
     }
 
-    /// Returns how many requests wait for the lock.
+    /// Returns how many requests wait for the lock. [`Status::waiting`] says which ones count.
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
@@ -112,7 +112,8 @@ impl Busy {
 pub struct Status {
     /// The holder, if there is one.
     pub holder: Option<Holder>,
-    /// The number of waiters.
+    /// The number of requests in the server's queue. Under overload, a client does not queue all of its
+    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client.
     pub waiting: u64,
 }
 
@@ -137,7 +138,8 @@ pub struct Status {
 pub struct Holder {
     /// The label of the client that holds the lock, by default its host and process
     /// ([`LockManagerBuilder::label`](crate::LockManagerBuilder::label)). `None` if that client has not been
-    /// heard of for a minute, or is of a version without labels.
+    /// heard of for a minute, if the server has lately lost its data, or if it did not answer the call for
+    /// the label.
     pub label: Option<String>,
     /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock.
     pub owner: Owner,
@@ -145,10 +147,10 @@ pub struct Holder {
     pub fence: Fence,
     /// The number of this owner's guards that hold the lock.
     pub holds: u64,
-    /// For how long the lock has been held, also by holds that were released since. Too small if the server's
-    /// clock was set back.
+    /// For how long this owner has held the lock, by the server's clock. The time begins with its first hold,
+    /// also if that one was released since. It is too small if the clock was set back.
     pub held_for: Duration,
-    /// The time until the latest of their leases ends, unless it is renewed.
+    /// The time until the latest lease of these guards ends, unless it is renewed.
     pub ttl: Duration,
 }
 
@@ -171,7 +173,7 @@ pub struct Holder {
 pub struct Listed {
     /// The name of the lock.
     pub name: String,
-    /// Its holder and the number of its waiters.
+    /// Its holder, and how many requests wait for it.
     pub status: Status,
 }
 

@@ -13,8 +13,9 @@ use crate::store::{GetLabel, Inspect, Inspected, Release, ReleaseOutcome, Releas
 use crate::time::server_time::ServerTime;
 
 impl Lock {
-    /// Returns the holder of the lock, if there is one, and the number of waiters. If there is a holder, a
-    /// second call asks for its label.
+    /// Returns the holder of the lock, if there is one, and how many requests wait. If there is a holder, a
+    /// second call asks for its label. [`LockManager::list`](crate::LockManager::list) does this for many
+    /// locks.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),

@@ -13,24 +13,27 @@ use crate::status::Listed;
 use crate::store::keys::Keys;
 use crate::store::{Page, Position};
 
-/// How many locks are looked at at the same time.
+/// How many locks are inspected at the same time.
 const CONCURRENT: usize = 32;
 
 impl LockManager {
     /// Lists the locks of this manager's prefix that are held or waited for, and whose names match a pattern.
     /// In the pattern `*` stands for any number of characters, and `?` for one.
     ///
-    /// The list is no snapshot: the locks are looked at one after the other, and a lock that changes hands
-    /// meanwhile may be listed in either state. A lock may be listed twice, and is listed at least once if it
-    /// is held all the time, unless its slot moves to another server of its cluster.
+    /// The methods of a stream are in crates of their own: `cargo add futures-util`, or `tokio-stream`.
+    ///
+    /// The list is no snapshot: each lock is shown as it is when its turn comes, in no particular order. A lock
+    /// may be listed twice, and is listed at least once if it is held or waited for all the time, unless its
+    /// slot moves to another server of its cluster.
     ///
     /// The server looks through all keys of the database, on every master of a cluster, in steps of some
     /// tenths of a millisecond (`SCAN`). So this takes long if there are many keys, but no other call has to
     /// wait for it. Each lock that is found takes the calls of a [`status`](crate::Lock::status).
     ///
     /// # Errors
-    /// An item is an error if it could not be found out. [`Error::Invalid`] if the
-    /// pattern is empty, and otherwise as for [`status`](crate::Lock::status).
+    /// [`Error::Invalid`] if the pattern is empty, and otherwise as for [`status`](crate::Lock::status). If
+    /// the search itself fails, no more locks are found after that error. If the status of one lock cannot be
+    /// read, that error takes its place, and the list goes on.
     ///
     /// # Cancel safety
     /// Dropping the stream, or a future that waits for its next item, changes nothing.
@@ -56,7 +59,7 @@ impl LockManager {
             let refused = Invalid::new("pattern \"\": must not be empty; \"*\" lists all locks");
             return iter([Err(refused.into())]).boxed();
         }
-        let (paging, looking) = (self.clone(), self.clone());
+        let (paging, inspecting) = (self.clone(), self.clone());
         let pattern = WildMatch::new(pattern);
         let pages = try_unfold(Some(Position::default()), move |from| {
             let manager = paging.clone();
@@ -71,9 +74,9 @@ impl LockManager {
         pages
             .try_flatten()
             .try_filter_map(move |key| {
-                let name = looking.name_of(&key).filter(|name| pattern.matches(name));
-                let manager = looking.clone();
-                async move { Ok(name.map(|name| manager.look_at(name))) }
+                let name = inspecting.name_of(&key).filter(|name| pattern.matches(name));
+                let manager = inspecting.clone();
+                async move { Ok(name.map(|name| manager.inspect(name))) }
             })
             .try_buffer_unordered(CONCURRENT)
             .try_filter_map(async |listed| Ok(listed))
@@ -95,7 +98,7 @@ impl LockManager {
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.
-    async fn look_at(self, name: Arc<str>) -> Result<Option<Listed>> {
+    async fn inspect(self, name: Arc<str>) -> Result<Option<Listed>> {
         let status = self.lock(&name).status().await?;
         let is_in_use = status.holder.is_some() || status.waiting > 0;
         Ok(is_in_use.then(|| Listed {

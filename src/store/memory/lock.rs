@@ -255,8 +255,9 @@ impl Lock {
     }
 
     /// Grants a free lock to the first request in the queue whose client can be reached, and tells that
-    /// client alone. `fence` is the fence of the new owner, and `mine` is the caller's own request and its lease. A request whose client cannot be
-    /// reached stays removed, and so does its client's presence record.
+    /// client alone. `fence` is the fence of the new owner, and `mine` is the caller's own request and its
+    /// lease. A request whose client cannot be reached stays removed, and so does its client's presence
+    /// record.
     #[expect(clippy::too_many_arguments)]
     pub(super) fn hand_over(
         &mut self,
