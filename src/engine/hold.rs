@@ -11,7 +11,7 @@ mod tests;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Lost, LostReason};
@@ -39,7 +39,8 @@ pub(crate) struct Hold {
     pub(super) calls: Arc<PendingCalls>,
     clock: Clock,
     state: Mutex<State>,
-    ended: Notify,
+    /// Has no permits, and is closed when the hold ends. A watcher that comes later is told all the same.
+    ended: Semaphore,
 }
 
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl Hold {
                 in_doubt: false,
                 over: None,
             }),
-            ended: Notify::new(),
+            ended: Semaphore::new(0),
         }
     }
 
@@ -166,12 +167,12 @@ impl Hold {
     /// Waits until the hold is over. Does not depend on the network.
     pub(crate) async fn lost(&self) -> Lost {
         loop {
-            let ended = self.ended.notified();
             match self.check() {
                 Err(lost) => return lost,
                 Ok(()) => tokio::select! {
                     biased;
-                    () = ended => {}
+                    // Fails at once if the hold has ended since the check.
+                    _ = self.ended.acquire() => {}
                     () = self.clock.sleep_until(self.deadline()) => {}
                 },
             }
@@ -186,7 +187,7 @@ impl Hold {
             state.over = before.or(Some(reason));
             before
         };
-        self.ended.notify_waiters();
+        self.ended.close();
         before
     }
 

@@ -54,6 +54,24 @@ async fn unwatched_hold_is_lost_at_its_deadline() {
     assert_eq!(hold.clock.now(), hold.deadline());
 }
 
+#[tokio::test(start_paused = true)]
+async fn every_watcher_is_told_of_the_end() {
+    let hold = hold(None);
+    let told = [(); 2].map(|()| Arc::new(Told::default()));
+    let mut watchers = [Box::pin(hold.lost()), Box::pin(hold.lost())];
+    for (watcher, told) in watchers.iter_mut().zip(&told) {
+        let waker = Arc::clone(told).into();
+        let watching = watcher.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(watching.is_pending());
+    }
+    hold.end(LostReason::Released);
+    for (watcher, told) in watchers.into_iter().zip(told) {
+        assert!(told.0.load(Ordering::SeqCst));
+        assert_eq!(watcher.await.reason(), LostReason::Released);
+    }
+    assert_eq!(hold.clock.now(), LocalTime::ZERO);
+}
+
 /// A waker that only notes that it was woken.
 #[derive(Default)]
 struct Told(AtomicBool);
