@@ -88,7 +88,7 @@ async fn unclaimed_lease_ends_the_record_when_the_server_finds_it_expired() {
     let waiter = fixture.waiter().await;
     released(guard).await;
     let mine = granted(waiter).await;
-    stand_still(&fixture);
+    stand_still(fixture.waitlists().client().options.claim_window());
     fixture.other.acquire().await.unwrap().forget();
     settle().await;
     assert!(mine.is_lost());
