@@ -150,9 +150,8 @@ impl Waitlist {
                 Progress::Settled
             }
             Acquired::ExpiredCall | Acquired::Incomplete => {
-                if context.epoch.is_some() {
-                    self.forget_registration();
-                }
+                // An incomplete call may have removed requests of this client too, with its presence record.
+                self.forget_registration();
                 Progress::Again
             }
         }

@@ -68,6 +68,20 @@ async fn incomplete_poll_is_repeated_until_the_lock_is_granted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiters_removed_by_an_incomplete_call_of_their_client_return_at_once() {
+    let fixture = Fixture::on(MemoryStore::with_bound(2));
+    fixture.held_for(LEASE).await;
+    // The server cannot reach the two waiters.
+    fixture.seen.swallow_subscriptions();
+    let _waiters = [fixture.waiter().await, fixture.waiter().await];
+    sleep(LEASE).await;
+    // This call removes both, and is incomplete. Its repetition is granted the lock.
+    let _guard = fixture.lock.acquire().await.unwrap();
+    settle().await;
+    assert_eq!(fixture.store.queued(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_failure_after_a_long_rest_ends_no_wait() {
     let options = ManagerOptions {
         server_timeout: Duration::from_secs(1),
