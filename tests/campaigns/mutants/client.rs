@@ -434,8 +434,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("admission counts a grant in the queue", WAITLIST, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &[WAITLIST_TESTS]),
     edit("an applicant of a waitlist that ends is told", WAITLIST, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[WAITLIST_TESTS]),
     edit("a waitlist with an applicant is not left", WAITLIST, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[WAITLIST_TESTS, "--lib simulation"]),
-    edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[WAITLIST_TESTS])
-        .equal("the call is sent as soon as its caller runs; the lock may then have been free for a moment"),
+    edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[WAITLIST_TESTS]),
     edit("an applicant comes behind the earlier requests of its client", APPLICANTS, "least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));", "let _ = ticket;", &[WAITLIST_TESTS]),
     edit("only a caller without a bound tells how long others without one wait", APPLICANTS, "if standing.until.is_none() {", "if true {", &["--lib overload"])
         .equal("callers of one lock that set bounds give up at about the same time as the others"),
