@@ -42,6 +42,7 @@ pub(crate) struct Scripted {
     fates: Mutex<VecDeque<Fate>>,
     /// How many requests each withdrawal removed.
     withdrawn: Mutex<Vec<usize>>,
+    acquires: AtomicUsize,
     releases: AtomicUsize,
     /// Whether renewals go unanswered.
     swallows_renewals: AtomicBool,
@@ -86,6 +87,7 @@ pub(crate) fn client_with(
         store: store.connect(listener),
         fates: Mutex::new(fates.iter().copied().collect()),
         withdrawn: Mutex::default(),
+        acquires: AtomicUsize::new(0),
         releases: AtomicUsize::new(0),
         swallows_renewals: AtomicBool::new(false),
         swallows_subscriptions: AtomicBool::new(false),
@@ -134,6 +136,11 @@ impl Scripted {
         (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
     }
 
+    /// Returns how many acquires were sent.
+    pub(crate) fn acquires(&self) -> usize {
+        self.acquires.load(Ordering::SeqCst)
+    }
+
     /// Returns how many releases were sent.
     pub(crate) fn releases(&self) -> usize {
         self.releases.load(Ordering::SeqCst)
@@ -178,6 +185,7 @@ impl Scripted {
 
 impl Store for Scripted {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
         let (lossy, store) = (Arc::clone(&self.lossy), Arc::clone(&self.store));
         Box::pin(async move {
             if let Err(lost) = pass(&lossy.calls) {

@@ -12,7 +12,7 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::{DeadlineQueue, GivesUp};
 
 /// A call's place in the backlog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) priority: Priority,
     pub(super) entered: u64,

@@ -200,6 +200,20 @@ async fn renewals_never_wait_and_releases_go_before_acquires() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn newcomer_does_not_take_a_free_place_from_a_call_in_the_backlog() {
+    let fixture = Fixture::open();
+    let _full = fixture.fill().await;
+    drop(fixture.ask("first").await);
+    // One place is free, but waiting calls are sent only when half of the window is.
+    let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(0);
+    reply.send(Ok(name)).unwrap();
+    settle().await;
+    drop(fixture.ask("second").await);
+    fixture.wire.answer().await;
+    assert_eq!(fixture.wire.written()[MAX_IN_FLIGHT as usize..], ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn releases_in_flight_do_not_exceed_the_window() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;

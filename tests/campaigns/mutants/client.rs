@@ -66,8 +66,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a dropped try leaves nothing on the server", ACQUIRE, "if !self.done {", "if false {", &["--test promises cancellation::"]),
     edit("a wait that ends leaves nothing on the server", APPLICANTS,
         "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n", "", IN_MEMORY),
-    edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        is_admitted: true,", "                        ticket: ticket.and(None),\n                        is_admitted: true,", WAITERS),
-    edit("a request with an owner is not delayed", ACQUIRE, "is_admitted: params.owner.is_some(),", "is_admitted: false,", &[WAITLIST_TESTS]),
+    edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        was_queued: ticket.is_some(),", "                        ticket: ticket.and(None),\n                        was_queued: ticket.is_some(),", WAITERS),
+    edit("a request with an owner is not delayed", ACQUIRE, "is_admitted: params.owner.is_some() || params.vote.is_some(),", "is_admitted: params.vote.is_some(),", &[WAITLIST_TESTS]),
     edit("an applicant is told that the server is unreachable", ACQUIRE, "                            self.waitlist.refuse_applicants(&error);\n", "", &[WAITLIST_TESTS])
         .equal("the next applicant is admitted, and is told after its calls have failed for as long"),
     edit("an applicant that gives up leaves the queue", ACQUIRE, "Some(Entered::Applicant(application)) => Ok(self.waitlist.cancel(*application)),", "Some(Entered::Applicant(_)) => Ok(None),", &[WAITLIST_TESTS]),
@@ -83,7 +83,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an applicant that gives up counts as given up", ADMISSION, "        let item = self.queue.remove(place.number, place.gives_up)?;\n        self.ended(true);\n", "        let item = self.queue.remove(place.number, place.gives_up)?;\n", ADMISSION_TESTS),
     edit("callers without a bound are expected to wait while most callers are served", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) => {", ADMISSION_TESTS),
     edit("a later caller is not expected to give up earlier", ADMISSION, "            *latest = self.latest;\n", "", ADMISSION_TESTS),
-    edit("an applicant that is admitted does not count as queued before", APPLICANTS, "standing.is_admitted && standing.ticket.is_some()", "standing.ticket.is_some()", &[WAITLIST_TESTS]),
+    edit("a request that brings a ticket does not count as queued before", APPLICANTS, "was_queued: standing.was_queued,", "was_queued: standing.ticket.is_some(),", &[WAITLIST_TESTS, "--lib quorum::"]),
     edit("an overloaded lock admits no more requests than keep it busy", ADMISSION, "(self.places + 1.0 / self.places).min(ENOUGH)", "self.places + 1.0 / self.places", ADMISSION_TESTS),
     edit("a waiter that gives up shows how long a grant takes at least", ADMISSION, "            self.time_to_grant.record(waited);\n", "", ADMISSION_TESTS),
     edit("all callers are admitted while most callers are served", ADMISSION, "!self.is_overloaded || (waiters", "(waiters", ADMISSION_TESTS),
@@ -250,7 +250,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that has ended keeps its first reason", HOLD, "before.or(Some(reason))", "Some(reason)", HOLD_TESTS),
     edit("a lease that ends before its maximum hold counts as expired", HOLD,
         "if is_at_cap && self.terms", "if self.terms", HOLD_TESTS),
-    edit("a watcher of a lease is told of its release", HOLD, "        self.ended.notify_waiters();\n", "", IN_MEMORY),
+    edit("a watcher of a lease is told of its release", HOLD, "        self.ended.close();\n", "", IN_MEMORY),
 
     edit("a request that left nothing and whose calls were all answered is not withdrawn", PENDING,
         "(may_have_left && state.written_on != WrittenOn::None) || state.open > 0", "state.written_on != WrittenOn::None", PENDING_TESTS),

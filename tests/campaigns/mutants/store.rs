@@ -33,7 +33,7 @@ const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("a dropped client leaves no connection", CLUSTER,
-        "    fn drop(&mut self) {\n        self.close();\n    }", "    fn drop(&mut self) {}", CONNECTIONS),
+        "    fn drop(&mut self) {\n        self.close();\n    }", "    fn drop(&mut self) {}", CLUSTER_TESTS),
 
     edit("a subscription at the former server is ended unless it ends with the slot", SERVERS, "if self.pubsub_mode.ends_with_the_slot() {", "if true {", CLUSTER_TESTS),
     edit("a server that has left the cluster does not close the client", SERVERS,
@@ -65,7 +65,7 @@ pub(super) const EDITS: &[Edit] = &[
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(message(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(message(error)),", FAILURES),
 
     edit("a call that keeps a hold waits for no answer to another", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
-    edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", &["--lib flood"]),
+    edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
     edit("a call that enters the backlog causes a PING", BACKLOG,
         "        pipeline.mark(state);\n", "        drop(state);\n", PIPELINE_TESTS),
     edit("a reload stops all sending", PIPELINE, "Gate::Open(wire) if !state.reloading && can_go => {", "Gate::Open(wire) if can_go => {", PIPELINE_TESTS),
@@ -80,7 +80,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
-    edit("a call that ends a hold goes before a call that asks for one", BACKLOG, "    pub(super) priority: Priority,\n    pub(super) entered: u64,", "    pub(super) entered: u64,\n    pub(super) priority: Priority,", PIPELINE_TESTS),
+    edit("a call that ends a hold goes before a call that asks for one", BACKLOG,
+        "if let Some(first) = self.urgent.first_entry() {",
+        "if let Some(first) = self.urgent.first_entry().filter(|first| first.key().0 == Priority::Keep || self.asks.is_empty()) {",
+        PIPELINE_TESTS),
     edit("a call behind a flood does not fail while the flood is answered", BACKLOG,
         "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", &["--lib pipeline::", "--lib flood"]),
     edit("a call that waits on a server that does not answer fails", BACKLOG,

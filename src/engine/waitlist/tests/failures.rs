@@ -40,6 +40,17 @@ async fn failed_poll_is_repeated_soon() {
     released(granted(waiter).await).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiter_asks_at_once_after_a_push_that_cannot_be_read() {
+    let fixture = Fixture::new();
+    fixture.held_for(LEASE).await;
+    let _waiter = fixture.waiter().await;
+    let asked = fixture.seen.acquires();
+    fixture.waitlist().pushed(ServerId::default(), "unreadable");
+    settle().await;
+    assert_eq!(fixture.seen.acquires(), asked + 1);
+}
+
 /// Race: An unreachable client always has calls to send, and so never subscribes.
 #[tokio::test(start_paused = true)]
 async fn waitlist_with_endless_calls_still_subscribes() {

@@ -55,6 +55,20 @@ async fn subscription_leaves_the_former_node_of_a_moved_slot() {
 }
 
 #[tokio::test]
+async fn dropped_store_ends_its_connections() {
+    let server = Server::start().await;
+    let recorder = Arc::new(Recorder::default());
+    let cluster = cluster(&format!("127.0.0.1:{}", server.port()), &recorder);
+    cluster.table().set_owner(slot_of(CHANNEL), &at(server.port()));
+    let watch = tokio::spawn(watch::watch(Arc::clone(&cluster))).abort_handle();
+    let store = ClusterStore { cluster, watch };
+    store.subscribe(CHANNEL.into()).await.unwrap();
+    drop(store);
+    let listeners = || server.tell(&format!("PUBSUB NUMSUB {CHANNEL}"));
+    until("closed", || listeners() == format!("{CHANNEL} 0")).await;
+}
+
+#[tokio::test]
 async fn configured_nodes_are_asked_before_discovered_ones() {
     let cluster = cluster("127.0.0.1:1?node=127.0.0.1:2", &Arc::default());
     for port in 3..6 {
