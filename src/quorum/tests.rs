@@ -3,7 +3,9 @@
 mod link;
 mod worlds;
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -228,7 +230,8 @@ async fn dropped_wait_leaves_nothing_at_any_poll() {
         let held = (polls % 2 == 0).then_some(first.acquire().await);
         let mut waiting = Box::pin(acquire(Arc::clone(&second.quorum)));
         for _ in 0..polls {
-            if futures_util::poll!(&mut waiting).is_ready() {
+            let polled = poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_ready()));
+            if polled.await {
                 break;
             }
             sleep(MS).await;
