@@ -51,6 +51,7 @@ impl LockManagerBuilder {
             heartbeat: settings.heartbeat,
             connections: settings.connections,
             durability: settings.durability,
+            quorum: None,
         };
         let label = settings.label.clone();
         let store = redis::connect(url, tls.as_ref(), label, options, listener).await?;

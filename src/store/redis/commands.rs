@@ -16,7 +16,7 @@ use futures_util::future::try_join_all;
 use super::connection::echoes;
 use super::failure;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
-use crate::store::redis::script::{Script, ScriptCall};
+use crate::store::redis::script::{ScriptCall, ScriptSet};
 use crate::store::{ConnectionId, Durability, Failure, pipeline};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
@@ -135,12 +135,12 @@ impl Command {
         Some((cursor, keys.iter().filter_map(Value::as_string).collect()))
     }
 
-    /// Sends the command unchanged.
-    pub(super) async fn run(self, client: &Client) -> Result<Value, Error> {
+    /// Sends the command unchanged. If it calls a script, that is one of these.
+    pub(super) async fn run(self, client: &Client, scripts: &ScriptSet) -> Result<Value, Error> {
         let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
         let (name, args) = match self.words {
             ReplyReader::Plain(name, args) => (name, args),
-            ReplyReader::Script(script_call) => ("EVALSHA", args(script_call)),
+            ReplyReader::Script(script_call) => ("EVALSHA", args(script_call, scripts)),
         };
         if !self.asking {
             return client.custom(custom(name), args).await;
@@ -175,20 +175,17 @@ impl pipeline::Command for Command {
 }
 
 /// The arguments of EVALSHA.
-fn args(script_call: ScriptCall) -> Vec<Value> {
-    let script = script_call.script;
-    let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.text()));
+fn args(script_call: ScriptCall, scripts: &ScriptSet) -> Vec<Value> {
+    let sha = scripts.sha(script_call.script);
     let text = Bytes::from(script_call.text);
     let words = script_call.words.into_iter();
     let words = words.map(|word| Value::Bytes(text.slice(word)));
-    iter::once(Value::from_static_str(sha)).chain(words).collect()
+    iter::once(sha).chain(words).collect()
 }
 
 /// Loads these scripts into the server. A failure means that no call was executed.
-pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result<(), Failure> {
-    let loads = scripts
-        .iter()
-        .map(|script| client.script_load::<Value, _>(script.text()));
+pub(super) async fn load(client: &Client, scripts: &ScriptSet) -> Result<(), Failure> {
+    let loads = scripts.texts().map(|text| client.script_load::<Value, _>(text));
     match try_join_all(loads).await {
         Ok(_) => Ok(()),
         Err(error) => Err(failure::not_sent(failure::classify(&error))),
@@ -200,11 +197,11 @@ pub(super) async fn load(client: &Client, scripts: &[&'static Script]) -> Result
 pub(super) struct Wire {
     client: Client,
     /// The scripts of the calls on this connection.
-    scripts: Arc<[&'static Script]>,
+    scripts: Arc<ScriptSet>,
 }
 
 impl Wire {
-    pub(super) fn new(client: &Client, scripts: &Arc<[&'static Script]>) -> Wire {
+    pub(super) fn new(client: &Client, scripts: &Arc<ScriptSet>) -> Wire {
         Wire {
             client: client.clone(),
             scripts: Arc::clone(scripts),
@@ -217,9 +214,9 @@ impl pipeline::Wire for Wire {
     type Reply = Value;
 
     fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
-        let client = self.client.clone();
+        let Wire { client, scripts } = self.clone();
         Box::pin(async move {
-            let reply = command.run(&client).await;
+            let reply = command.run(&client, &scripts).await;
             reply.map_err(|error| WireError {
                 kind: match failure::code(&error) {
                     Some("NOSCRIPT") => WireErrorKind::NoScript,

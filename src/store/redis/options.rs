@@ -16,4 +16,15 @@ pub(crate) struct Options {
     pub(crate) connections: usize,
     /// The replicas and disks that must confirm a hold. If there are none, holds need no confirmation.
     pub(crate) durability: Durability,
+    /// What is known of the server, if it belongs to a quorum.
+    pub(crate) quorum: Option<QuorumServer>,
+}
+
+/// A server of a quorum. All clients of a quorum must agree on this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuorumServer {
+    /// No lease in the quorum is longer. In whole ms.
+    pub(crate) longest_lease: Duration,
+    /// The server answers a write only once it is on disk, so a restart forgets no hold.
+    pub(crate) durable: bool,
 }

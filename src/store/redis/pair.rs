@@ -14,7 +14,7 @@ use super::options::Options;
 use super::subscriber::{Instruction, Subscriber};
 use super::supervisor::Supervisor;
 use crate::error::ServerError;
-use crate::store::redis::script::{PubSubMode, Script};
+use crate::store::redis::script::{PubSubMode, ScriptSet};
 use crate::store::{Failure, Listener, ServerId};
 
 pub(super) struct ConnectionPair {
@@ -39,7 +39,7 @@ impl ConnectionPair {
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
-        scripts: &Arc<[&'static Script]>,
+        scripts: &Arc<ScriptSet>,
         first: Opened,
     ) -> ConnectionPair {
         let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);

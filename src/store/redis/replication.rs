@@ -29,7 +29,7 @@ use super::failure;
 use super::options::Options;
 use super::supervisor::Supervisor;
 use crate::error::{Error, ServerError};
-use crate::store::redis::script;
+use crate::store::redis::script::{self, ScriptSet};
 use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerId};
 
 /// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
@@ -58,8 +58,9 @@ impl Replication {
             replicas: 0,
             ..durability
         };
-        let asked = Command::wait(at_once, SHORTEST_ROUND).run(connection.client());
-        match asked.await.map_err(|error| advised(failure::classify(&error))) {
+        let wait = Command::wait(at_once, SHORTEST_ROUND);
+        let asked = wait.run(connection.client(), &ScriptSet::default()).await;
+        match asked.map_err(|error| advised(failure::classify(&error))) {
             Err(Failure::Refused(error)) => Err(Error::Refused(error)),
             _ => Ok(()),
         }
@@ -77,7 +78,7 @@ impl Replication {
             server,
             connector: Arc::clone(connector),
             pipeline: Arc::clone(&pipeline),
-            scripts: [&script::RENEW].into(),
+            scripts: ScriptSet::new(&[&script::RENEW], options.quorum),
             purpose: Purpose::Replication,
             listener: None,
             follower: None,

@@ -3,6 +3,7 @@
 mod operations;
 mod reply;
 mod script_call;
+mod script_set;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -12,6 +13,7 @@ use std::sync::OnceLock;
 pub(crate) use self::operations::Operation;
 pub(crate) use self::reply::ReplyError;
 pub(crate) use self::script_call::{Declared, ScriptCall};
+pub(crate) use self::script_set::ScriptSet;
 pub(crate) use self::texts::inlined;
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. If the operation has
@@ -24,7 +26,7 @@ pub(crate) struct Script {
     source: &'static str,
     /// The text as it is sent, and the hash by which servers know it. Both are made at the first use.
     text: OnceLock<String>,
-    pub(crate) sha: OnceLock<String>,
+    sha: OnceLock<String>,
 }
 
 /// The clock comes first, because tests replace it.
@@ -66,6 +68,11 @@ impl Script {
     /// The text that is sent.
     pub(crate) fn text(&self) -> &str {
         self.text.get_or_init(|| inlined(self.source))
+    }
+
+    /// The hash by which servers know this text.
+    pub(crate) fn sha(&self) -> &str {
+        self.sha.get_or_init(|| fred::util::sha1_hash(self.text()))
     }
 
     /// The source of the same script with another clock.

@@ -20,7 +20,7 @@ use super::replication::Replication;
 use super::slot::slot_of;
 use crate::error::Error;
 use crate::store::label::Label;
-use crate::store::redis::script::{Operation, PubSubMode, Script};
+use crate::store::redis::script::{Operation, PubSubMode, Script, ScriptSet};
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
     Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
@@ -47,10 +47,11 @@ impl RedisStore {
         listener: Weak<dyn Listener>,
         scripts: &[&'static Script],
     ) -> Result<Arc<RedisStore>, Error> {
+        let scripts = ScriptSet::new(scripts, options.quorum);
         let deadline = Instant::now() + options.server_timeout;
         let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
         let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
-        let loaded = super::commands::load(commands.client(), scripts).await;
+        let loaded = super::commands::load(commands.client(), &scripts).await;
         if let Err(Failure::Refused(error)) = loaded {
             return Err(Error::Refused(error));
         }
@@ -70,7 +71,7 @@ impl RedisStore {
             connector,
             options,
             &listener,
-            scripts,
+            &scripts,
             place,
             first,
             replication,
@@ -89,7 +90,7 @@ impl RedisStore {
             connector,
             options,
             listener,
-            &super::script::ALL,
+            &ScriptSet::new(&super::script::ALL, options.quorum),
             place,
             first,
             None,
@@ -100,17 +101,16 @@ impl RedisStore {
         connector: Connector,
         options: Options,
         listener: &Weak<dyn Listener>,
-        scripts: &[&'static Script],
+        scripts: &Arc<ScriptSet>,
         place: (ServerId, PubSubMode),
         first: Opened,
         replication: Option<Connection>,
     ) -> Arc<RedisStore> {
         let connector = Arc::new(connector);
-        let scripts: Arc<[&'static Script]> = scripts.into();
         let mut first = Some(first);
         let lines = (0..options.connections).map(|_| {
             let first = first.take().unwrap_or_default();
-            ConnectionPair::start(place, &connector, options, listener, &scripts, first)
+            ConnectionPair::start(place, &connector, options, listener, scripts, first)
         });
         let lines = lines.collect();
         let listening = connector.sentinels().map(|sentinels| {

@@ -14,7 +14,7 @@ use super::failure;
 use super::subscriber::Instruction;
 use crate::error::ServerError;
 use crate::store::pipeline::{Replacement, Why};
-use crate::store::redis::script::Script;
+use crate::store::redis::script::ScriptSet;
 use crate::store::{Failure, Listener, ServerId};
 use crate::time::backoff::Backoff;
 
@@ -25,7 +25,7 @@ pub(super) struct Supervisor {
     pub(super) server: ServerId,
     pub(super) connector: Arc<Connector>,
     pub(super) pipeline: Arc<RedisPipeline>,
-    pub(super) scripts: Arc<[&'static Script]>,
+    pub(super) scripts: Arc<ScriptSet>,
     pub(super) purpose: Purpose,
     /// Hears of lost and new connections.
     pub(super) listener: Option<Weak<dyn Listener>>,

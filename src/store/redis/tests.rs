@@ -33,6 +33,7 @@ pub(super) const OPTIONS: Options = Options {
         replicas: 0,
         fsynced: false,
     },
+    quorum: None,
 };
 /// The options of a client that gives up soon, for tests about that.
 const HASTY: Options = Options {

@@ -11,7 +11,7 @@ use super::super::failure;
 use super::slots::{Range, ranges};
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
-use crate::store::redis::script::PubSubMode;
+use crate::store::redis::script::{PubSubMode, ScriptSet};
 
 /// Asks the seeds until one of them knows the cluster. Returns how scripts publish in it, and the owners of
 /// the slots.
@@ -48,7 +48,9 @@ async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, 
 
 /// Asks a server for the owners of the slots, over a separate connection.
 pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
-    let reply = Command::slots().run(connection.client()).await;
+    let reply = Command::slots()
+        .run(connection.client(), &ScriptSet::default())
+        .await;
     let reply = reply.map_err(|error| failure::classify(&error))?;
     ranges(&reply, asked).ok_or_else(|| {
         Failure::Unknown(ServerError::new(format!(

@@ -1,0 +1,104 @@
+//! The scripts of a connection, as its server knows them.
+
+use std::ptr;
+use std::sync::Arc;
+
+use fred::bytes_utils::Str;
+use fred::types::Value;
+
+use super::Script;
+use crate::store::redis::options::QuorumServer;
+use crate::time::server_time::millis;
+
+/// The scripts that the calls on a connection use. In a quorum, the text of each begins with one more line,
+/// `-- quorum <longest lease in ms>`. So no client shares its scripts with clients that load them by another
+/// rule.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptSet {
+    scripts: Vec<&'static Script>,
+    quorum: Option<OfQuorum>,
+}
+
+#[derive(Debug)]
+struct OfQuorum {
+    server: QuorumServer,
+    /// The hashes of the scripts, in their order.
+    shas: Vec<Str>,
+}
+
+impl ScriptSet {
+    pub(crate) fn new(scripts: &[&'static Script], quorum: Option<QuorumServer>) -> Arc<ScriptSet> {
+        let sha = |server, script| fred::util::sha1_hash(&text_in_quorum(server, script)).into();
+        Arc::new(ScriptSet {
+            scripts: scripts.to_vec(),
+            quorum: quorum.map(|server| OfQuorum {
+                server,
+                shas: scripts.iter().map(|script| sha(server, script)).collect(),
+            }),
+        })
+    }
+
+    /// The texts that are sent.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
+        self.scripts.iter().map(|script| match &self.quorum {
+            None => script.text().to_owned(),
+            Some(quorum) => text_in_quorum(quorum.server, script),
+        })
+    }
+
+    /// The hash by which the server knows a script of this set.
+    pub(crate) fn sha(&self, script: &'static Script) -> Value {
+        match &self.quorum {
+            None => Value::from_static_str(script.sha()),
+            Some(quorum) => {
+                let position = self.scripts.iter().position(|own| ptr::eq(*own, script));
+                let position =
+                    position.unwrap_or_else(|| unreachable!("a call of a script that is not loaded"));
+                Value::from(quorum.shas[position].clone())
+            }
+        }
+    }
+}
+
+fn text_in_quorum(server: QuorumServer, script: &Script) -> String {
+    format!("-- quorum {}\n{}", millis(server.longest_lease), script.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::redis::script::ALL;
+
+    fn set(longest_lease_ms: Option<u64>) -> Arc<ScriptSet> {
+        let quorum = longest_lease_ms.map(|ms| QuorumServer {
+            longest_lease: Duration::from_millis(ms),
+            durable: false,
+        });
+        ScriptSet::new(&ALL, quorum)
+    }
+
+    #[test]
+    fn scripts_of_a_quorum_begin_with_a_line_of_their_own() {
+        for (text, script) in set(Some(1_500)).texts().zip(ALL) {
+            assert_eq!(text, format!("-- quorum 1500\n{}", script.text()));
+        }
+        for (text, script) in set(None).texts().zip(ALL) {
+            assert_eq!(text, script.text());
+        }
+    }
+
+    #[test]
+    fn clients_with_another_longest_lease_share_no_script() {
+        let mut known = HashSet::new();
+        for set in [None, Some(1_000), Some(1_001), Some(60_000)].map(set) {
+            for (text, script) in set.texts().zip(ALL) {
+                let sha = set.sha(script).as_string().unwrap();
+                assert_eq!(sha, fred::util::sha1_hash(&text), "{}", script.name);
+                assert!(known.insert(sha), "{}", script.name);
+            }
+        }
+    }
+}
