@@ -328,13 +328,17 @@ impl<W: Wire> Pipeline<W> {
         generation
     }
 
-    /// Stops sending until there is another connection. New calls wait, and fail with `failure` if they wait
-    /// for too long.
+    /// Stops sending until there is another connection. Calls wait, and fail with `failure` if they wait for
+    /// too long. If the server refuses this client, waiting does not help, and they fail at once.
     pub(crate) fn down(&self, failure: Failure) {
         let mut state = self.state();
-        if !matches!(state.gate, Gate::Closed) {
-            state.gate = Gate::Down(failure);
+        if matches!(state.gate, Gate::Closed) {
+            return;
         }
+        if matches!(failure, Failure::Refused(_)) {
+            std::mem::take(&mut state.backlog).fail(&failure);
+        }
+        state.gate = Gate::Down(failure);
     }
 
     pub(crate) fn close(&self) {

@@ -70,8 +70,11 @@ impl<W: Wire> Backlog<W> {
         self.urgent.len() + self.asks.len()
     }
 
-    pub(super) fn into_waiting(self) -> impl Iterator<Item = Waiting<W>> {
-        self.urgent.into_values().chain(self.asks.into_items())
+    pub(super) fn fail(self, failure: &Failure) {
+        for waiting in self.urgent.into_values().chain(self.asks.into_items()) {
+            // The caller may be gone.
+            let _ = waiting.resume.send(Err(failure.clone()));
+        }
     }
 }
 

@@ -39,9 +39,7 @@ impl<W: Wire> Pipeline<W> {
         state.reloads += 1;
         match result {
             Err(failure) if state.generation == generation => {
-                for waiting in std::mem::take(&mut state.backlog).into_waiting() {
-                    let _ = waiting.resume.send(Err(failure.clone()));
-                }
+                std::mem::take(&mut state.backlog).fail(&failure);
             }
             // A failure on an earlier connection does not matter any more.
             _ => self.resume(state),

@@ -394,15 +394,16 @@ async fn waiting_call_fails_with_the_cause_once_its_patience_is_over() {
     let failure = failed(fixture.ask("a").await).await;
     assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("refused")));
     assert_eq!(fixture.pipeline.clock().now().since(began), PATIENCE);
-    // If the failure is permanent, the call does not wait.
+    // If the failure is permanent, neither a waiting call nor a new one waits.
+    let began = fixture.pipeline.clock().now();
+    let waiting = fixture.ask("waiting").await;
     fixture
         .pipeline
         .down(Failure::Refused(ServerError::new("WRONGPASS")));
-    let began = fixture.pipeline.clock().now();
-    assert!(matches!(
-        failed(fixture.ask("a").await).await,
-        Failure::Refused(_)
-    ));
+    let new = fixture.ask("new").await;
+    for refused in [waiting, new] {
+        assert!(matches!(failed(refused).await, Failure::Refused(_)));
+    }
     assert_eq!(fixture.pipeline.clock().now(), began);
 }
 

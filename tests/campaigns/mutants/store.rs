@@ -77,6 +77,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a silent connection is replaced", PIPELINE, "self.replace(generation, Why::Silent)", "drop(generation)", PIPELINE_TESTS),
     edit("a connection with a wrong answer to its PING is replaced", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
     edit("a refusal by the server is reported at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test servers faults::refusals::", "--lib connections"]),
+    edit("a refusal by the server ends the calls that wait", PIPELINE,
+        "if matches!(failure, Failure::Refused(_)) {", "if false {", &["--lib pipeline::", "--lib redis::tests::quorum"]),
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
