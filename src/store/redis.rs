@@ -16,6 +16,7 @@ mod replication;
 pub(crate) mod script;
 mod sentinel;
 mod server;
+mod server_info;
 mod slot;
 mod subscriber;
 mod supervisor;

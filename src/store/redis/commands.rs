@@ -10,11 +10,12 @@ use fred::bytes::Bytes;
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, LuaInterface};
-use fred::types::{ClusterHash, CustomCommand, Value};
+use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
 use futures_util::future::try_join_all;
 
 use super::connection::echoes;
 use super::failure;
+use super::server_info::check_server;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
 use crate::store::redis::script::{ScriptCall, ScriptSet};
 use crate::store::{ConnectionId, Durability, Failure, pipeline};
@@ -183,8 +184,19 @@ fn args(script_call: ScriptCall, scripts: &ScriptSet) -> Vec<Value> {
     iter::once(sha).chain(words).collect()
 }
 
-/// Loads these scripts into the server. A failure means that no call was executed.
+/// Loads these scripts into the server. A failure means that no call was executed. A server of a quorum does
+/// not get them while it may have forgotten holds.
+///
+/// One process must answer both `INFO` and `SCRIPT LOAD`, because the uptime before a restart says nothing. A
+/// restart breaks the connection, and then neither command is sent again: each has one attempt
+/// (`max_command_attempts`), and fred's own reconnecting is not used, as [`connection`](super::connection)
+/// says.
 pub(super) async fn load(client: &Client, scripts: &ScriptSet) -> Result<(), Failure> {
+    if let Some(quorum) = scripts.quorum() {
+        let info = client.info::<String>(Some(InfoKind::Server)).await;
+        let info = info.map_err(|error| failure::not_sent(failure::classify(&error)))?;
+        check_server(&info, quorum)?;
+    }
     let loads = scripts.texts().map(|text| client.script_load::<Value, _>(text));
     match try_join_all(loads).await {
         Ok(_) => Ok(()),

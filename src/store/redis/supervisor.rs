@@ -108,7 +108,10 @@ impl Supervisor {
                     // The scripts are loaded here rather than when a call misses them: another client could
                     // load them between two of the waiting calls, and then the second call would overtake the
                     // first. If loading fails now, the scripts are loaded when a call misses them.
-                    let _ = load(connection.client(), &self.scripts).await;
+                    let loaded = load(connection.client(), &self.scripts).await;
+                    if let Err(Failure::NotExecuted(error) | Failure::Refused(error)) = loaded {
+                        self.warn_of_missing_scripts(&error);
+                    }
                     return connection;
                 }
                 Err(failure) => {
@@ -118,6 +121,14 @@ impl Supervisor {
                     }
                 }
             }
+        }
+    }
+
+    /// Warns that a server of a quorum did not get the scripts. Only a new connection does so, because calls
+    /// find them missing again and again.
+    fn warn_of_missing_scripts(&self, error: &ServerError) {
+        if self.scripts.quorum().is_some() {
+            tracing::warn!(server = self.connector.server(), %error, "a server of the quorum grants nothing");
         }
     }
 

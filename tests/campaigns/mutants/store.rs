@@ -11,10 +11,12 @@ const CONNECTOR: &str = "src/store/redis/connector.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
 const LINK: &str = "src/store/redis/supervisor.rs";
 const BACKLOG: &str = "src/store/pipeline/backlog.rs";
+const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
 const RELOAD: &str = "src/store/pipeline/reload.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
+const SCRIPT_SET: &str = "src/store/redis/script/script_set.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
 const SLOTS: &str = "src/store/redis/cluster/slots.rs";
 const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
@@ -25,8 +27,10 @@ const CALLS: &[&str] = &["--lib calls"];
 const CLUSTER_TESTS: &[&str] = &["--lib cluster::"];
 const CONNECTIONS: &[&str] = &["--lib connections"];
 const FAILURES: &[&str] = &["--lib failure"];
+const INFO_TESTS: &[&str] = &["--lib server_info"];
 const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
+const QUORUM: &[&str] = &["--lib redis::tests::quorum"];
 const WINDOW_TESTS: &[&str] = &["--lib window"];
 const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 
@@ -54,6 +58,18 @@ pub(super) const EDITS: &[Edit] = &[
         "if table.has_moved_lately(slot)", "if false", MIGRATION),
     edit("a call to a server that imports the slot is preceded by ASKING", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
 
+    edit("a server of a quorum gets no scripts while it may have forgotten holds", COMMANDS,
+        "if let Some(quorum) = scripts.quorum() {", "if let (Some(quorum), true) = (scripts.quorum(), false) {", QUORUM),
+    edit("a server may have forgotten holds for the longest lease", INFO,
+        "quorum.longest_lease + quorum.longest_lease / DRIFT + UPTIME_ERROR", "UPTIME_ERROR", INFO_TESTS),
+    edit("a server may have forgotten holds for longer by the drift of the clocks", INFO, " + quorum.longest_lease / DRIFT", "", INFO_TESTS),
+    edit("a server is younger than its uptime says", INFO, " + UPTIME_ERROR;", ";", &["--lib server_info", "--lib redis::tests::quorum"]),
+    edit("a quorum takes no server whose scripts may outlive a restart", INFO, "    check_version(info)?;\n", "", INFO_TESTS),
+    edit("a durable server gets the scripts of a quorum at once", INFO, "if quorum.durable {", "if false {", INFO_TESTS),
+    edit("the scripts of a quorum have a first line of their own", SCRIPT_SET,
+        "format!(\"-- quorum {}\\n{}\", millis(server.longest_lease), script.text())", "[millis(server.longest_lease).to_string().as_str(), script.text()][1].to_owned()", &["--lib script_set"]),
+    edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
+
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a failover ends the connections to the former primary", CONNECTOR,
@@ -78,7 +94,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a connection with a wrong answer to its PING is replaced", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
     edit("a refusal by the server is reported at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test servers faults::refusals::", "--lib connections"]),
     edit("a refusal by the server ends the calls that wait", PIPELINE,
-        "if matches!(failure, Failure::Refused(_)) {", "if false {", &["--lib pipeline::", "--lib redis::tests::quorum"]),
+        "if matches!(failure, Failure::Refused(_)) {", "if false {", &["--lib pipeline::"]),
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
@@ -122,7 +138,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a reload that failed on a former connection delays no call", RELOAD,
         "Err(failure) if state.generation == generation => {", "Err(failure) => {", PIPELINE_TESTS),
 
-    edit("a new connection has the scripts loaded", LINK, "                    let _ = load(connection.client(), &self.scripts).await;\n", "", CONNECTIONS),
+    edit("a new connection has the scripts loaded", LINK, "load(connection.client(), &self.scripts).await;", "Ok::<(), Failure>(());", CONNECTIONS),
+    edit("a server of a quorum without scripts is logged", LINK, "if self.scripts.quorum().is_some() {", "if false {", QUORUM),
     edit("the listener hears of a new connection before any reply on it", LINK,
         "            // This comes before any reply on the new connection, which may lead to another server.\n", "            self.open(&connection);\n", CONNECTIONS),
     edit("a dead connection is noticed even without calls", LINK, "                ping.await;\n", "                drop(ping);\n", CONNECTIONS),

@@ -38,6 +38,11 @@ impl ScriptSet {
         })
     }
 
+    /// The quorum's server that these scripts are for, if they are for one.
+    pub(crate) fn quorum(&self) -> Option<QuorumServer> {
+        self.quorum.as_ref().map(|quorum| quorum.server)
+    }
+
     /// The texts that are sent.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
         self.scripts.iter().map(|script| match &self.quorum {
