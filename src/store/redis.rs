@@ -27,13 +27,17 @@ mod tls;
 
 use std::sync::{Arc, Weak};
 
+use self::address::Address;
 use self::cluster::ClusterStore;
 use self::connector::Connector;
 pub(crate) use self::options::Options;
+#[cfg_attr(not(test), expect(unused_imports))]
+pub(crate) use self::options::QuorumServer;
+use self::script::PubSubMode;
 use self::server::RedisStore;
-use crate::error::Error;
+use crate::error::{Error, Invalid};
 use crate::store::label::Label;
-use crate::store::{Listener, Store};
+use crate::store::{Listener, ServerId, Store};
 use crate::tls::Tls;
 
 /// Connects to the server or servers of the URL (see [`Address`](address::Address)). The store stays
@@ -51,4 +55,27 @@ pub(crate) async fn connect(
     } else {
         Ok(ClusterStore::connect(connector, options, listener).await?)
     }
+}
+
+/// Makes a client of one server of a quorum. Returns at once, and connects in the background; calls wait for
+/// that. The client tries until the store is closed or dropped, or the runtime ends. Must be called within a
+/// runtime.
+#[cfg_attr(not(test), expect(dead_code))]
+pub(crate) fn open(
+    url: &str,
+    tls: Option<&Tls>,
+    label: Label,
+    options: Options,
+    listener: &Weak<dyn Listener>,
+) -> Result<Arc<dyn Store>, Error> {
+    server_of(url)?;
+    let connector = Connector::new(url, tls, options.attempt_timeout)?.labelled(label);
+    let place = (ServerId::default(), PubSubMode::Plain);
+    Ok(RedisStore::opening(connector, options, listener, place))
+}
+
+/// The host and port, or the path, of the one server that the URL of a quorum's server names. Two such URLs
+/// with one result lead to one server. `Invalid` if the URL names sentinels or a cluster.
+pub(crate) fn server_of(url: &str) -> Result<String, Invalid> {
+    Ok(Address::parse_independent(url)?.identity())
 }

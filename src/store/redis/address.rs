@@ -1,5 +1,8 @@
 //! Parses a URL: the location of the server, and the credentials.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -63,8 +66,35 @@ enum Kind {
 impl Address {
     /// Parses `redis://[user:password@]host[:port][/database]`, or a URL with another supported scheme.
     pub(super) fn parse(text: &str) -> Result<Address, Invalid> {
-        read(text).map_err(|why| Invalid::new(format!("server URL {:?}: {why}", without_password(text))))
+        read(text).map_err(|why| invalid(text, &why))
     }
+
+    /// Parses a URL that must name one server, and not several that know each other.
+    pub(super) fn parse_independent(text: &str) -> Result<Address, Invalid> {
+        let address = Address::parse(text)?;
+        let named = match &address.place {
+            Place::Server(_) => return Ok(address),
+            Place::Cluster(_) => "a cluster",
+            Place::Sentinels(_) => "sentinels",
+        };
+        let why = format!(
+            "it names {named}, and a quorum is made of independent servers: redis://, rediss:// or unix://"
+        );
+        Err(invalid(text, &why))
+    }
+
+    /// The server's location, alike in all URLs that spell it in the same words.
+    pub(super) fn identity(&self) -> String {
+        match &self.place {
+            #[cfg(unix)]
+            Place::Server(ServerConfig::Unix { .. }) => self.to_string(),
+            _ => self.to_string().to_lowercase(),
+        }
+    }
+}
+
+fn invalid(text: &str, why: &str) -> Invalid {
+    Invalid::new(format!("server URL {:?}: {why}", without_password(text)))
 }
 
 /// The server's location, for people.
@@ -236,132 +266,5 @@ fn without_password(url: &str) -> String {
     match place.rsplit_once('@') {
         None => format!("{scheme}{place}"),
         Some((_, host)) => format!("{scheme}***@{host}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_never_shown() {
-        for url in [
-            "redis://user:s3cret@host:6379",
-            "redis://:s3cret@host:port",
-            "redis://user:s3c@s3cret@host",
-            "redis://user:s3c?s3cret@host",
-            "user:s3cret@host",
-            "http://user:s3cret@host",
-            "redis://host?password=s3cret",
-            "redis://host?password=x@s3cret",
-            "unix://user:s3cret@host/",
-            "redis-sentinel://user:s3cret@host?sentinelPassword=s3cret",
-        ] {
-            assert!(!without_password(url).contains("s3c"), "{url}");
-            if let Err(invalid) = Address::parse(url) {
-                assert!(!invalid.to_string().contains("s3c"), "{invalid}");
-            }
-        }
-    }
-
-    #[test]
-    fn urls_without_a_server_are_invalid() {
-        for url in [
-            "",
-            "127.0.0.1:6379",
-            "http://host",
-            "redis://",
-            "redis://:6379",
-            "redis://host:port",
-            "redis://host/x",
-            "redis://host/256",
-            "redis://host/1/2",
-            "redis://host:99999",
-            "redis://host?protocol=4",
-            "redis://host?db=1",
-            "redis://host?timeout=1",
-            "redis://%ff@host",
-            "redis-cluster://host/1",
-            "redis-sentinel://host",
-            "redis-sentinel://host?sentinelServiceName=",
-            "redis-sentinel://?sentinelServiceName=main",
-            "redis-sentinel://host?sentinelServiceName=main&node=",
-            "redis-sentinel://host?sentinelServiceName=main&node=host:port",
-            "unix:///",
-            "unix:///run/redis.sock?db=x",
-        ] {
-            assert!(Address::parse(url).is_err(), "{url}");
-        }
-    }
-
-    #[test]
-    fn urls_may_omit_parts_with_a_default() {
-        for (url, server) in [
-            ("redis://host", "host:6379"),
-            ("redis://host:1/", "host:1"),
-            ("valkey://user:password@host:1/3", "host:1"),
-            ("redis://[::1]:1", "::1:1"),
-        ] {
-            assert_eq!(Address::parse(url).unwrap().to_string(), server);
-        }
-    }
-
-    #[cfg(not(any(feature = "rustls", feature = "native-tls")))]
-    #[test]
-    fn tls_without_its_feature_is_refused_and_the_feature_named() {
-        let invalid = Address::parse("rediss://host").err().unwrap();
-        assert!(invalid.to_string().contains("feature `rustls`"), "{invalid}");
-    }
-
-    #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    #[test]
-    fn every_part_of_a_url_is_read() {
-        let address = Address::parse("valkeys://us%40er:pass%3Aword@host:1/3?protocol=3").unwrap();
-        assert!(address.tls);
-        assert_eq!(address.to_string(), "host:1");
-        assert_eq!(address.username.as_deref(), Some("us@er"));
-        assert_eq!(address.password.as_deref(), Some("pass:word"));
-        assert_eq!(address.database, Some(3));
-        assert_eq!(address.protocol, RespVersion::RESP3);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_socket_is_named_by_its_path() {
-        let address =
-            Address::parse("redis+unix://user:password@localhost/run/my%20redis.sock?db=2").unwrap();
-        assert_eq!(address.to_string(), "/run/my redis.sock");
-        assert_eq!(address.username.as_deref(), Some("user"));
-        assert_eq!(address.database, Some(2));
-        assert_eq!(Address::parse("unix:///a.sock").unwrap().to_string(), "/a.sock");
-    }
-
-    #[test]
-    fn servers_of_a_cluster_are_named_each() {
-        let address =
-            Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2&protocol=3").unwrap();
-        assert_eq!(address.protocol, RespVersion::RESP3);
-        assert_eq!(address.username.as_deref(), Some("user"));
-        let Place::Cluster(nodes) = address.place else {
-            panic!("a cluster")
-        };
-        let nodes: Vec<_> = nodes.iter().map(Node::to_string).collect();
-        assert_eq!(nodes, ["a:6379", "b:1", "::1:2"]);
-    }
-
-    #[test]
-    fn sentinels_are_named_each_and_have_a_password_of_their_own() {
-        let url = "valkey-sentinel://user:word@a/2?node=b:1&node=[::1]:2&sentinelServiceName=main&sentinelPassword=p%40ss";
-        let address = Address::parse(url).unwrap();
-        assert_eq!(address.password.as_deref(), Some("word"));
-        assert_eq!(address.database, Some(2));
-        let Place::Sentinels(group) = address.place else {
-            panic!("sentinels")
-        };
-        let hosts: Vec<_> = group.hosts.iter().map(Server::to_string).collect();
-        assert_eq!(hosts, ["a:26379", "b:1", "::1:2"]);
-        assert_eq!(group.service, "main");
-        assert_eq!(group.username, None);
-        assert_eq!(group.password.as_deref(), Some("p@ss"));
     }
 }

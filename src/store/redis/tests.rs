@@ -4,6 +4,7 @@
 mod calls;
 mod connections;
 pub(super) mod flawed;
+mod quorum;
 mod subscriptions;
 
 use std::sync::Mutex;
