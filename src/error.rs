@@ -60,6 +60,17 @@ pub enum Error {
         /// The number of confirmations that came in time.
         got: u32,
     },
+    /// In a quorum: fewer servers answered than are a majority. Try again later.
+    NoQuorum {
+        /// The number of servers.
+        servers: usize,
+        /// The number of servers that are a majority.
+        wanted: usize,
+        /// The number of servers that answered.
+        answering: usize,
+        /// What was wrong with one of the others.
+        why: ServerError,
+    },
     /// No server answered, or none that could do the work. Try again later.
     Unavailable(ServerError),
     /// The server refuses this client. Its set-up has to change (ACL, password, a key of another type under
@@ -94,6 +105,7 @@ impl Error {
                 | Error::QueueFull { .. }
                 | Error::TooManyHolds
                 | Error::NotReplicated { .. }
+                | Error::NoQuorum { .. }
                 | Error::Unavailable(_)
         )
     }
@@ -143,6 +155,17 @@ impl fmt::Display for Error {
                     "{got} of {wanted} servers confirmed the grant; it was given back"
                 )
             }
+            Error::NoQuorum {
+                servers,
+                wanted,
+                answering,
+                why,
+            } => {
+                write!(
+                    f,
+                    "{wanted} of {servers} servers are needed, and {answering} answered; of another one: {why}"
+                )
+            }
             Error::Unavailable(e) => write!(f, "server unavailable: {e}"),
             Error::Refused(e) => write!(f, "refused by the server: {e}"),
             Error::Invalid(e) => e.fmt(f),
@@ -155,7 +178,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Unavailable(e) | Error::Refused(e) => Some(e),
+            Error::Unavailable(e) | Error::Refused(e) | Error::NoQuorum { why: e, .. } => Some(e),
             Error::Invalid(e) => Some(e),
             Error::Lost(e) => Some(e),
             _ => None,

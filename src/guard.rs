@@ -1,9 +1,11 @@
 //! The guard: a lock that is held.
 
+mod tenure;
+
 use std::fmt;
 
+pub(crate) use self::tenure::Tenure;
 use crate::engine::client::runtime;
-use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
@@ -41,22 +43,22 @@ use crate::owner::Owner;
 /// ```
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
-    held: OwnedHold,
+    held: Tenure,
 }
 
 impl LockGuard {
-    pub(crate) fn new(held: OwnedHold) -> LockGuard {
+    pub(crate) fn new(held: Tenure) -> LockGuard {
         LockGuard { held }
     }
 
     /// Returns the name of the lock.
     pub fn name(&self) -> &str {
-        &self.held.hold().keys.name
+        self.held.name()
     }
 
     /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own.
     pub fn owner(&self) -> &Owner {
-        &self.held.hold().owner
+        self.held.owner()
     }
 
     /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
@@ -77,7 +79,7 @@ impl LockGuard {
     /// ```
     #[doc(alias = "token")]
     pub fn fence(&self) -> Fence {
-        self.held.hold().fence()
+        self.held.fence()
     }
 
     /// Returns the state of the lease at this moment. It does no I/O.
@@ -94,7 +96,7 @@ impl LockGuard {
     /// ```
     #[doc(alias = "ttl")]
     pub fn lease(&self) -> Lease {
-        self.held.hold().lease()
+        self.held.lease()
     }
 
     /// Returns whether the lease is over. It does no I/O.
@@ -136,7 +138,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn check(&self) -> Result<(), Lost> {
-        self.held.hold().check()
+        self.held.check()
     }
 
     /// Waits until the lease is over, whatever the network does.
@@ -163,8 +165,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let hold = self.held.hold().clone();
-        async move { hold.lost().await }
+        self.held.lost()
     }
 
     /// Runs `work` for as long as the lease lasts.
@@ -198,7 +199,7 @@ impl LockGuard {
         self.check()?;
         tokio::select! {
             biased;
-            lost = self.held.hold().lost() => Err(lost.into()),
+            lost = self.held.lost() => Err(lost.into()),
             output = work => Ok(output),
         }
     }
@@ -228,7 +229,7 @@ impl LockGuard {
     pub async fn renew(&self) -> Result<Lease> {
         runtime()?;
         self.check()?;
-        self.held.background().renew(self.held.hold()).await?;
+        self.held.renew().await?;
         self.check()?;
         Ok(self.lease())
     }

@@ -74,8 +74,6 @@ mod lock;
 mod manager;
 mod options;
 mod owner;
-// The public interface does not lead here yet.
-#[cfg_attr(not(test), expect(dead_code))]
 mod quorum;
 pub mod spin;
 mod status;

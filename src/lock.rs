@@ -1,6 +1,7 @@
 //! A lock: a name and options. Making one does no I/O.
 
 mod operator;
+mod place;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -15,16 +16,16 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use tracing::field::Empty;
 
+pub(crate) use self::place::Place;
 use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
 use crate::engine::counters::count;
-use crate::engine::hold::owned::OwnedHold;
-use crate::engine::shared::Shared;
 use crate::error::{Error, Invalid, Result};
-use crate::guard::LockGuard;
+use crate::guard::{LockGuard, Tenure};
 use crate::options::LockOptions;
 use crate::owner::Owner;
+use crate::quorum::{Tried, Wanted};
 use crate::status::{Busy, TryAcquire};
 use crate::store::keys::Keys;
 use crate::time::clock::LocalTime;
@@ -63,24 +64,25 @@ use crate::time::deadline::LeaseTerms;
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    shared: Arc<Shared>,
+    place: Place,
     name: Arc<str>,
     /// The keys and the channel, or the reason why the name is refused. The first call returns it.
-    place: Result<(Arc<Keys>, Arc<str>), Invalid>,
+    keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
     options: LockOptions,
     owner: Option<Owner>,
 }
 
 impl Lock {
-    pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Lock {
-        let place = Keys::new(&shared.client().options.prefix, name).map(|keys| {
-            let channel = keys.channel_of(&shared.client().id);
+    pub(crate) fn new(place: Place, name: &str) -> Lock {
+        let client = place.client();
+        let keys = Keys::new(&client.options.prefix, name).map(|keys| {
+            let channel = keys.channel_of(&client.id);
             (Arc::new(keys), channel)
         });
         Lock {
-            shared,
-            name: name.into(),
             place,
+            name: name.into(),
+            keys,
             options: LockOptions::default(),
             owner: None,
         }
@@ -211,21 +213,26 @@ impl Lock {
     }
 
     fn client(&self) -> &Arc<Client> {
-        self.shared.client()
+        self.place.client()
     }
 
     /// Refuses what is wrong before anything is sent.
     fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
         let terms = self.options.terms(&self.client().options)?;
-        let (keys, _) = self.place.clone()?;
+        let (keys, _) = self.keys.clone()?;
+        if matches!(self.place, Place::Quorum(_)) && self.owner.is_some() {
+            return Err(
+                Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
+            );
+        }
         self.client().check_open()?;
-        self.shared.start()?;
+        self.place.start()?;
         Ok((keys, terms))
     }
 
     fn params(&self) -> Result<AcquireParams> {
         let (keys, terms) = self.open()?;
-        let (_, channel) = self.place.clone()?;
+        let (_, channel) = self.keys.clone()?;
         Ok(AcquireParams {
             keys,
             channel,
@@ -235,12 +242,24 @@ impl Lock {
         })
     }
 
+    fn wanted(&self, until: Option<Instant>) -> Result<Wanted> {
+        let (keys, terms) = self.open()?;
+        let (_, channel) = self.keys.clone()?;
+        Ok(Wanted {
+            keys,
+            channel,
+            terms,
+            until,
+        })
+    }
+
     async fn acquire_within(self, bound: Bound) -> Result<LockGuard> {
         let began = self.client().now();
         let span = tracing::debug_span!(
             "fairlock.acquire",
             lock.name = &*self.name,
             lock.fence = Empty,
+            lock.votes = Empty,
             lock.outcome = Empty,
             wait_ms = Empty
         );
@@ -248,7 +267,10 @@ impl Lock {
         let waited = self.client().now().since(began);
         let outcome = match &acquired {
             Ok(held) => {
-                span.record("lock.fence", held.hold().fence().get());
+                span.record("lock.fence", held.fence().get());
+                if matches!(held, Tenure::Quorum(_)) {
+                    span.record("lock.votes", held.votes());
+                }
                 "acquired"
             }
             Err(Error::Timeout { .. }) => "timeout",
@@ -272,9 +294,7 @@ impl Lock {
         acquired.map(LockGuard::new)
     }
 
-    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<OwnedHold> {
-        let params = self.params()?;
-        let waitlists = self.shared.waitlists();
+    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<Tenure> {
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -283,30 +303,53 @@ impl Lock {
             Bound::Until(deadline) => Some(deadline),
         };
         if until.is_none_or(|until| until > now) {
-            return acquire::acquire(waitlists, &params, until).await;
+            return match &self.place {
+                Place::One(shared) => {
+                    let params = self.params()?;
+                    acquire::acquire(shared.waitlists(), &params, until)
+                        .await
+                        .map(Tenure::One)
+                }
+                Place::Quorum(quorum) => {
+                    let wanted = self.wanted(until)?;
+                    Box::pin(quorum.acquire(wanted)).await.map(Tenure::Quorum)
+                }
+            };
         }
         // On the heap, so that those that wait do not carry it along.
-        match Box::pin(acquire::try_acquire(Arc::clone(waitlists), params)).await? {
-            Attempt::Held(held) => Ok(held),
-            Attempt::Busy(contended) => {
-                count(&self.client().counters.timed_out);
-                let waited = self.client().now().since(began);
-                Err(Error::Timeout {
-                    waited,
-                    retry_after: Busy::of(contended.ttl, contended.ahead).retry_after(),
-                })
+        Box::pin(self.tried()).await?.map_err(|busy| {
+            count(&self.place.counters().timed_out);
+            Error::Timeout {
+                waited: self.client().now().since(began),
+                retry_after: busy.retry_after(),
             }
-        }
+        })
     }
 
     async fn attempt(self) -> Result<TryAcquire> {
-        let params = self.params()?;
-        Ok(
-            match acquire::try_acquire(Arc::clone(self.shared.waitlists()), params).await? {
-                Attempt::Held(held) => TryAcquire::Acquired(LockGuard::new(held)),
-                Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
-            },
-        )
+        Ok(match self.tried().await? {
+            Ok(held) => TryAcquire::Acquired(LockGuard::new(held)),
+            Err(busy) => TryAcquire::Busy(busy),
+        })
+    }
+
+    async fn tried(&self) -> Result<Result<Tenure, Busy>> {
+        Ok(match &self.place {
+            Place::One(shared) => {
+                let params = self.params()?;
+                match acquire::try_acquire(Arc::clone(shared.waitlists()), params).await? {
+                    Attempt::Held(held) => Ok(Tenure::One(held)),
+                    Attempt::Busy(contended) => Err(Busy::of(contended.ttl, contended.ahead)),
+                }
+            }
+            Place::Quorum(quorum) => {
+                let wanted = self.wanted(None)?;
+                match Box::pin(quorum.try_acquire(wanted)).await? {
+                    Tried::Held(majority) => Ok(Tenure::Quorum(majority)),
+                    Tried::Busy(occupied) => Err(Busy::of(occupied.ttl, occupied.waiting)),
+                }
+            }
+        })
     }
 }
 

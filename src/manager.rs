@@ -1,8 +1,9 @@
-//! The manager: one client of a server, from which locks come.
+//! The manager: one client of a server or of a quorum, from which locks come.
 
 mod builder;
 mod connect;
 mod list;
+mod quorum;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use std::sync::atomic::Ordering;
 
 pub use self::builder::LockManagerBuilder;
 use crate::engine::shared::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::lock::Lock;
+use crate::lock::{Lock, Place};
 use crate::options::ManagerOptions;
 use crate::store::memory::MemoryStore;
 
@@ -50,7 +51,7 @@ use crate::store::memory::MemoryStore;
 /// ```
 #[derive(Clone)]
 pub struct LockManager {
-    shared: Arc<Shared>,
+    place: Place,
 }
 
 impl LockManager {
@@ -151,7 +152,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(Arc::clone(&self.shared), name.as_ref())
+        Lock::new(self.place.clone(), name.as_ref())
     }
 
     /// Makes one round trip to the server, for health checks.
@@ -177,10 +178,12 @@ impl LockManager {
     /// ```
     #[doc(alias = "health")]
     pub async fn ping(&self) -> Result<()> {
-        self.shared.client().check_open()?;
-        self.shared.start()?;
-        self.shared.client().store.time().await?;
-        Ok(())
+        self.place.client().check_open()?;
+        self.place.start()?;
+        match &self.place {
+            Place::One(shared) => shared.client().store.time().await.map(drop).map_err(Error::from),
+            Place::Quorum(quorum) => quorum.ping().await,
+        }
     }
 
     /// Returns the counts of this client. It does no I/O.
@@ -196,18 +199,34 @@ impl LockManager {
     /// ```
     #[doc(alias = "metrics")]
     pub fn stats(&self) -> Stats {
-        let counters = &self.shared.client().counters;
+        let counters = self.place.counters();
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (held, waiting, unconfirmed) = match &self.place {
+            Place::One(shared) => (
+                shared.background().held_count(),
+                shared.waitlists().waiting(),
+                shared.background().pending(),
+            ),
+            Place::Quorum(quorum) => (quorum.held().len(), quorum.waiting(), quorum.pending()),
+        };
+        let late = self
+            .place
+            .clients()
+            .into_iter()
+            .map(|client| read(&client.counters.late));
         Stats {
-            held: self.shared.background().held_count(),
-            waiting: self.shared.waitlists().waiting(),
+            held,
+            waiting,
             acquired: read(&counters.acquired),
             handed_over: read(&counters.handed_over),
             lost: read(&counters.lost),
             timed_out: read(&counters.timed_out),
             released_by_drop: read(&counters.released_by_drop),
-            late: read(&counters.late),
-            unconfirmed: self.shared.background().pending(),
+            late: late.sum(),
+            unconfirmed,
+            raised: read(&counters.raised),
+            yielded: read(&counters.yielded),
+            mended: read(&counters.mended),
         }
     }
 
@@ -238,19 +257,16 @@ impl LockManager {
     /// ```
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Result<(), Unreleased> {
-        self.shared.waitlists().close();
-        let background = self.shared.background();
-        let bound = self.shared.client().options.server_timeout;
-        // What is left at the bound is in the answer.
-        let drained = tokio::time::timeout(bound, background.drained()).await;
-        let held: Vec<_> = background
-            .held()
-            .iter()
-            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence()))
-            .collect();
-        // Once all was confirmed, the background task ends, and what is pending for a moment is that.
-        let unconfirmed = if drained.is_ok() { 0 } else { background.pending() };
-        background.wake_if_closing();
+        let (held, unconfirmed) = match &self.place {
+            Place::One(shared) => {
+                let unconfirmed = shared.close().await;
+                (shared.held(), unconfirmed)
+            }
+            Place::Quorum(quorum) => {
+                let unconfirmed = quorum.close().await;
+                (quorum.held(), unconfirmed)
+            }
+        };
         if held.is_empty() && unconfirmed == 0 {
             Ok(())
         } else {
@@ -270,25 +286,33 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.shared.client().is_closed()
+        self.place.client().is_closed()
     }
 
     pub(crate) fn of(shared: Shared) -> LockManager {
         LockManager {
-            shared: Arc::new(shared),
+            place: Place::One(Arc::new(shared)),
         }
     }
 
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        match &self.place {
+            Place::One(shared) => shared,
+            Place::Quorum(_) => panic!("a quorum has several clients"),
+        }
     }
 }
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("id", &self.shared.client().id)
-            .field("options", &self.shared.client().options)
+            .field("id", &self.place.client().id)
+            .field("options", &self.place.client().options)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }
@@ -328,8 +352,16 @@ pub struct Stats {
     /// gave up. The server did nothing for them.
     pub late: u64,
     /// Releases of dropped guards, and abandoned waits, for which the server has not yet confirmed that
-    /// nothing is left. The count shows how far the server is behind.
+    /// nothing is left. The count shows how far the server is behind. In a quorum it is the sum over all
+    /// servers.
     pub unconfirmed: usize,
+    /// In a quorum: grants of single servers that were raised to the fence of the others.
+    pub raised: u64,
+    /// In a quorum: grants of single servers that were given up for an earlier request, since there were too
+    /// few of them.
+    pub yielded: u64,
+    /// In a quorum: grants of single servers that a hold got later than at its beginning, or again.
+    pub mended: u64,
 }
 
 /// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.

@@ -10,6 +10,8 @@ use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// For so long a server of a quorum grants nothing after its start, unless the settings say otherwise.
+pub(crate) const DEFAULT_LONGEST_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_CLAIM_WINDOW: Duration = Duration::from_secs(5);
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
@@ -33,6 +35,8 @@ pub(crate) const JITTER: Duration = Duration::from_millis(20);
 pub(crate) struct ManagerOptions {
     pub(crate) prefix: String,
     pub(crate) lease: Duration,
+    /// No lease may be longer.
+    pub(crate) longest_lease: Duration,
     /// `None` means the default, or the lease if that is shorter.
     pub(crate) claim_window: Option<Duration>,
     pub(crate) heartbeat: Duration,
@@ -50,6 +54,7 @@ impl Default for ManagerOptions {
         ManagerOptions {
             prefix: "fairlock".to_owned(),
             lease: DEFAULT_LEASE,
+            longest_lease: MAX_LEASE,
             claim_window: None,
             heartbeat: DEFAULT_HEARTBEAT,
             server_timeout: DEFAULT_SERVER_TIMEOUT,
@@ -65,7 +70,8 @@ impl Default for ManagerOptions {
 impl ManagerOptions {
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         check_prefix(&self.prefix)?;
-        check_span("lease", self.lease, MIN_LEASE, MAX_LEASE)?;
+        check_span("longest_lease", self.longest_lease, MIN_LEASE, MAX_LEASE)?;
+        check_span("lease", self.lease, MIN_LEASE, self.longest_lease)?;
         if let Some(claim_window) = self.claim_window {
             check_span("claim_window", claim_window, MIN_LEASE, self.lease)?;
         }
@@ -115,7 +121,7 @@ pub(crate) struct LockOptions {
 impl LockOptions {
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
-        check_span("lease", length, MIN_LEASE, MAX_LEASE)?;
+        check_span("lease", length, MIN_LEASE, manager.longest_lease)?;
         if let Some(max_hold) = self.max_hold {
             check_span("max_hold", max_hold, MIN_LEASE, Duration::MAX)?;
         }

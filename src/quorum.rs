@@ -9,21 +9,38 @@
 //!
 //! `tests/model/src/quorum/` explores this protocol, and shows what breaks without each of its rules.
 
-pub(crate) mod ballot;
+mod answers;
+mod ballot;
+mod majority;
+mod mending;
+mod operator;
 #[cfg(test)]
 mod tests;
-pub(crate) mod votes;
+mod try_acquire;
+mod votes;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use tokio::task::AbortHandle;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
-use self::ballot::{Ballot, Wanted};
+pub(crate) use self::answers::no_majority;
+use self::ballot::Ballot;
+pub(crate) use self::ballot::Wanted;
+pub(crate) use self::majority::Majority;
+pub(crate) use self::operator::Seen;
+pub(crate) use self::try_acquire::Tried;
 use self::votes::Votes;
+use crate::engine::client::Client;
+use crate::engine::counters::{Counters, count};
 use crate::engine::shared::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::ClientId;
+use crate::sync::locked;
 use crate::time::clock::Clock;
 use crate::time::server_time::{ServerTime, Ticket};
 
@@ -31,21 +48,48 @@ use crate::time::server_time::{ServerTime, Ticket};
 /// ticket agree which of them is first.
 #[derive(Debug)]
 pub(crate) struct Quorum {
-    servers: Vec<Arc<Shared>>,
+    pub(crate) servers: Vec<Arc<Shared>>,
+    /// Counts a request and a hold once each. The counters of the servers' clients count votes.
+    pub(crate) counters: Counters,
     last_ticket: AtomicU64,
+    last_ballot: AtomicU64,
+    /// The holds whose guards live, by their ballots.
+    held: Mutex<BTreeMap<u64, (Fence, Arc<Votes>)>>,
 }
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Arc<Shared>>) -> Quorum {
         Quorum {
             servers,
+            counters: Counters::default(),
             last_ticket: AtomicU64::new(0),
+            last_ballot: AtomicU64::new(0),
+            held: Mutex::default(),
         }
     }
 
+    /// One of the clients. All have the same id and the same settings. It also counts the callers that wait.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.servers[0].client()
+    }
+
     /// How many servers are a majority.
-    fn majority(&self) -> usize {
+    pub(crate) fn majority(&self) -> usize {
         self.servers.len() / 2 + 1
+    }
+
+    /// Starts the background tasks of all clients.
+    pub(crate) fn start(&self) -> Result<()> {
+        self.servers.iter().try_for_each(|server| server.start())
+    }
+
+    fn next_ballot(&self) -> u64 {
+        self.last_ballot.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The owner of the holds of one ballot. Each of its requests has an id of its own.
+    fn owner_of(&self, client: &ClientId, ballot: u64) -> Owner {
+        Owner::from_wire(&format!("{client}:{ballot}"))
     }
 
     /// A ticket that is later than all tickets of this client before. Among clients it is the time of the
@@ -76,15 +120,64 @@ impl Quorum {
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
+        let _permit = self.servers[0].waitlists().admit()?;
         let mut ballot = Ballot::new(self, wanted)?;
-        let fence = ballot.decided().await?;
-        let votes = Arc::clone(ballot.votes());
-        let keeping = tokio::spawn(ballot.keep()).abort_handle();
-        Ok(Majority {
-            fence,
-            votes,
-            keeping,
-        })
+        match ballot.decided().await {
+            Ok(fence) => Ok(Majority::begin(ballot, fence)),
+            Err(error) => {
+                if matches!(error, Error::Timeout { .. }) {
+                    count(&self.counters.timed_out);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The holds whose guards live, unless they are lost.
+    pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
+        let held: Vec<_> = locked(&self.held).values().cloned().collect();
+        let live = held.into_iter().filter(|(_, votes)| votes.check().is_ok());
+        live.map(|(fence, votes)| (Arc::clone(&votes.name), fence))
+            .collect()
+    }
+
+    /// How many callers wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.servers[0].waitlists().waiting()
+    }
+
+    /// How many outgoing messages the servers have not confirmed.
+    pub(crate) fn pending(&self) -> usize {
+        self.servers
+            .iter()
+            .map(|server| server.background().pending())
+            .sum()
+    }
+
+    /// Ends all waits, and waits for the releases that dropped guards left, until a majority of the servers
+    /// have confirmed all of theirs. Returns how many are left where most servers have fewer.
+    pub(crate) async fn close(&self) -> usize {
+        for server in &self.servers {
+            server.waitlists().close();
+        }
+        let bound = self.client().options.server_timeout;
+        let drained: FuturesUnordered<_> = (self.servers.iter())
+            .map(|server| server.background().drained())
+            .collect();
+        let drained = drained.take(self.majority()).for_each(async |()| {});
+        let unconfirmed = match tokio::time::timeout(bound, drained).await {
+            Ok(()) => 0,
+            Err(_) => {
+                let pending = self.servers.iter().map(|server| server.background().pending());
+                let mut pending: Vec<_> = pending.collect();
+                pending.sort_unstable();
+                pending[self.majority() - 1]
+            }
+        };
+        for server in &self.servers {
+            server.background().wake_if_closing();
+        }
+        unconfirmed
     }
 
     /// The times of all servers now, as far as their clients know them, the earliest first.
@@ -94,33 +187,5 @@ impl Quorum {
             .collect();
         times.sort_unstable();
         times
-    }
-}
-
-/// A lock that is held on a majority of the servers. Dropping it releases it there.
-#[derive(Debug)]
-pub(crate) struct Majority {
-    pub(crate) fence: Fence,
-    votes: Arc<Votes>,
-    /// The task that keeps the votes together.
-    keeping: AbortHandle,
-}
-
-impl Majority {
-    pub(crate) fn votes(&self) -> &Arc<Votes> {
-        &self.votes
-    }
-
-    /// Releases the lock, and returns when a majority of the servers have confirmed it.
-    pub(crate) async fn release(self) -> Result<()> {
-        self.keeping.abort();
-        self.votes.release().await
-    }
-}
-
-impl Drop for Majority {
-    fn drop(&mut self) {
-        self.keeping.abort();
-        drop(self.votes.end());
     }
 }

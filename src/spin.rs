@@ -26,8 +26,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::retry::RetryBudget;
-use crate::engine::shared::Shared;
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
+use crate::lock::Place;
 use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
 use crate::owner::Owner;
@@ -60,8 +60,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 #[doc(alias = "spinlock")]
 #[derive(Clone)]
 pub struct SpinLock {
-    shared: Arc<Shared>,
+    place: Place,
     name: Arc<str>,
+    /// The keys, or the reason why there can be none. The first call returns it.
     keys: Result<Arc<Keys>, Invalid>,
     owner: Owner,
 }
@@ -69,10 +70,13 @@ pub struct SpinLock {
 impl SpinLock {
     /// Creates the spin lock of this name, for a new owner. It does no I/O.
     pub fn new(manager: &LockManager, name: impl AsRef<str>) -> SpinLock {
-        let shared = Arc::clone(manager.shared());
-        let keys = Keys::new(&shared.client().options.prefix, name.as_ref()).map(Arc::new);
+        let place = manager.place().clone();
+        let keys = match place {
+            Place::One(_) => Keys::new(&place.client().options.prefix, name.as_ref()).map(Arc::new),
+            Place::Quorum(_) => Err(Invalid::new("a spin lock must be on one server, not in a quorum")),
+        };
         SpinLock {
-            shared,
+            place,
             name: name.as_ref().into(),
             keys,
             owner: Owner::new(),
@@ -137,7 +141,7 @@ impl SpinLock {
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
-        let client = self.shared.client();
+        let client = self.place.client();
         let until = client.now().after(wait);
         let request = Uuid::new_v4();
         let mut pause = Duration::from_millis(1);
@@ -195,7 +199,7 @@ impl SpinLock {
             keys,
             owner: self.owner.clone(),
         };
-        let answer = self.shared.client().store.spin_release(call).await?;
+        let answer = self.place.client().store.spin_release(call).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
             SpinReleased::NotHeld => Err(Error::Lost(Lost::new(
@@ -207,8 +211,8 @@ impl SpinLock {
 
     fn open(&self) -> Result<Arc<Keys>> {
         let keys = self.keys.clone()?;
-        self.shared.client().check_open()?;
-        self.shared.start()?;
+        self.place.client().check_open()?;
+        self.place.start()?;
         Ok(keys)
     }
 }

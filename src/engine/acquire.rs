@@ -6,12 +6,14 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::engine::client::Client;
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::durability::confirmed;
@@ -49,6 +51,8 @@ pub(crate) struct VoteParams {
     pub(crate) ticket: Ticket,
     /// The least fence of the grant.
     pub(crate) floor: Fence,
+    /// Numbers the requests, in place of the client. So all requests for one hold have numbers of one range.
+    pub(crate) numbers: Arc<AtomicU64>,
     /// Is told of this attempt when its request is in the queue. It may be granted without that.
     pub(crate) queued: mpsc::UnboundedSender<VoteAttempt>,
     pub(crate) attempt: VoteAttempt,
@@ -63,6 +67,16 @@ pub(crate) struct VoteAttempt {
 }
 
 impl AcquireParams {
+    fn next_request(&self, client: &Client) -> RequestId {
+        match &self.vote {
+            None => client.next_request(&self.terms, self.owner.as_ref()),
+            Some(vote) => {
+                let number = vote.numbers.fetch_add(1, Ordering::Relaxed);
+                RequestId::new(&client.id, self.terms.grant(), number, None)
+            }
+        }
+    }
+
     fn floor(&self) -> Option<Fence> {
         self.vote.as_ref().map(|vote| vote.floor)
     }
@@ -76,7 +90,11 @@ pub(crate) async fn acquire(
 ) -> Result<OwnedHold> {
     let client = waitlists.client();
     let began = client.now();
-    let _permit = waitlists.admit()?;
+    // The votes of a quorum count as one caller, where they are counted together.
+    let _permit = match params.vote {
+        None => Some(waitlists.admit()?),
+        Some(_) => None,
+    };
     let mut bound = pin!(async {
         match until {
             // On the heap: most waits have no bound, and would carry the timer along.
@@ -137,7 +155,7 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
     let _running = background.keep_running();
     client.check_open()?;
     let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown, params.floor());
-    let request = client.next_request(&params.terms, params.owner.as_ref());
+    let request = params.next_request(&client);
     let mut cancelled = Cancelled {
         waitlists: &waitlists,
         params: &params,
@@ -229,7 +247,8 @@ impl Entry<'_> {
         params: &'a AcquireParams,
         standing: Standing,
     ) -> Result<Entry<'a>> {
-        let enter = |waitlist: &Waitlist| waitlist.enter(params.terms, params.owner.as_ref(), standing);
+        let request = || params.next_request(waitlists.client());
+        let enter = |waitlist: &Waitlist| waitlist.enter(params.terms, standing, request);
         let (waitlist, entered) = waitlists.enter(&params.keys, &params.channel, enter);
         let entered = entered.inspect_err(|_| waitlists.discard(&waitlist))?;
         Ok(Entry {

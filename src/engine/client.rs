@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// Starts a task on the client's runtime, whichever runtime the caller uses.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.runtime.get() {
             #[cfg(test)]
             let task = crate::tests::simulation::process::inherit(task);

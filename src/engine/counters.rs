@@ -10,6 +10,11 @@ pub(crate) struct Counters {
     pub(crate) timed_out: AtomicU64,
     pub(crate) released_by_drop: AtomicU64,
     pub(crate) late: AtomicU64,
+    /// In a quorum: votes whose fences were raised, that were given up for earlier requests, and that holds
+    /// got later or again.
+    pub(crate) raised: AtomicU64,
+    pub(crate) yielded: AtomicU64,
+    pub(crate) mended: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

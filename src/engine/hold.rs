@@ -49,6 +49,8 @@ struct State {
     fence: Fence,
     /// The lease of the next renewal. In a quorum it is short until there is a majority.
     lease: Duration,
+    /// That lease is longer than the one that the server knows.
+    lengthened: bool,
     /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
@@ -87,6 +89,7 @@ impl Hold {
             state: Mutex::new(State {
                 fence: grant.fence,
                 lease: terms.lease(),
+                lengthened: false,
                 deadline,
                 server_deadline: grant.deadline,
                 claimed: !grant.pushed,
@@ -128,7 +131,9 @@ impl Hold {
 
     /// Renews with this lease from now on.
     pub(crate) fn lengthen(&self, lease: Duration) {
-        locked(&self.state).lease = lease;
+        let mut state = locked(&self.state);
+        state.lengthened |= lease > state.lease;
+        state.lease = lease;
     }
 
     pub(crate) fn deadline(&self) -> LocalTime {
@@ -226,13 +231,20 @@ impl Hold {
         state.server_deadline = server_deadline;
         state.deadline = state.deadline.max(deadline).min(self.local_cap);
         state.claimed = true;
+        state.lengthened = false;
         state.in_doubt = false;
     }
 
     /// Whether the server knows that this client has heard of its grant. If it does not know, and the lease
     /// expires, it takes the client for dead.
-    pub(super) fn is_claimed(&self) -> bool {
+    pub(crate) fn is_claimed(&self) -> bool {
         locked(&self.state).claimed
+    }
+
+    /// Whether the hold lasts for its whole lease without a further renewal.
+    pub(super) fn has_its_lease(&self) -> bool {
+        let state = locked(&self.state);
+        state.claimed && !state.lengthened
     }
 
     pub(super) fn set_in_doubt(&self) {

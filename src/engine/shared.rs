@@ -6,6 +6,7 @@ use crate::engine::background::Background;
 use crate::engine::client::{Client, runtime};
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::{Answer, Store};
@@ -47,6 +48,27 @@ impl Shared {
 
     pub(crate) fn background(&self) -> &Arc<Background> {
         self.waitlists.background()
+    }
+
+    /// The holds whose guards live.
+    pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
+        let held = self.background().held();
+        held.iter()
+            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence()))
+            .collect()
+    }
+
+    /// Ends all waits, and waits for the releases that dropped guards left. Returns how many of them the
+    /// server has not confirmed in time.
+    pub(crate) async fn close(&self) -> usize {
+        self.waitlists().close();
+        let background = self.background();
+        let bound = self.client().options.server_timeout;
+        let drained = tokio::time::timeout(bound, background.drained()).await;
+        // Once all was confirmed, the background task ends, and what is pending for a moment is that.
+        let unconfirmed = if drained.is_ok() { 0 } else { background.pending() };
+        background.wake_if_closing();
+        unconfirmed
     }
 
     /// Starts the background task on the runtime of the first call. Every call goes through here, and needs a

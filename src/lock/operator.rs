@@ -1,15 +1,18 @@
 //! What an operator does with a lock: look who holds it, and take it away.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Lock;
+use super::{Lock, Place};
 use crate::engine::client::Client;
-use crate::engine::retry::until_answered;
+use crate::engine::operator;
 use crate::error::Result;
 use crate::fence::Fence;
+use crate::quorum::{Quorum, Seen};
 use crate::status::{Holder, Status};
-use crate::store::ids::ClientId;
-use crate::store::{GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
+use crate::store::Inspected;
+use crate::store::keys::Keys;
+use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::ServerTime;
 
 impl Lock {
@@ -42,25 +45,10 @@ impl Lock {
         let lock = self.clone();
         async move {
             let (keys, terms) = lock.open()?;
-            let client = lock.client();
-            let call = Inspect {
-                keys,
-                request: client.next_request(&terms, None),
-            };
-            let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
-            let Inspected { holder, waiting } = answer.reply;
-            let holder = match holder {
-                Some(holding) => Some(Holder {
-                    label: label_of(client, &holding.client).await,
-                    held_for: held_for(holding.fence, answer.at.now),
-                    ttl: holding.deadline.since(answer.at.now),
-                    owner: holding.owner,
-                    fence: holding.fence,
-                    holds: holding.holds,
-                }),
-                None => None,
-            };
-            Ok(Status { holder, waiting })
+            match &lock.place {
+                Place::One(shared) => status_of_one(shared.client(), &keys, &terms).await,
+                Place::Quorum(quorum) => Box::pin(status_of_quorum(quorum, &keys, &terms)).await,
+            }
         }
     }
 
@@ -94,33 +82,45 @@ impl Lock {
         let lock = self.clone();
         async move {
             let (keys, terms) = lock.open()?;
-            let client = lock.client();
-            let call = Release {
-                keys,
-                request: client.next_request(&terms, None),
-                what: ReleaseWhat::Force(fence),
-                floor: None,
-            };
-            let mut released = false;
-            loop {
-                let (answer, unknown) = until_answered(client, || client.release(call.clone())).await?;
-                // What an earlier attempt did, whose reply was lost, is this call's doing.
-                let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
-                released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
-                if !answer.reply.more {
-                    return Ok(released);
-                }
+            match &lock.place {
+                Place::One(shared) => operator::force_release(shared.client(), &keys, &terms, fence).await,
+                Place::Quorum(quorum) => Box::pin(quorum.force_release(&keys, &terms, fence)).await,
             }
         }
     }
 }
 
-/// The label of a client. It is missing if its server does not tell it at the first attempt: the rest of a
-/// status is worth more than the wait.
-async fn label_of(asking: &Client, client: &ClientId) -> Option<String> {
-    let call = GetLabel::of(&asking.options.prefix, client);
-    let label = asking.store.label_of(call).await.ok()?.reply?;
-    Some(label.as_str().to_owned())
+async fn status_of_one(client: &Client, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Status> {
+    let answer = operator::inspect(client, keys, terms).await?;
+    let Inspected { holder, waiting } = answer.reply;
+    let holder = match holder {
+        Some(holding) => Some(Holder {
+            label: operator::label_of(client, &holding.client).await,
+            held_for: held_for(holding.fence, answer.at.now),
+            ttl: holding.deadline.since(answer.at.now),
+            owner: holding.owner,
+            fence: holding.fence,
+            holds: holding.holds,
+        }),
+        None => None,
+    };
+    Ok(Status { holder, waiting })
+}
+
+async fn status_of_quorum(quorum: &Quorum, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Status> {
+    let Seen { holder, waiting } = quorum.inspect(keys, terms).await?;
+    let holder = match holder {
+        Some(seen) => Some(Holder {
+            label: quorum.label_of(&seen.client).await,
+            held_for: held_for(seen.fence, seen.now),
+            ttl: seen.ttl,
+            owner: seen.owner,
+            fence: seen.fence,
+            holds: 1,
+        }),
+        None => None,
+    };
+    Ok(Status { holder, waiting })
 }
 
 /// How long a lock has been held at this server time. Its fence is the server time of the grant in µs, unless

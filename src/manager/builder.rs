@@ -27,6 +27,9 @@ pub struct LockManagerBuilder {
     pub(super) options: ManagerOptions,
     /// A label that is yet to be checked.
     pub(super) label: Option<String>,
+    /// The settings that only a quorum has.
+    pub(super) longest_lease: Option<Duration>,
+    pub(super) durable: bool,
     #[cfg(feature = "redis")]
     pub(super) tls: Option<Tls>,
 }
@@ -197,6 +200,55 @@ impl LockManagerBuilder {
     #[doc(alias = "WAITAOF")]
     pub fn fsynced(mut self, fsynced: bool) -> Self {
         self.options.durability.fsynced = fsynced;
+        self
+    }
+
+    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server that
+    /// has started lately may have forgotten holds. It grants nothing until it has run for this long, and for
+    /// 2 s more.
+    ///
+    /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with a
+    /// smaller one would let a server grant too early for the leases of the others. A shorter value brings
+    /// servers back sooner; [`lease`](Self::lease), 30 s by default, must not exceed it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // A server that was restarted counts again after 12 s.
+    /// let ten = Duration::from_secs(10);
+    /// let builder = LockManager::builder().lease(ten).longest_lease(ten);
+    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    /// let locks = builder.quorum_in_memory(&servers)?; // or .quorum(urls).await?
+    /// # Ok(()) }
+    /// ```
+    pub fn longest_lease(mut self, longest_lease: Duration) -> Self {
+        self.longest_lease = Some(longest_lease);
+        self
+    }
+
+    /// Says that no server of the [quorum](Self::quorum) forgets anything over a restart (default `false`).
+    /// Then a server that comes back grants locks at once.
+    ///
+    /// That is true with `appendonly yes` and `appendfsync always`, on disks that keep what they have synced.
+    /// **If it is not true, two clients can hold a lock after a restart.** It is also of use in tests, whose
+    /// servers have just been started and have nothing to forget.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn main() {}
+    /// # #[cfg(feature = "redis")]
+    /// # async fn example() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let locks = LockManager::builder().durable(true).quorum(urls).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
         self
     }
 

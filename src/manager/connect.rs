@@ -11,11 +11,12 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::options::ManagerOptions;
-use crate::store::Durability;
-use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::redis::Options;
+use crate::store::{Answer, Durability, Store};
 
 impl LockManagerBuilder {
     /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
@@ -38,21 +39,13 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     pub async fn connect(self, url: &str) -> Result<LockManager> {
         use crate::store::redis;
-        use crate::store::redis::Options;
 
         let tls = self.tls.clone();
         let settings = self.checked()?;
         runtime()?;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
-        let options = Options {
-            attempt_timeout: settings.attempt_timeout(),
-            server_timeout: settings.server_timeout,
-            heartbeat: settings.heartbeat,
-            connections: settings.connections,
-            durability: settings.durability,
-            quorum: None,
-        };
+        let options = store_options(&settings);
         let label = settings.label.clone();
         let store = redis::connect(url, tls.as_ref(), label, options, listener).await?;
         let first = store.time().await?;
@@ -96,8 +89,14 @@ impl LockManagerBuilder {
         Ok(in_memory(options, store))
     }
 
-    fn checked(self) -> Result<ManagerOptions> {
+    pub(super) fn checked(self) -> Result<ManagerOptions> {
         self.options.check()?;
+        if let Some(longest_lease) = self.longest_lease {
+            return Err(Invalid::new(format!("longest_lease {longest_lease:?}: is for quorums only")).into());
+        }
+        if self.durable {
+            return Err(Invalid::new("durable true: is for quorums only").into());
+        }
         let label = self.label.map(|label| Label::new(&label)).transpose()?;
         Ok(ManagerOptions {
             label: label.unwrap_or(self.options.label),
@@ -110,9 +109,7 @@ pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockMan
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
     let store = store.connect(listener);
-    let time = store.time().now_or_never();
-    let first = time.and_then(std::result::Result::ok);
-    let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
+    let first = ask_time(&*store);
     LockManager::of(Shared::new(
         late_listener,
         ClientId::random(),
@@ -120,4 +117,24 @@ pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockMan
         options,
         &first,
     ))
+}
+
+/// The time of an in-memory store.
+pub(super) fn ask_time(store: &dyn Store) -> Answer<()> {
+    let time = store.time().now_or_never();
+    let time = time.and_then(std::result::Result::ok);
+    time.unwrap_or_else(|| unreachable!("the in-memory store answers at once"))
+}
+
+/// The options of a client of one server.
+#[cfg(feature = "redis")]
+pub(super) fn store_options(settings: &ManagerOptions) -> Options {
+    Options {
+        attempt_timeout: settings.attempt_timeout(),
+        server_timeout: settings.server_timeout,
+        heartbeat: settings.heartbeat,
+        connections: settings.connections,
+        durability: settings.durability,
+        quorum: None,
+    }
 }

@@ -1,5 +1,6 @@
 //! The list of locks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::stream::{BoxStream, iter, try_unfold};
@@ -7,8 +8,11 @@ use futures_util::{StreamExt, TryStreamExt};
 use wildmatch::WildMatch;
 
 use super::LockManager;
+use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
+use crate::lock::Place;
+use crate::quorum::no_majority;
 use crate::status::Listed;
 use crate::store::keys::Keys;
 use crate::store::{Page, Position};
@@ -59,23 +63,24 @@ impl LockManager {
             let refused = Invalid::new("pattern \"\": must not be empty; \"*\" lists all locks");
             return iter([Err(refused.into())]).boxed();
         }
-        let (paging, inspecting) = (self.clone(), self.clone());
+        let manager = self.clone();
         let pattern = WildMatch::new(pattern);
-        let pages = try_unfold(Some(Position::default()), move |from| {
-            let manager = paging.clone();
-            async move {
-                let Some(from) = from else {
-                    return Ok::<_, Error>(None);
-                };
-                let Page { keys, next } = manager.page(from).await?;
-                Ok(Some((iter(keys).map(Ok), next)))
-            }
+        // The servers of a quorum know the same locks.
+        let mut seen = matches!(self.place, Place::Quorum(_)).then(HashSet::new);
+        let pages = try_unfold(Search::of(&self.place), async |search| {
+            let Some((keys, search)) = search.next().await? else {
+                return Ok::<_, Error>(None);
+            };
+            Ok(Some((iter(keys).map(Ok), search)))
         });
         pages
             .try_flatten()
             .try_filter_map(move |key| {
-                let name = inspecting.name_of(&key).filter(|name| pattern.matches(name));
-                let manager = inspecting.clone();
+                let mut name = manager.name_of(&key).filter(|name| pattern.matches(name));
+                if let Some(seen) = &mut seen {
+                    name = name.filter(|name| seen.insert(Arc::clone(name)));
+                }
+                let manager = manager.clone();
                 async move { Ok(name.map(|name| manager.inspect(name))) }
             })
             .try_buffer_unordered(CONCURRENT)
@@ -83,18 +88,9 @@ impl LockManager {
             .boxed()
     }
 
-    async fn page(&self, from: Position) -> Result<Page> {
-        let client = self.shared.client();
-        client.check_open()?;
-        self.shared.start()?;
-        let list = || client.store.list(&client.options.prefix, from);
-        let (page, _) = until_answered(client, list).await?;
-        Ok(page)
-    }
-
     /// The name of the lock with this key. Other hashes under the prefix are no locks.
     fn name_of(&self, key: &str) -> Option<Arc<str>> {
-        Some(Keys::of_lock_key(&self.shared.client().options.prefix, key)?.name)
+        Some(Keys::of_lock_key(&self.place.client().options.prefix, key)?.name)
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.
@@ -105,5 +101,66 @@ impl LockManager {
             name: name.to_string(),
             status,
         }))
+    }
+}
+
+/// A search through the keys of one server after the other. In a quorum it ends when a majority are searched,
+/// since a lock that is held is held on one of those.
+struct Search {
+    place: Place,
+    /// The servers that are still to be searched.
+    clients: Vec<Arc<Client>>,
+    /// How many of them have to be.
+    wanted: usize,
+    from: Position,
+    errors: Vec<Error>,
+}
+
+impl Search {
+    fn of(place: &Place) -> Search {
+        let clients = place.clients();
+        Search {
+            place: place.clone(),
+            wanted: clients.len() / 2 + 1,
+            clients,
+            from: Position::default(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// The next keys, and where the search goes on.
+    async fn next(mut self) -> Result<Option<(Vec<String>, Search)>> {
+        self.place.client().check_open()?;
+        self.place.start()?;
+        while self.wanted > 0 {
+            let Some(client) = self.clients.last() else {
+                let servers = self.place.clients().len();
+                return Err(match self.errors.pop() {
+                    Some(error) if servers == 1 => error,
+                    last => {
+                        self.errors.extend(last);
+                        no_majority(servers, servers - self.errors.len(), &self.errors)
+                    }
+                });
+            };
+            let from = self.from;
+            let list = || client.store.list(&client.options.prefix, from);
+            match until_answered(client, list).await {
+                Ok((Page { keys, next }, _)) => {
+                    if next.is_none() {
+                        self.clients.pop();
+                        self.wanted -= 1;
+                    }
+                    self.from = next.unwrap_or_default();
+                    return Ok(Some((keys, self)));
+                }
+                Err(error) => {
+                    self.errors.push(error);
+                    self.clients.pop();
+                    self.from = Position::default();
+                }
+            }
+        }
+        Ok(None)
     }
 }

@@ -9,12 +9,11 @@
 //! counts no more; a new request queues under the same ticket, and thus behind the earlier one; once that is
 //! queued, the vote is released. A lost vote takes the same way.
 //!
-//! A ballot that is decided goes on for as long as the hold lasts. It replaces votes that are lost, and asks
-//! for those that it has not got, before all who wait. So a hold that lasts outlives one server after the
-//! other, as long as a majority is there at any time.
+//! A ballot that is decided goes on for as long as the hold lasts ([mending](super::mending)).
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -24,8 +23,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Quorum;
+use super::answers::no_majority;
 use super::votes::Votes;
-use crate::engine::acquire::{AcquireParams, VoteAttempt, VoteParams, acquire};
+use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, acquire};
+use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
@@ -39,9 +40,14 @@ use crate::time::server_time::Ticket;
 /// arrive within this time.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
-/// The ticket of a holder that asks for a missing vote: before all who wait, since nobody can hold the lock
-/// with that vote while this client does.
-const BEFORE_ALL: Ticket = Ticket(1);
+/// How many numbers of requests a ballot has to itself. A request that waits for ever, at a server that is
+/// away, asks again no more than once a second.
+const REQUESTS_OF_A_BALLOT: u64 = 1 << 24;
+
+/// The ballot to which the request of this number belongs.
+pub(super) fn ballot_of(request: u64) -> u64 {
+    request / REQUESTS_OF_A_BALLOT
+}
 
 /// The lock to acquire in a quorum.
 #[derive(Clone, Debug)]
@@ -49,11 +55,15 @@ pub(crate) struct Wanted {
     pub(crate) keys: Arc<Keys>,
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
+    /// When the caller gives up. `None` means never.
+    pub(crate) until: Option<Instant>,
 }
 
 /// Something that happened at a server.
-enum Event {
+pub(super) enum Event {
     Acquired(Result<OwnedHold>),
+    /// The server was asked without waiting.
+    Tried(Result<Attempt>),
     /// The attempt was given up here.
     Aborted,
     Lost(Arc<Hold>),
@@ -68,20 +78,25 @@ enum Event {
 type Pending = Pin<Box<dyn Future<Output = (usize, Event)> + Send>>;
 
 pub(crate) struct Ballot {
-    quorum: Arc<Quorum>,
-    wanted: Wanted,
-    ticket: Ticket,
+    pub(super) quorum: Arc<Quorum>,
+    pub(super) wanted: Wanted,
+    /// Which of this client's ballots it is.
+    pub(super) number: u64,
+    began: Instant,
+    /// Numbers the requests.
+    numbers: Arc<AtomicU64>,
+    pub(super) ticket: Ticket,
     floor: Fence,
     votes: Arc<Votes>,
     seats: Vec<Seat>,
-    pending: FuturesUnordered<Pending>,
+    pub(super) pending: FuturesUnordered<Pending>,
     /// Attempts whose requests are in the queue.
     queued: (
         mpsc::UnboundedSender<VoteAttempt>,
         mpsc::UnboundedReceiver<VoteAttempt>,
     ),
     look_after: Duration,
-    look_at: Option<Instant>,
+    pub(super) look_at: Option<Instant>,
 }
 
 /// What the ballot does at one server, besides a vote that counts.
@@ -100,10 +115,9 @@ struct Seat {
 
 impl Ballot {
     pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted) -> Result<Ballot> {
-        let (servers, majority) = (quorum.servers.len(), quorum.majority());
-        let votes = Votes::new(&wanted.keys.name, servers, majority, quorum.clock());
+        let votes = Votes::new(quorum, &wanted.keys.name, wanted.terms);
         let mut seats = Vec::new();
-        seats.resize_with(servers, || Seat {
+        seats.resize_with(quorum.servers.len(), || Seat {
             attempts: 0,
             attempt: None,
             leaving: None,
@@ -111,7 +125,11 @@ impl Ballot {
             failure: None,
             backoff: Backoff::new(),
         });
-        let mut ballot = Ballot {
+        let number = quorum.next_ballot();
+        Ok(Ballot {
+            number,
+            began: Instant::now(),
+            numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
             ticket: quorum.next_ticket(),
             floor: quorum.floor()?,
             quorum: Arc::clone(quorum),
@@ -122,11 +140,7 @@ impl Ballot {
             queued: mpsc::unbounded_channel(),
             look_after: FIRST_LOOK,
             look_at: None,
-        };
-        for server in 0..servers {
-            ballot.ask(server, Duration::ZERO);
-        }
-        Ok(ballot)
+        })
     }
 
     pub(super) fn votes(&self) -> &Arc<Votes> {
@@ -134,10 +148,31 @@ impl Ballot {
     }
 
     /// Asks a server for its vote, after a pause. Gives up the attempt before, if that is under way.
-    fn ask(&mut self, server: usize, pause: Duration) {
+    pub(super) fn ask(&mut self, server: usize, pause: Duration) {
+        let params = self.next_params(server);
+        let until = self.wanted.until;
+        let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
+        let (abort, registration) = AbortHandle::new_pair();
+        if let Some(before) = self.seats[server].attempt.replace(abort) {
+            before.abort();
+        }
+        let attempt = async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            acquire(&waitlists, &params, until).await
+        };
+        self.pending.push(Box::pin(async move {
+            let acquired = Abortable::new(attempt, registration).await;
+            (server, acquired.map_or(Event::Aborted, Event::Acquired))
+        }));
+    }
+
+    /// The next request for the vote of a server.
+    pub(super) fn next_params(&mut self, server: usize) -> AcquireParams {
         let seat = &mut self.seats[server];
         seat.attempts += 1;
-        let params = AcquireParams {
+        AcquireParams {
             keys: Arc::clone(&self.wanted.keys),
             channel: Arc::clone(&self.wanted.channel),
             terms: terms_of_votes(&self.wanted.terms),
@@ -145,28 +180,14 @@ impl Ballot {
             vote: Some(VoteParams {
                 ticket: self.ticket,
                 floor: self.floor,
+                numbers: Arc::clone(&self.numbers),
                 queued: self.queued.0.clone(),
                 attempt: VoteAttempt {
                     server,
                     number: seat.attempts,
                 },
             }),
-        };
-        let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
-        let (abort, registration) = AbortHandle::new_pair();
-        if let Some(before) = seat.attempt.replace(abort) {
-            before.abort();
         }
-        let attempt = async move {
-            if !pause.is_zero() {
-                sleep(pause).await;
-            }
-            acquire(&waitlists, &params, None).await
-        };
-        self.pending.push(Box::pin(async move {
-            let acquired = Abortable::new(attempt, registration).await;
-            (server, acquired.map_or(Event::Aborted, Event::Acquired))
-        }));
     }
 
     /// Stops counting a vote, and asks for it again.
@@ -182,6 +203,9 @@ impl Ballot {
     fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
         if std::mem::replace(&mut self.seats[server].is_looking, true) {
             return;
+        }
+        if hold.fence() < floor {
+            count(&self.quorum.counters.raised);
         }
         let background = Arc::clone(self.quorum.servers[server].background());
         let ticket = self.ticket;
@@ -211,37 +235,53 @@ impl Ballot {
         }
     }
 
+    /// Counts a vote from now on, until it is lost.
+    fn add_vote(&mut self, server: usize, vote: OwnedHold) {
+        let hold = Arc::clone(vote.hold());
+        self.pending.push(Box::pin(async move {
+            hold.lost().await;
+            (server, Event::Lost(hold))
+        }));
+        self.has_its_place(server);
+        self.seats[server].attempt = None;
+        self.votes.put(server, vote);
+        (self.look_after, self.look_at) = (FIRST_LOOK, None);
+        if self.is_hold() && self.seats[server].attempts > 1 {
+            count(&self.quorum.counters.mended);
+        }
+    }
+
     /// Handles what happened at a server. Fails if the whole call does.
-    fn on(&mut self, server: usize, event: Event) -> Result<()> {
+    pub(super) fn on(&mut self, server: usize, event: Event) -> Result<()> {
         match event {
-            Event::Acquired(Ok(vote)) => {
-                let hold = Arc::clone(vote.hold());
-                self.pending.push(Box::pin(async move {
-                    hold.lost().await;
-                    (server, Event::Lost(hold))
-                }));
-                self.has_its_place(server);
-                self.seats[server].attempt = None;
-                self.votes.put(server, vote);
-                (self.look_after, self.look_at) = (FIRST_LOOK, None);
-            }
+            Event::Acquired(Ok(vote)) | Event::Tried(Ok(Attempt::Held(vote))) => self.add_vote(server, vote),
             Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
                 self.seats[server].failure = Some(error);
-                self.check_failures()?;
                 let pause = self.seats[server].backoff.step();
                 self.ask(server, pause);
+                self.check_failures()?;
+            }
+            Event::Acquired(Err(error @ Error::Timeout { .. })) => {
+                self.seats[server].failure = Some(error);
+                self.check_failures()?;
             }
             Event::Acquired(Err(error)) => return Err(error),
-            Event::Aborted => {}
+            // Once the try is over, the first renewal asks for what is missing.
+            Event::Aborted | Event::Tried(_) => {}
             Event::Lost(hold) => {
                 if self.votes.counts(server, &hold) {
-                    self.begin_again(server);
+                    if self.is_hold() {
+                        self.mend(server);
+                    } else {
+                        self.begin_again(server);
+                    }
                 }
             }
             Event::Looked { hold, earlier } => {
                 if self.votes.counts(server, &hold) {
                     self.seats[server].is_looking = false;
                     if earlier && self.votes.are_too_few() {
+                        count(&self.quorum.counters.yielded);
                         self.begin_again(server);
                     }
                 }
@@ -260,20 +300,26 @@ impl Ballot {
 
     /// Fails if so many servers have failed that the others are no majority.
     fn check_failures(&self) -> Result<()> {
-        let failures: Vec<_> = self
-            .seats
-            .iter()
-            .filter_map(|seat| seat.failure.as_ref())
-            .collect();
-        if self.seats.len() - failures.len() >= self.quorum.majority() {
+        let failures = self.seats.iter().filter_map(|seat| seat.failure.clone());
+        let failures: Vec<_> = failures.collect();
+        let answering = self.seats.len() - failures.len();
+        if answering >= self.quorum.majority() {
             return Ok(());
         }
-        let refused = failures.iter().find(|error| matches!(error, Error::Refused(_)));
-        Err((**refused.unwrap_or(&failures[0])).clone())
+        let mut retry_after: Vec<_> = failures.iter().filter_map(Error::retry_after).collect();
+        retry_after.sort_unstable();
+        Err(match retry_after.first() {
+            // The wait is over at all servers.
+            Some(_) => Error::Timeout {
+                waited: self.began.elapsed(),
+                retry_after: retry_after[retry_after.len().min(self.quorum.majority()) - 1],
+            },
+            None => no_majority(self.seats.len(), answering, &failures),
+        })
     }
 
     /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.
-    fn decide(&mut self) -> Option<Fence> {
+    pub(super) fn decide(&mut self) -> Option<Fence> {
         if let Some(fence) = self.votes.agreed() {
             return Some(fence);
         }
@@ -293,7 +339,7 @@ impl Ballot {
     }
 
     /// Waits for whatever happens next, and handles it.
-    async fn step(&mut self) -> Result<()> {
+    pub(super) async fn step(&mut self) -> Result<()> {
         let look_at = self.look_at;
         tokio::select! {
             biased;
@@ -308,46 +354,17 @@ impl Ballot {
         Ok(())
     }
 
-    /// Runs until the ballot is decided.
+    /// Asks all servers, and runs until the ballot is decided.
     pub(super) async fn decided(&mut self) -> Result<Fence> {
+        for server in 0..self.seats.len() {
+            self.ask(server, Duration::ZERO);
+        }
         loop {
             if let Some(fence) = self.decide() {
-                for (_, hold) in self.votes.holds() {
-                    hold.lengthen(self.wanted.terms.lease());
-                }
-                self.look_at = None;
                 return Ok(fence);
             }
             self.step().await?;
         }
-    }
-
-    /// Keeps the votes of a hold together until it is over.
-    pub(super) async fn keep(mut self) {
-        let votes = Arc::clone(&self.votes);
-        let first_renewal = Instant::now() + self.wanted.terms.grant() / 3;
-        let mut asks_first = false;
-        while votes.check().is_ok() {
-            tokio::select! {
-                biased;
-                _ = votes.lost() => {}
-                // One server after the other may fail. An error of one of them does not end the hold.
-                _ = self.step() => {}
-                () = sleep_until(first_renewal), if !asks_first => {
-                    asks_first = true;
-                    self.ticket = BEFORE_ALL;
-                    for server in self.votes.missing() {
-                        self.ask(server, Duration::ZERO);
-                    }
-                }
-            }
-            self.look_at = None;
-            for (_, hold) in votes.holds() {
-                hold.lengthen(self.wanted.terms.lease());
-            }
-        }
-        // What is left of the votes is of no use.
-        drop(votes.end());
     }
 }
 

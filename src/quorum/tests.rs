@@ -13,8 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::link::{Link, State};
-use super::ballot::Wanted;
-use super::{Majority, Quorum};
+use super::{Majority, Quorum, Wanted};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
@@ -91,12 +90,13 @@ impl Process {
 }
 
 async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
-    let client = quorum.servers[0].client();
+    let client = quorum.client();
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
     let wanted = Wanted {
         channel: keys.channel_of(&client.id),
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
+        until: None,
     };
     quorum.acquire(wanted).await
 }
@@ -206,14 +206,25 @@ async fn minority_that_hangs_or_is_down_delays_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_majority_makes_the_lock_unavailable() {
+async fn dead_majority_fails_as_no_quorum() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     process.set(0, State::Down);
     process.set(2, State::Hung);
     let began = Instant::now();
     let error = acquire(Arc::clone(&process.quorum)).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::NoQuorum {
+                servers: 3,
+                wanted: 2,
+                answering: 1,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     assert!(began.elapsed() < 15 * SECOND, "{:?}", began.elapsed());
     sleep(SECOND).await;
     assert_eq!(servers.left().await, 0);

@@ -1,24 +1,30 @@
 //! A hold of a majority: the holds of its servers, and what they are together.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
+use super::Quorum;
+use super::answers::Answers;
+use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
+use crate::lease::{Lease, LeaseState};
 use crate::sync::locked;
-use crate::time::clock::{Clock, LocalTime};
+use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 
 /// The votes of one request. They are a hold as long as the leases of a majority last.
 #[derive(Debug)]
 pub(crate) struct Votes {
-    name: Arc<str>,
-    majority: usize,
-    clock: Clock,
+    pub(super) name: Arc<str>,
+    terms: LeaseTerms,
+    quorum: Arc<Quorum>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -26,19 +32,55 @@ pub(crate) struct Votes {
 #[derive(Debug)]
 struct State {
     /// By server.
-    votes: Vec<Option<OwnedHold>>,
+    votes: Vec<Vote>,
     /// Why the hold is over. It never comes back.
     over: Option<LostReason>,
 }
 
+#[derive(Debug)]
+enum Vote {
+    Held(OwnedHold),
+    /// There is none, or no more for this reason.
+    Missing(Option<LostReason>),
+}
+
+impl Vote {
+    fn hold(&self) -> Option<&Arc<Hold>> {
+        match self {
+            Vote::Held(vote) => Some(vote.hold()),
+            Vote::Missing(_) => None,
+        }
+    }
+
+    /// The hold, if its lease lasts. A vote whose lease is over may still be here, but does not count.
+    fn live(&self) -> Option<&Arc<Hold>> {
+        self.hold().filter(|hold| hold.check().is_ok())
+    }
+
+    fn take(&mut self) -> Option<OwnedHold> {
+        let why = self.why_lost();
+        match std::mem::replace(self, Vote::Missing(why)) {
+            Vote::Held(vote) => Some(vote),
+            Vote::Missing(_) => None,
+        }
+    }
+
+    fn why_lost(&self) -> Option<LostReason> {
+        match self {
+            Vote::Held(vote) => vote.hold().check().err().map(|lost| lost.reason()),
+            Vote::Missing(why) => *why,
+        }
+    }
+}
+
 impl Votes {
-    pub(super) fn new(name: &Arc<str>, servers: usize, majority: usize, clock: Clock) -> Votes {
+    pub(super) fn new(quorum: &Arc<Quorum>, name: &Arc<str>, terms: LeaseTerms) -> Votes {
         let mut votes = Vec::new();
-        votes.resize_with(servers, || None);
+        votes.resize_with(quorum.servers.len(), || Vote::Missing(None));
         Votes {
             name: Arc::clone(name),
-            majority,
-            clock,
+            terms,
+            quorum: Arc::clone(quorum),
             state: Mutex::new(State { votes, over: None }),
             changed: Notify::new(),
         }
@@ -46,7 +88,7 @@ impl Votes {
 
     /// Counts a vote from now on. There was none of this server.
     pub(super) fn put(&self, server: usize, vote: OwnedHold) {
-        locked(&self.state).votes[server] = Some(vote);
+        locked(&self.state).votes[server] = Vote::Held(vote);
         self.changed.notify_waiters();
     }
 
@@ -62,16 +104,17 @@ impl Votes {
         let state = locked(&self.state);
         let votes = state.votes.iter().enumerate();
         votes
-            .filter_map(|(server, vote)| Some((server, Arc::clone(vote.as_ref()?.hold()))))
+            .filter_map(|(server, vote)| Some((server, Arc::clone(vote.hold()?))))
             .collect()
     }
 
-    /// The servers whose votes are missing.
+    /// The servers whose votes are missing. A server that took its vote away is not among them: a lock that
+    /// was taken by force must not come back.
     pub(super) fn missing(&self) -> Vec<usize> {
         let state = locked(&self.state);
         let votes = state.votes.iter().enumerate();
         votes
-            .filter(|(_, vote)| vote.is_none())
+            .filter(|(_, vote)| matches!(vote, Vote::Missing(why) if *why != Some(LostReason::Taken)))
             .map(|(server, _)| server)
             .collect()
     }
@@ -79,56 +122,104 @@ impl Votes {
     /// Whether this hold counts as the vote of this server.
     pub(super) fn counts(&self, server: usize, hold: &Arc<Hold>) -> bool {
         let state = locked(&self.state);
-        let vote = state.votes[server].as_ref();
-        vote.is_some_and(|vote| Arc::ptr_eq(vote.hold(), hold))
+        (state.votes[server].hold()).is_some_and(|vote| Arc::ptr_eq(vote, hold))
+    }
+
+    /// How many votes there are.
+    pub(crate) fn count(&self) -> usize {
+        let state = locked(&self.state);
+        state.votes.iter().filter_map(Vote::hold).count()
     }
 
     pub(super) fn are_too_few(&self) -> bool {
-        locked(&self.state).votes.iter().flatten().count() < self.majority
+        self.count() < self.quorum.majority()
     }
 
-    /// The fence that a majority of the votes have, if they agree on one. A vote whose lease is over may still
-    /// be here, but does not count.
+    /// The fence that a majority of the votes have, if they agree on one.
     pub(super) fn agreed(&self) -> Option<Fence> {
         let state = locked(&self.state);
-        let live = state.votes.iter().flatten().map(OwnedHold::hold);
-        let fences: Vec<_> = live
-            .filter(|hold| hold.check().is_ok())
-            .map(|hold| hold.fence())
-            .collect();
+        let live = state.votes.iter().filter_map(Vote::live);
+        let fences: Vec<_> = live.map(|hold| hold.fence()).collect();
         let has_majority =
-            |fence: &Fence| fences.iter().filter(|other| *other == fence).count() >= self.majority;
+            |fence: &Fence| fences.iter().filter(|other| *other == fence).count() >= self.quorum.majority();
         fences.iter().copied().find(has_majority)
+    }
+
+    /// Whether so many of the grants came without a call by this client that they are a majority.
+    pub(super) fn were_handed_over(&self) -> bool {
+        let state = locked(&self.state);
+        let pushed = (state.votes.iter().filter_map(Vote::hold)).filter(|hold| !hold.is_claimed());
+        pushed.count() >= self.quorum.majority()
     }
 
     /// When too few leases are left, by the local clock: the deadline of the last vote that a majority needs.
     fn deadline(&self, state: &State) -> LocalTime {
-        let votes = state.votes.iter().flatten().map(OwnedHold::hold);
-        let mut deadlines: Vec<_> = votes
-            .filter(|hold| hold.check().is_ok())
-            .map(|hold| hold.deadline())
-            .collect();
+        let live = state.votes.iter().filter_map(Vote::live);
+        let mut deadlines: Vec<_> = live.map(|hold| hold.deadline()).collect();
         deadlines.sort_unstable();
-        let last = deadlines.len().checked_sub(self.majority);
+        let last = deadlines.len().checked_sub(self.quorum.majority());
         last.map_or(LocalTime::ZERO, |last| deadlines[last])
+    }
+
+    /// Why too few votes are left. A minority that lost its votes to somebody else is not the reason.
+    fn reason(&self, state: &State) -> LostReason {
+        let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
+        let says = |reason| reasons.iter().filter(|other| **other == reason).count();
+        if says(LostReason::Taken) >= self.quorum.majority() {
+            LostReason::Taken
+        } else if says(LostReason::MaxHold) > 0 && self.terms.ends_by_max_hold() {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        }
     }
 
     /// Checks by the local clock that a majority of the leases last. Returns when that ends.
     pub(crate) fn check(&self) -> Result<LocalTime, Lost> {
         let mut state = locked(&self.state);
         if let Some(reason) = state.over {
-            return Err(Lost::new(Arc::clone(&self.name), reason));
+            return Err(self.lost_by(reason));
         }
         let deadline = self.deadline(&state);
-        if self.clock.now() < deadline {
+        if self.quorum.clock().now() < deadline {
             return Ok(deadline);
         }
-        state.over = Some(LostReason::Expired);
-        Err(Lost::new(Arc::clone(&self.name), LostReason::Expired))
+        let reason = self.reason(&state);
+        state.over = Some(reason);
+        count(&self.quorum.counters.lost);
+        tracing::warn!(lock.name = %self.name, ?reason, "too few leases are left: lock lost");
+        Err(self.lost_by(reason))
+    }
+
+    fn lost_by(&self, reason: LostReason) -> Lost {
+        Lost::new(Arc::clone(&self.name), reason)
+    }
+
+    /// What the leases are together.
+    pub(crate) fn lease(&self) -> Lease {
+        let length = self.terms.length;
+        let Ok(deadline) = self.check() else {
+            return Lease::new(length, Duration::ZERO, LeaseState::Lost);
+        };
+        let state = locked(&self.state);
+        let leases = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.lease());
+        let sure = leases.filter(|lease| lease.state() == LeaseState::Held).count();
+        let is_sure = sure >= self.quorum.majority();
+        let remaining = deadline.since(self.quorum.clock().now());
+        Lease::new(
+            length,
+            remaining,
+            if is_sure {
+                LeaseState::Held
+            } else {
+                LeaseState::InDoubt
+            },
+        )
     }
 
     /// Waits until too few leases are left. Does not depend on the network.
     pub(crate) async fn lost(&self) -> Lost {
+        let clock = self.quorum.clock();
         loop {
             let changed = self.changed.notified();
             match self.check() {
@@ -136,10 +227,40 @@ impl Votes {
                 Ok(deadline) => tokio::select! {
                     biased;
                     () = changed => {}
-                    () = self.clock.sleep_until(deadline) => {}
+                    () = clock.sleep_until(deadline) => {}
                 },
             }
         }
+    }
+
+    /// Renews all votes, and returns when a majority of the servers have confirmed it.
+    pub(crate) async fn renew(&self) -> Result<()> {
+        let mut renewals: FuturesUnordered<_> = {
+            let state = locked(&self.state);
+            let held = state.votes.iter().filter_map(|vote| match vote {
+                Vote::Held(vote) => Some((Arc::clone(vote.background()), Arc::clone(vote.hold()))),
+                Vote::Missing(_) => None,
+            });
+            held.map(async |(background, hold)| {
+                background.renew(&hold).await?;
+                Ok(hold.check()?)
+            })
+            .collect()
+        };
+        let mut answers = Answers::of(&self.quorum);
+        while let Some(renewed) = renewals.next().await {
+            match renewed {
+                Ok(()) => answers.add(()),
+                // The server answered. Whether the hold is over depends on the others.
+                Err(Error::Lost(_)) => {}
+                Err(error) => answers.fail(error),
+            }
+            if answers.are_majority() {
+                break;
+            }
+        }
+        self.check()?;
+        answers.of_majority().map(drop)
     }
 
     /// Ends the hold, and takes all votes. Fails if the hold was over before.
@@ -147,7 +268,7 @@ impl Votes {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         state.over = state.over.or(Some(LostReason::Released));
-        let votes = state.votes.iter_mut().filter_map(Option::take).collect();
+        let votes = state.votes.iter_mut().filter_map(Vote::take).collect();
         drop(state);
         self.changed.notify_waiters();
         (before, votes)
@@ -155,24 +276,27 @@ impl Votes {
 
     /// Releases all votes, and returns when a majority of the servers have confirmed it. The background tasks
     /// do what is left, also if this is dropped midway.
-    pub(crate) async fn release(&self) -> Result<()> {
+    ///
+    /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
+    pub(super) async fn release(&self) -> Result<()> {
         let (before, votes) = self.end();
         let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
-        let (mut confirmed, mut failed) = (0, None);
+        let mut answers = Answers::of(&self.quorum);
+        let mut lost = None;
         while let Some(released) = releases.next().await {
             match released {
-                // A server that has nothing of the vote any more needs no release.
-                Ok(()) | Err(Error::Lost(_)) => confirmed += 1,
-                Err(error) => failed = Some(error),
+                Ok(()) => answers.add(()),
+                Err(Error::Lost(reason)) => lost = Some(reason),
+                Err(error) => answers.fail(error),
             }
-            if confirmed == self.majority {
+            if answers.are_majority() {
                 break;
             }
         }
         before?;
-        match failed {
-            Some(error) if confirmed < self.majority => Err(error),
-            _ => Ok(()),
+        match lost {
+            Some(lost) if !answers.could_be_majority() => Err(lost.into()),
+            _ => answers.of_majority().map(drop),
         }
     }
 }

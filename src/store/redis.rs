@@ -31,7 +31,6 @@ use self::address::Address;
 use self::cluster::ClusterStore;
 use self::connector::Connector;
 pub(crate) use self::options::Options;
-#[cfg_attr(not(test), expect(unused_imports))]
 pub(crate) use self::options::QuorumServer;
 use self::script::PubSubMode;
 use self::server::RedisStore;
@@ -60,7 +59,6 @@ pub(crate) async fn connect(
 /// Makes a client of one server of a quorum. Returns at once, and connects in the background; calls wait for
 /// that. The client tries until the store is closed or dropped, or the runtime ends. Must be called within a
 /// runtime.
-#[cfg_attr(not(test), expect(dead_code))]
 pub(crate) fn open(
     url: &str,
     tls: Option<&Tls>,

@@ -1,7 +1,8 @@
-//! Each test body runs twice: in memory and on a real server.
+//! Each test body runs in memory and on a real server, and most of them in quorums of three as well.
 //!
 //! ```ignore
 //! on_each_backend! { a_release_wakes_the_waiter }
+//! in_a_quorum! { a_release_wakes_the_waiter }
 //!
 //! async fn a_release_wakes_the_waiter(backend: Backend) {
 //!     let (here, there) = (backend.client().await, backend.client().await);
@@ -33,6 +34,8 @@ pub(crate) struct Backend {
 enum Home {
     Memory(MemoryStore),
     Server(&'static Server),
+    QuorumInMemory([MemoryStore; 3]),
+    Quorum(&'static [Server; 3]),
 }
 
 impl Backend {
@@ -50,6 +53,20 @@ impl Backend {
         }
     }
 
+    pub(crate) fn quorum_in_memory() -> Backend {
+        Backend {
+            home: Home::QuorumInMemory([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()]),
+            prefix: prefix(),
+        }
+    }
+
+    pub(crate) async fn quorum_of_servers() -> Backend {
+        Backend {
+            home: Home::Quorum(Server::shared_quorum().await),
+            prefix: prefix(),
+        }
+    }
+
     /// A client with default settings.
     pub(crate) async fn client(&self) -> LockManager {
         self.client_with(|settings| settings).await
@@ -59,10 +76,17 @@ impl Backend {
         &self,
         settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
     ) -> LockManager {
-        let builder = settings(LockManager::builder().prefix(&self.prefix));
+        let mut builder = LockManager::builder().prefix(&self.prefix);
+        if self.is_a_quorum() {
+            builder = builder.longest_lease(Duration::from_secs(24 * 60 * 60));
+        }
+        let builder = settings(builder);
         match &self.home {
             Home::Memory(store) => builder.in_memory(store),
             Home::Server(server) => builder.connect(&server.url()).await,
+            Home::QuorumInMemory(stores) => builder.quorum_in_memory(stores),
+            // The servers have just been started, and have nothing to forget.
+            Home::Quorum(servers) => builder.durable(true).quorum(servers.each_ref().map(Server::url)).await,
         }
         .expect("a client")
     }
@@ -75,8 +99,22 @@ impl Backend {
         clients
     }
 
+    pub(crate) fn is_a_quorum(&self) -> bool {
+        matches!(self.home, Home::QuorumInMemory(_) | Home::Quorum(_))
+    }
+
+    /// How long a hold of this lease lasts before its first renewal. In a quorum it is a claim window: a
+    /// client that dies with too few grants holds up nobody for longer.
+    pub(crate) fn unrenewed(&self, lease: Duration) -> Duration {
+        if self.is_a_quorum() {
+            lease.min(Duration::from_secs(5))
+        } else {
+            lease
+        }
+    }
+
     pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.home, Home::Memory(_))
+        matches!(self.home, Home::Memory(_) | Home::QuorumInMemory(_))
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -85,16 +123,17 @@ impl Backend {
 
     pub(crate) fn server(&self) -> Option<&'static Server> {
         match self.home {
-            Home::Memory(_) => None,
             Home::Server(server) => Some(server),
+            _ => None,
         }
     }
 
     /// How much later than expected an event may come on a loaded machine or server.
     pub(crate) fn slack(&self) -> Duration {
-        match self.home {
-            Home::Memory(_) => Duration::from_millis(100),
-            Home::Server(_) => Duration::from_secs(2),
+        if self.is_in_memory() {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_secs(2)
         }
     }
 
@@ -114,20 +153,26 @@ impl Backend {
             );
             sleep(Duration::from_millis(2)).await;
         }
-        if self.server().is_none() {
+        if self.is_in_memory() {
             // In memory, a waiter subscribes when the runtime polls it next.
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// How many channels of this test have a subscriber. In memory this is not known.
+    /// How many channels of this test have a subscriber, on each server. In memory this is not known.
     pub(crate) async fn subscriptions(&self) -> usize {
-        let Some(server) = self.server() else {
-            return usize::MAX;
+        let servers: &[Server] = match self.home {
+            Home::Memory(_) | Home::QuorumInMemory(_) => &[],
+            Home::Server(server) => std::slice::from_ref(server),
+            Home::Quorum(servers) => servers,
         };
         let pattern = format!("{}:unlock:*", self.prefix);
-        let channels = server.command(&["PUBSUB", "CHANNELS", &pattern]).await;
-        channels.array().len()
+        let mut fewest = usize::MAX;
+        for server in servers {
+            let channels = server.command(&["PUBSUB", "CHANNELS", &pattern]).await;
+            fewest = fewest.min(channels.array().len());
+        }
+        fewest
     }
 }
 
@@ -163,6 +208,30 @@ macro_rules! on_each_backend {
     };
 }
 
+/// Makes two tests more of each of these functions: in a quorum in memory, and in one of servers.
+macro_rules! in_a_quorum {
+    ($($body:ident),* $(,)?) => {
+        mod in_a_quorum_in_memory {
+            $(
+                #[tokio::test(start_paused = true)]
+                async fn $body() {
+                    super::$body($crate::backend::Backend::quorum_in_memory()).await;
+                }
+            )*
+        }
+
+        mod in_a_quorum_of_servers {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $body() {
+                    let backend = $crate::backend::Backend::quorum_of_servers().await;
+                    $crate::backend::to_its_end(super::$body(backend)).await;
+                }
+            )*
+        }
+    };
+}
+
 /// Does the same as `on_each_backend!`, with real threads and real time, in memory too.
 macro_rules! on_each_backend_in_parallel {
     ($($body:ident),* $(,)?) => {
@@ -186,4 +255,4 @@ macro_rules! on_each_backend_in_parallel {
     };
 }
 
-pub(crate) use {on_each_backend, on_each_backend_in_parallel};
+pub(crate) use {in_a_quorum, on_each_backend, on_each_backend_in_parallel};

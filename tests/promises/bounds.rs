@@ -17,7 +17,7 @@ use fairlock::{
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, on_each_backend};
+use crate::backend::{Backend, in_a_quorum, on_each_backend};
 
 on_each_backend! {
     many_locks_are_acquired_at_once,
@@ -25,6 +25,13 @@ on_each_backend! {
     a_wait_keeps_its_place_in_a_select_loop,
     a_guard_lives_in_a_struct_and_moves_between_tasks,
     everything_can_be_printed,
+}
+
+in_a_quorum! {
+    many_locks_are_acquired_at_once,
+    critical_sections_are_spawned,
+    a_wait_keeps_its_place_in_a_select_loop,
+    a_guard_lives_in_a_struct_and_moves_between_tasks,
 }
 
 /// Types with these bounds can be moved to a static, another task or another thread.

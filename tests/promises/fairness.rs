@@ -9,9 +9,19 @@ use fairlock_testkit::{History, Proxy};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::backend::{Backend, on_each_backend, on_each_backend_in_parallel};
+use crate::backend::{Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel};
 
 on_each_backend! {
+    waiters_of_many_clients_are_served_in_the_order_of_the_queue,
+    calls_of_one_client_are_served_in_the_order_of_their_first_polls,
+    a_future_that_is_not_polled_has_no_place,
+    cancelled_waiter_does_not_reorder_the_queue,
+    wait_outlives_all_timers,
+    a_release_and_a_new_wait_go_to_the_end_of_the_queue,
+    leases_that_are_meant_to_run_out_change_no_order,
+}
+
+in_a_quorum! {
     waiters_of_many_clients_are_served_in_the_order_of_the_queue,
     calls_of_one_client_are_served_in_the_order_of_their_first_polls,
     a_future_that_is_not_polled_has_no_place,
@@ -223,10 +233,10 @@ async fn wait_outlives_all_timers(backend: Backend) {
             .queued(&here.lock("a"), u64::try_from(waiter).unwrap() + 1, 1)
             .await;
     }
-    sleep(if backend.server().is_some() {
-        Duration::from_millis(2500)
-    } else {
+    sleep(if backend.is_in_memory() {
         Duration::from_secs(60 * 60)
+    } else {
+        Duration::from_millis(2500)
     })
     .await;
     assert_eq!(here.lock("a").status().await.unwrap().waiting, 3);

@@ -7,9 +7,24 @@ use fairlock_testkit::{Server, eventually};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::{Backend, on_each_backend, on_each_backend_in_parallel};
+use crate::backend::{Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel};
 
 on_each_backend! {
+    a_forgotten_guard_keeps_the_lock_for_one_lease,
+    a_live_guard_is_renewed_for_as_long_as_it_lives,
+    a_fixed_lease_is_never_extended,
+    a_pushed_fixed_lease_is_claimed_once_and_never_extended,
+    a_pushed_grant_is_claimed_at_the_full_lease,
+    max_hold_ends_a_hold,
+    a_max_hold_shorter_than_the_lease_counts,
+    a_leaked_guard_is_freed_by_its_max_hold,
+    a_renewal_by_hand_proves_and_prolongs_the_hold,
+    lost_resolves_with_the_end_of_the_lease_and_not_before,
+    lost_resolves_with_the_release,
+    loss_is_reported_at_the_next_renewal,
+}
+
+in_a_quorum! {
     a_forgotten_guard_keeps_the_lock_for_one_lease,
     a_live_guard_is_renewed_for_as_long_as_it_lives,
     a_fixed_lease_is_never_extended,
@@ -94,7 +109,9 @@ async fn a_fixed_lease_is_never_extended(backend: Backend) {
             .expect("free")
             .unwrap(),
     );
-    assert!(start.elapsed() + MS >= lease);
+    // The client of a quorum gives the rest of its grants back as soon as it tells the holder.
+    let margin = if backend.is_a_quorum() { 10 * MS } else { MS };
+    assert!(start.elapsed() + margin >= lease);
 }
 
 async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backend) {
@@ -110,7 +127,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
     let start = Instant::now();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    if backend.server().is_none() {
+    if backend.is_in_memory() {
         // On a slow machine the push may be read too late, and the lock is then granted again.
         assert_eq!(there.stats().handed_over, 1);
     }

@@ -6,9 +6,16 @@ use std::time::Duration;
 use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
 use futures_util::FutureExt;
 
-use crate::backend::{Backend, on_each_backend};
+use crate::backend::{Backend, in_a_quorum, on_each_backend};
 
 on_each_backend! {
+    a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
+    a_bad_name_is_refused_before_anything_is_sent,
+    a_good_name_is_allowed,
+    the_limits_themselves_are_allowed,
+}
+
+in_a_quorum! {
     a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
     a_bad_name_is_refused_before_anything_is_sent,
     a_good_name_is_allowed,

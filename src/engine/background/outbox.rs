@@ -26,10 +26,10 @@ pub(super) enum Outgoing {
 }
 
 impl Background {
-    /// Lets a hold that has ended locally expire on the server after its whole lease. A pushed grant that is
-    /// not claimed yet is claimed for that.
+    /// Lets a hold that has ended locally expire on the server after its whole lease. If the server does not
+    /// know of the whole lease yet, the hold is renewed once for that.
     pub(in crate::engine) fn let_run_out(&self, hold: &Arc<Hold>) {
-        if !hold.is_claimed() {
+        if !hold.has_its_lease() {
             self.send(Outgoing::Claim(Arc::clone(hold), self.keep_running()));
         }
     }

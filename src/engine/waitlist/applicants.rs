@@ -15,7 +15,6 @@ use crate::engine::pending_calls::PendingCalls;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
@@ -153,8 +152,8 @@ impl Waitlist {
     pub(in crate::engine) fn enter(
         &self,
         terms: LeaseTerms,
-        owner: Option<&Owner>,
         standing: Standing,
+        next_request: impl FnOnce() -> RequestId,
     ) -> Result<Entered> {
         let state = &mut *locked(&self.state);
         self.client.check_open()?;
@@ -175,7 +174,7 @@ impl Waitlist {
                 admitted,
             })));
         }
-        let request = self.client.next_request(&terms, owner);
+        let request = next_request();
         Ok(Entered::Waiter(state.join(
             standing.arrived,
             request,

@@ -47,7 +47,7 @@ impl Waitlists {
     }
 
     /// Counts a caller against `max_waiters` for as long as the permit lives.
-    pub(in crate::engine) fn admit(self: &Arc<Self>) -> Result<Permit> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
         let max_waiters = self.client.options.max_waiters;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= max_waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Listener for Waitlists {
 
 /// Counts one waiting caller while it lives.
 #[derive(Debug)]
-pub(in crate::engine) struct Permit(Arc<Waitlists>);
+pub(crate) struct Permit(Arc<Waitlists>);
 
 impl Drop for Permit {
     fn drop(&mut self) {

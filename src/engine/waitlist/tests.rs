@@ -703,7 +703,9 @@ async fn closed_client_admits_no_request_to_its_waitlists() {
     let client = fixture.waitlists().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
     fixture.locks.close().await.unwrap();
-    let entered = waitlist.enter(terms, None, waitlist.newcomer(None));
+    let entered = waitlist.enter(terms, waitlist.newcomer(None), || {
+        client.next_request(&terms, None)
+    });
     assert!(matches!(entered, Err(Error::Closed)));
     assert!(waitlist.is_empty());
 }

@@ -210,7 +210,10 @@ async fn newcomer_does_not_take_a_free_place_from_a_call_in_the_backlog() {
     settle().await;
     drop(fixture.ask("second").await);
     fixture.wire.answer().await;
-    assert_eq!(fixture.wire.written()[MAX_IN_FLIGHT as usize..], ["first", "second"]);
+    assert_eq!(
+        fixture.wire.written()[MAX_IN_FLIGHT as usize..],
+        ["first", "second"]
+    );
 }
 
 #[tokio::test(start_paused = true)]

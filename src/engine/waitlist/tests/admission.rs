@@ -25,7 +25,11 @@ impl Fixture {
     fn applied(&self, patience: Option<Duration>) -> Application {
         let (waitlist, options) = (self.waitlist(), &self.waitlists().client().options);
         let terms = LockOptions::default().terms(options).unwrap();
-        match waitlist.enter(terms, None, waitlist.newcomer(patience)).unwrap() {
+        let request = || self.waitlists().client().next_request(&terms, None);
+        match waitlist
+            .enter(terms, waitlist.newcomer(patience), request)
+            .unwrap()
+        {
             Entered::Waiter(_) => panic!("admission is open"),
             Entered::Applicant(application) => *application,
         }

@@ -1,0 +1,306 @@
+//! How a manager of a quorum is made: on several servers, or on several stores in memory.
+
+use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::Weak;
+#[cfg(feature = "redis")]
+use std::time::Duration;
+
+#[cfg(feature = "redis")]
+use futures_util::StreamExt;
+#[cfg(feature = "redis")]
+use futures_util::stream::FuturesUnordered;
+
+use super::connect::ask_time;
+#[cfg(feature = "redis")]
+use super::connect::store_options;
+use super::{LockManager, LockManagerBuilder};
+#[cfg(feature = "redis")]
+use crate::engine::client::runtime;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::LateListener;
+use crate::error::{Invalid, Result};
+use crate::lock::Place;
+use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
+use crate::quorum::Quorum;
+#[cfg(feature = "redis")]
+use crate::store::Listener;
+use crate::store::ids::ClientId;
+use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::{Answer, Failure, Store};
+
+/// How many servers a quorum may have.
+const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
+/// Clocks that differ by more than this are reported when a quorum is connected.
+#[cfg(feature = "redis")]
+const CLOCKS_APART: Duration = Duration::from_secs(10);
+
+impl LockManager {
+    /// Connects to a quorum: several independent servers, of which a majority must grant a lock. See
+    /// [`LockManagerBuilder::quorum`].
+    ///
+    /// # Errors
+    /// As for [`LockManagerBuilder::quorum`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let locks = LockManager::quorum(urls).await?;
+    /// let guard = locks.lock("invoice:42").acquire().await?; // held on two of the three at least
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    #[doc(alias = "redlock")]
+    pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
+        LockManager::builder().quorum(urls).await
+    }
+}
+
+impl LockManagerBuilder {
+    /// Connects to a quorum: 3, 5, 7 or 9 independent servers. A lock is held while a majority of them have
+    /// granted it, so it outlives the loss of any minority.
+    ///
+    /// The servers must not be replicas of each other: a failover forgets, and that is what a quorum is for.
+    /// So the URLs are those of plain servers: `redis://`, `rediss://` or `unix://`
+    /// ([`LockManager::connect`]). The servers are Redis from 7.0 on, or Valkey. All clients name the same
+    /// ones, in any order, with the same [`prefix`](Self::prefix) and the same
+    /// [`longest_lease`](Self::longest_lease).
+    ///
+    /// Everything works as with one server, except:
+    /// - A server that has started lately grants nothing, unless the servers are [`durable`](Self::durable).
+    ///   So **new servers grant no lock in their first minute**.
+    /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
+    ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
+    /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.
+    /// - [`replicas`](Self::replicas), [`fsynced`](Self::fsynced) and [`SpinLock`](crate::spin::SpinLock) are
+    ///   refused.
+    ///
+    /// The call returns when a majority of the servers are connected. The others follow by themselves.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`](crate::Error::Invalid) for a wrong number of URLs, for two that mean the same
+    ///   server, for a URL of another kind, and for a setting out of its range.
+    /// - [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority answered within the
+    ///   [`server_timeout`](Self::server_timeout).
+    /// - [`Error::Refused`](crate::Error::Refused) if so many servers refuse this user that the others are no
+    ///   majority.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::LockManager;
+    ///
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let lease = Duration::from_secs(10);
+    /// let locks = LockManager::builder().lease(lease).longest_lease(lease).quorum(urls).await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    #[doc(alias = "redlock")]
+    pub async fn quorum(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
+        use crate::store::redis;
+        use crate::store::redis::QuorumServer;
+
+        let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        check_count("servers", urls.len())?;
+        let (tls, durable) = (self.tls.clone(), self.durable);
+        let settings = self.checked_for_quorum()?;
+        let mut servers = Vec::new();
+        for url in &urls {
+            let server = redis::server_of(url)?;
+            if servers.contains(&server) {
+                return Err(Invalid::new(format!("server {server}: must be named only once")).into());
+            }
+            servers.push(server);
+        }
+        runtime()?;
+        let options = redis::Options {
+            quorum: Some(QuorumServer {
+                longest_lease: settings.longest_lease,
+                durable,
+            }),
+            ..store_options(&settings)
+        };
+        let mut stores = Vec::new();
+        for url in &urls {
+            let late_listener = Arc::new(LateListener::default());
+            let listener = Arc::downgrade(&late_listener);
+            let listener: Weak<dyn Listener> = listener;
+            let store = redis::open(url, tls.as_ref(), settings.label.clone(), options, &listener)?;
+            stores.push((late_listener, store));
+        }
+        let times = first_times(&settings, &stores).await?;
+        let id = ClientId::random();
+        let shareds = stores
+            .into_iter()
+            .zip(&times)
+            .map(|((late_listener, store), time)| {
+                // The clock of a server that has not answered is guessed, from that of another one.
+                let first = time.as_ref().or(times.iter().flatten().next());
+                let first = first.unwrap_or_else(|| unreachable!("a majority of the servers have answered"));
+                let shared = Shared::new(late_listener, id.clone(), store, settings.clone(), first);
+                if time.is_none() {
+                    shared.waitlists().replaced(first.on.server);
+                }
+                Arc::new(shared)
+            });
+        let quorum = Quorum::new(shareds.collect());
+        quorum.start()?;
+        Ok(LockManager::of_quorum(quorum))
+    }
+
+    /// Creates a client of a quorum of in-memory stores, for tests of what happens between several processes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a number of stores other than 3, 5, 7 or 9, and for a
+    /// setting that [`quorum`](Self::quorum) refuses.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    /// let here = LockManager::builder().quorum_in_memory(&servers)?;
+    /// let there = LockManager::builder().quorum_in_memory(&servers)?;
+    /// let guard = here.lock("a").acquire().await?;
+    /// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn quorum_in_memory<'a>(
+        self,
+        stores: impl IntoIterator<Item = &'a MemoryStore>,
+    ) -> Result<LockManager> {
+        let stores: Vec<_> = stores.into_iter().collect();
+        check_count("stores", stores.len())?;
+        let settings = self.checked_for_quorum()?;
+        let id = ClientId::random();
+        let shareds = stores.into_iter().map(|store| {
+            let late_listener = Arc::new(LateListener::default());
+            let store = store.connect(Arc::downgrade(&late_listener) as _);
+            let first = ask_time(&*store);
+            Arc::new(Shared::new(
+                late_listener,
+                id.clone(),
+                store,
+                settings.clone(),
+                &first,
+            ))
+        });
+        Ok(LockManager::of_quorum(Quorum::new(shareds.collect())))
+    }
+
+    fn checked_for_quorum(mut self) -> Result<ManagerOptions> {
+        let durability = self.options.durability;
+        if durability.wanted() > 0 {
+            let which = if durability.fsynced { "fsynced" } else { "replicas" };
+            return Err(Invalid::new(format!(
+                "{which}: must not be set in a quorum, whose servers are independent"
+            ))
+            .into());
+        }
+        self.options.longest_lease = self.longest_lease.take().unwrap_or(DEFAULT_LONGEST_LEASE);
+        self.durable = false;
+        self.checked()
+    }
+}
+
+impl LockManager {
+    fn of_quorum(quorum: Quorum) -> LockManager {
+        LockManager {
+            place: Place::Quorum(Arc::new(quorum)),
+        }
+    }
+}
+
+fn check_count(of: &str, count: usize) -> Result<(), Invalid> {
+    if SERVERS.contains(&count) && count % 2 == 1 {
+        return Ok(());
+    }
+    // An even number adds a server that can fail, and none that may.
+    Err(Invalid::new(format!(
+        "{count} {of}: a quorum must have 3, 5, 7 or 9"
+    )))
+}
+
+/// The times of the servers, as soon as a majority have answered. The others have none.
+#[cfg(feature = "redis")]
+async fn first_times(
+    settings: &ManagerOptions,
+    stores: &[(Arc<LateListener>, Arc<dyn Store>)],
+) -> Result<Vec<Option<Answer<()>>>> {
+    use tokio::time::Instant;
+
+    use crate::quorum::no_majority;
+    use crate::time::backoff::Backoff;
+
+    let deadline = Instant::now() + settings.server_timeout;
+    let mut asked: FuturesUnordered<_> = (stores.iter().enumerate())
+        .map(|(server, (_, store))| async move {
+            let mut backoff = Backoff::new();
+            loop {
+                match store.time().await {
+                    Ok(answer) => return (server, Ok(answer)),
+                    Err(failure) => {
+                        let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
+                        if is_final || Instant::now() >= deadline {
+                            return (server, Err(failure.into()));
+                        }
+                        backoff.pause().await;
+                    }
+                }
+            }
+        })
+        .collect();
+    let mut times: Vec<_> = stores.iter().map(|_| None).collect();
+    let mut errors = Vec::new();
+    let majority = stores.len() / 2 + 1;
+    let mut answering = 0;
+    while let Some((server, answer)) = asked.next().await {
+        match answer {
+            Ok(answer) => {
+                answering += 1;
+                times[server] = Some(answer);
+            }
+            Err(error) => errors.push(error),
+        }
+        if answering == majority {
+            warn_of_clocks(times.iter().flatten());
+            return Ok(times);
+        }
+        if errors.len() > stores.len() - majority {
+            break;
+        }
+    }
+    Err(no_majority(stores.len(), answering, &errors))
+}
+
+/// Fences increase over a loss of memory, and waiters keep their order, as far as the clocks agree.
+#[cfg(feature = "redis")]
+fn warn_of_clocks<'a>(times: impl Iterator<Item = &'a Answer<()>>) {
+    // The time at which each answer was received, by the clock of its server.
+    let received = times.map(|answer| answer.at.now.ms());
+    let (mut least, mut most) = (u64::MAX, 0);
+    for ms in received {
+        (least, most) = (least.min(ms), most.max(ms));
+    }
+    let apart = Duration::from_millis(most.saturating_sub(least));
+    if apart > CLOCKS_APART {
+        tracing::warn!(
+            ?apart,
+            "the clocks of the servers differ; fences and the order of waiters follow them"
+        );
+    }
+}

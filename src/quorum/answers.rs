@@ -1,0 +1,86 @@
+//! What the servers of a quorum answered to one question.
+
+use super::Quorum;
+use crate::error::{Error, Result, ServerError};
+
+/// The answers so far, and the errors of the servers that gave none.
+pub(super) struct Answers<T> {
+    servers: usize,
+    majority: usize,
+    answers: Vec<T>,
+    errors: Vec<Error>,
+}
+
+impl<T> Answers<T> {
+    pub(super) fn of(quorum: &Quorum) -> Answers<T> {
+        Answers {
+            servers: quorum.servers.len(),
+            majority: quorum.majority(),
+            answers: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, answer: T) {
+        self.answers.push(answer);
+    }
+
+    pub(super) fn fail(&mut self, error: Error) {
+        self.errors.push(error);
+    }
+
+    pub(super) fn are_majority(&self) -> bool {
+        self.answers.len() >= self.majority
+    }
+
+    /// Whether a majority would have answered if no server had failed to.
+    pub(super) fn could_be_majority(&self) -> bool {
+        self.answers.len() + self.errors.len() >= self.majority
+    }
+
+    pub(super) fn so_far(&self) -> &[T] {
+        &self.answers
+    }
+
+    /// How many servers have neither answered nor failed.
+    pub(super) fn outstanding(&self) -> usize {
+        self.servers - self.answers.len() - self.errors.len()
+    }
+
+    /// The answers, if they come from a majority of the servers.
+    pub(super) fn of_majority(self) -> Result<Vec<T>> {
+        if self.are_majority() {
+            return Ok(self.answers);
+        }
+        Err(no_majority(self.servers, self.answers.len(), &self.errors))
+    }
+}
+
+/// The error of a call to so many servers, of which so many answered.
+pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) -> Error {
+    let wanted = servers / 2 + 1;
+    let refusals = errors.iter().filter(|error| matches!(error, Error::Refused(_)));
+    if let Some(closed) = errors.iter().find(|error| matches!(error, Error::Closed)) {
+        return closed.clone();
+    }
+    // So many refuse that the others are no majority.
+    if let Some(refused) = refusals.clone().nth(servers - wanted) {
+        return refused.clone();
+    }
+    let why = errors.iter().find_map(|error| match error {
+        Error::Unavailable(why) => Some(why.clone()),
+        _ => None,
+    });
+    let refused = refusals.clone().find_map(|error| match error {
+        Error::Refused(why) => Some(why.clone()),
+        _ => None,
+    });
+    Error::NoQuorum {
+        servers,
+        wanted,
+        answering,
+        why: why
+            .or(refused)
+            .unwrap_or_else(|| ServerError::new("no answer in time")),
+    }
+}

@@ -1,0 +1,100 @@
+//! A lock that is held on a majority of the servers, with an owner in this process. It is released when the
+//! owner drops it.
+
+use std::sync::Arc;
+
+use futures_util::future::{AbortHandle, Abortable};
+
+use super::Quorum;
+use super::ballot::Ballot;
+use super::votes::Votes;
+use crate::engine::counters::count;
+use crate::engine::hold::owned::OwnedHold;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::lease::Lease;
+use crate::owner::Owner;
+use crate::sync::locked;
+
+#[derive(Debug)]
+pub(crate) struct Majority {
+    pub(crate) fence: Fence,
+    pub(crate) owner: Owner,
+    quorum: Arc<Quorum>,
+    ballot: u64,
+    votes: Arc<Votes>,
+    /// Ends the task that keeps the votes together.
+    keeping: AbortHandle,
+}
+
+impl Majority {
+    /// The hold of a ballot that was decided under this fence.
+    pub(super) fn begin(mut ballot: Ballot, fence: Fence) -> Majority {
+        let (quorum, votes) = (Arc::clone(&ballot.quorum), Arc::clone(ballot.votes()));
+        count(&quorum.counters.acquired);
+        if votes.were_handed_over() {
+            count(&quorum.counters.handed_over);
+        }
+        locked(&quorum.held).insert(ballot.number, (fence, Arc::clone(&votes)));
+        let (keeping, registration) = AbortHandle::new_pair();
+        let majority = Majority {
+            fence,
+            owner: quorum.owner_of(&quorum.client().id, ballot.number),
+            ballot: ballot.number,
+            votes,
+            keeping,
+            quorum: Arc::clone(&quorum),
+        };
+        ballot.begin_hold();
+        quorum.client().spawn(async move {
+            // It is aborted when the hold ends.
+            let _ = Abortable::new(ballot.keep(), registration).await;
+        });
+        majority
+    }
+
+    pub(crate) fn votes(&self) -> &Arc<Votes> {
+        &self.votes
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.votes.name
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.votes.lease()
+    }
+
+    /// Releases the lock, and returns when a majority of the servers have confirmed it.
+    pub(crate) async fn release(self) -> Result<()> {
+        self.leave();
+        self.votes.release().await
+    }
+
+    /// Lets the leases run out, each after its whole length.
+    pub(crate) fn forget(self) {
+        self.leave();
+        let (before, votes) = self.votes.end();
+        if before.is_ok() {
+            votes.into_iter().for_each(OwnedHold::forget);
+        }
+    }
+
+    /// Ends what goes on for this hold. The requests for missing votes are withdrawn.
+    fn leave(&self) {
+        self.keeping.abort();
+        let left = locked(&self.quorum.held).remove(&self.ballot);
+        drop(left);
+    }
+}
+
+impl Drop for Majority {
+    fn drop(&mut self) {
+        self.leave();
+        let (before, votes) = self.votes.end();
+        if before.is_ok() {
+            count(&self.quorum.counters.released_by_drop);
+        }
+        drop(votes);
+    }
+}

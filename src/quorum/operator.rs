@@ -1,0 +1,197 @@
+//! What an operator does with a lock of a quorum: look who holds it, and take it away.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::Quorum;
+use super::answers::Answers;
+use super::ballot::ballot_of;
+use crate::engine::operator;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::{ClientId, RequestId};
+use crate::store::keys::Keys;
+use crate::store::{Answer, Inspected};
+use crate::time::deadline::LeaseTerms;
+use crate::time::server_time::ServerTime;
+
+/// A lock as a majority of the servers see it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) holder: Option<SeenHolder>,
+    /// The largest number of requests that a server has queued.
+    pub(crate) waiting: u64,
+}
+
+/// The holds of one ballot on a majority of the servers.
+#[derive(Debug)]
+pub(crate) struct SeenHolder {
+    pub(crate) owner: Owner,
+    pub(crate) client: ClientId,
+    /// The fence that a majority of the holds have, or else the smallest one.
+    pub(crate) fence: Fence,
+    /// The time until too few leases are left.
+    pub(crate) ttl: Duration,
+    /// The time of a server that told of this hold.
+    pub(crate) now: ServerTime,
+    /// The server of each hold, and its fence there.
+    fences: Vec<(usize, Fence)>,
+}
+
+/// What one server told.
+struct Told {
+    server: usize,
+    now: ServerTime,
+    inspected: Inspected,
+}
+
+impl Quorum {
+    /// Asks all servers who holds the lock. A lock that is held on too few of them has no holder.
+    pub(crate) async fn inspect(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Seen> {
+        let mut asked: FuturesUnordered<_> = (self.servers.iter().enumerate())
+            .map(|(server, shared)| async move {
+                let asked = operator::inspect(shared.client(), keys, terms).await;
+                asked.map(|Answer { at, reply, .. }| Told {
+                    server,
+                    now: at.now,
+                    inspected: reply,
+                })
+            })
+            .collect();
+        let mut answers = Answers::of(self);
+        while let Some(told) = asked.next().await {
+            match told {
+                Ok(told) => answers.add(told),
+                Err(error) => answers.fail(error),
+            }
+            let most = self.ballots(answers.so_far()).values().map(Vec::len).max();
+            let most = most.unwrap_or_default();
+            let is_certain = most >= self.majority() || most + answers.outstanding() < self.majority();
+            if answers.are_majority() && is_certain {
+                break;
+            }
+        }
+        let told = answers.of_majority()?;
+        Ok(Seen {
+            waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
+            holder: self.holder(&told),
+        })
+    }
+
+    /// The holds of each ballot.
+    fn ballots<'a>(&self, told: &'a [Told]) -> HashMap<(&'a str, u64), Vec<&'a Told>> {
+        let mut ballots: HashMap<_, Vec<_>> = HashMap::new();
+        for told in told {
+            let Some(holding) = &told.inspected.holder else {
+                continue;
+            };
+            let request = RequestId::from_wire(holding.owner.as_str());
+            let ballot = request.map_or(0, |request| ballot_of(request.number()));
+            ballots
+                .entry((holding.client.as_str(), ballot))
+                .or_default()
+                .push(told);
+        }
+        ballots
+    }
+
+    fn holder(&self, told: &[Told]) -> Option<SeenHolder> {
+        let mut ballots = self.ballots(told).into_iter();
+        let ((client, ballot), told) = ballots.find(|(_, told)| told.len() >= self.majority())?;
+        let holds = told
+            .iter()
+            .filter_map(|told| Some((told, told.inspected.holder.as_ref()?)));
+        let fences: Vec<_> = holds
+            .clone()
+            .map(|(told, hold)| (told.server, hold.fence))
+            .collect();
+        let has_majority = |fence: &Fence| {
+            let same = fences.iter().filter(|(_, other)| other == fence);
+            same.count() >= self.majority()
+        };
+        let smallest = fences.iter().map(|(_, fence)| *fence).min()?;
+        let agreed = fences.iter().map(|(_, fence)| *fence).find(has_majority);
+        let mut ttls: Vec<_> = holds.map(|(told, hold)| hold.deadline.since(told.now)).collect();
+        ttls.sort_unstable();
+        let client = ClientId::from_wire(client);
+        Some(SeenHolder {
+            owner: self.owner_of(&client, ballot),
+            client,
+            fence: agreed.unwrap_or(smallest),
+            ttl: ttls[ttls.len() - self.majority()],
+            now: told[0].now,
+            fences,
+        })
+    }
+
+    /// Takes the lock away from the holder with this fence. Returns whether so many servers did that the
+    /// others are no majority.
+    pub(crate) async fn force_release(
+        &self,
+        keys: &Arc<Keys>,
+        terms: &LeaseTerms,
+        fence: Fence,
+    ) -> Result<bool> {
+        let holder = self.inspect(keys, terms).await?.holder;
+        let Some(holder) = holder.filter(|holder| holder.fence == fence) else {
+            return Ok(false);
+        };
+        let mut forced: FuturesUnordered<_> = (holder.fences.iter())
+            .map(|(server, fence)| {
+                operator::force_release(self.servers[*server].client(), keys, terms, *fence)
+            })
+            .collect();
+        let mut answers = Answers::of(self);
+        let mut released = 0;
+        while let Some(answer) = forced.next().await {
+            match answer {
+                Ok(was_held) => {
+                    released += usize::from(was_held);
+                    answers.add(());
+                }
+                Err(error) => answers.fail(error),
+            }
+        }
+        let is_over = self.servers.len() - released < self.majority();
+        if !is_over {
+            answers.of_majority()?;
+        }
+        Ok(is_over)
+    }
+
+    /// The label of a client, from the first server that tells it.
+    pub(crate) async fn label_of(&self, client: &ClientId) -> Option<String> {
+        let mut asked: FuturesUnordered<_> = (self.servers.iter())
+            .map(|shared| operator::label_of(shared.client(), client))
+            .collect();
+        while let Some(label) = asked.next().await {
+            if label.is_some() {
+                return label;
+            }
+        }
+        None
+    }
+
+    /// Returns when a majority of the servers have answered.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        let mut asked: FuturesUnordered<_> = (self.servers.iter())
+            .map(|shared| async { shared.client().store.time().await })
+            .collect();
+        let mut answers = Answers::of(self);
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(_) => answers.add(()),
+                Err(failure) => answers.fail(failure.into()),
+            }
+            if answers.are_majority() {
+                break;
+            }
+        }
+        answers.of_majority().map(drop)
+    }
+}

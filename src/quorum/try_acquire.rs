@@ -1,0 +1,96 @@
+//! An attempt to take the lock of a quorum without waiting for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use super::Quorum;
+use super::answers::no_majority;
+use super::ballot::{Ballot, Event, Wanted};
+use super::majority::Majority;
+use crate::engine::acquire;
+use crate::engine::acquire::Attempt;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+
+/// How a try ended.
+#[derive(Debug)]
+pub(crate) enum Tried {
+    Held(Majority),
+    Busy(Occupied),
+}
+
+/// What a try knows of a lock that it did not get.
+#[derive(Debug)]
+pub(crate) struct Occupied {
+    /// The time until a majority can be free at the earliest, if nobody releases it.
+    pub(crate) ttl: Duration,
+    /// The largest number of requests that a server has queued.
+    pub(crate) waiting: u64,
+}
+
+impl Quorum {
+    /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
+    /// may get too few votes.
+    pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried> {
+        let mut ballot = Ballot::new(self, wanted)?;
+        Ok(match ballot.tried().await? {
+            Ok(fence) => Tried::Held(Majority::begin(ballot, fence)),
+            Err(occupied) => Tried::Busy(occupied),
+        })
+    }
+}
+
+impl Ballot {
+    /// Asks each server once, and returns when the ballot is decided or can no longer be.
+    async fn tried(&mut self) -> Result<Result<Fence, Occupied>> {
+        let servers = self.quorum.servers.len();
+        for server in 0..servers {
+            let params = self.next_params(server);
+            let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
+            self.pending.push(Box::pin(async move {
+                let tried = acquire::try_acquire(waitlists, params).await;
+                (server, Event::Tried(tried))
+            }));
+        }
+        let (mut ttls, mut waiting, mut errors) = (Vec::new(), 0, Vec::new());
+        let mut outstanding = servers;
+        loop {
+            if self.votes().count() + outstanding < self.quorum.majority() {
+                break;
+            }
+            if !self.votes().are_too_few() {
+                if let Some(fence) = self.decide() {
+                    return Ok(Ok(fence));
+                }
+            }
+            let Some((server, event)) = self.pending.next().await else {
+                break;
+            };
+            outstanding -= usize::from(matches!(event, Event::Tried(_)));
+            match event {
+                Event::Tried(Ok(Attempt::Busy(contended))) => {
+                    ttls.push(contended.ttl);
+                    waiting = waiting.max(contended.ahead);
+                }
+                Event::Tried(Err(error)) => errors.push(error),
+                event => self.on(server, event)?,
+            }
+        }
+        if errors.len() > servers - self.quorum.majority() {
+            return Err(no_majority(servers, servers - errors.len(), &errors));
+        }
+        if let Some(closed) = errors.into_iter().find(|error| matches!(error, Error::Closed)) {
+            return Err(closed);
+        }
+        // The servers that granted the lock count as free.
+        ttls.resize(ttls.len() + self.votes().count(), Duration::ZERO);
+        ttls.sort_unstable();
+        let last = ttls.len().min(self.quorum.majority()).saturating_sub(1);
+        Ok(Err(Occupied {
+            ttl: ttls.get(last).copied().unwrap_or_default(),
+            waiting,
+        }))
+    }
+}
