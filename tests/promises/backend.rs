@@ -86,7 +86,12 @@ impl Backend {
             Home::Server(server) => builder.connect(&server.url()).await,
             Home::QuorumInMemory(stores) => builder.quorum_in_memory(stores),
             // The servers have just been started, and have nothing to forget.
-            Home::Quorum(servers) => builder.durable(true).quorum(servers.each_ref().map(Server::url)).await,
+            Home::Quorum(servers) => {
+                builder
+                    .durable(true)
+                    .quorum(servers.each_ref().map(Server::url))
+                    .await
+            }
         }
         .expect("a client")
     }

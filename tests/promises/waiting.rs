@@ -384,7 +384,10 @@ async fn status_shows_holder_and_queue(backend: Backend) {
         (&holder.owner, holder.fence, holder.holds),
         (guard.owner(), guard.fence(), 1)
     );
-    assert!(holder.ttl <= lease && holder.ttl > backend.unrenewed(lease) / 2, "{holder:?}");
+    assert!(
+        holder.ttl <= lease && holder.ttl > backend.unrenewed(lease) / 2,
+        "{holder:?}"
+    );
     guard.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();

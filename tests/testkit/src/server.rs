@@ -219,7 +219,13 @@ impl Server {
     /// Three servers that all tests of this binary share, as a quorum.
     pub async fn shared_quorum() -> &'static [Server; 3] {
         static SHARED: OnceCell<[Server; 3]> = OnceCell::const_new();
-        let start = async || [Server::start().await, Server::start().await, Server::start().await];
+        let start = async || {
+            [
+                Server::start().await,
+                Server::start().await,
+                Server::start().await,
+            ]
+        };
         SHARED.get_or_init(start).await
     }
 
