@@ -22,6 +22,7 @@ mod votes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -43,6 +44,10 @@ use crate::store::ids::ClientId;
 use crate::sync::locked;
 use crate::time::clock::Clock;
 use crate::time::server_time::{ServerTime, Ticket};
+
+/// How far a server's clock may be ahead of the median and still count for fences. It is far less than what
+/// servers refuse, so that the clocks of the others may be behind the median by as much.
+const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// The clients of all servers of a quorum. They have one id, so that servers that queue two clients under one
 /// ticket agree which of them is first.
@@ -107,9 +112,14 @@ impl Quorum {
     /// The least fence of a grant: the latest of the servers' clocks. It is larger than the fences that a
     /// server has forgotten, as long as the clocks agree. All servers are given the same one, so that they
     /// grant under the same fence.
+    ///
+    /// A clock that is far ahead of the median does not count: servers refuse a floor that is more than a day
+    /// ahead of theirs.
     fn floor(&self) -> Result<Fence> {
-        let latest = self.times().last().map_or(0, |time| 1000 * time.ms());
-        Fence::try_from(latest)
+        let times = self.times();
+        let most = times[(times.len() - 1) / 2].after(FAR_AHEAD);
+        let latest = times.into_iter().rfind(|time| *time <= most);
+        Fence::try_from(latest.map_or(0, |time| 1000 * time.ms()))
     }
 
     /// The local clock, which all clients share.

@@ -47,6 +47,8 @@ pub(crate) struct Hold {
 struct State {
     /// Changes only in a quorum, which raises it.
     fence: Fence,
+    /// The largest fence of the holds that are released together with this one.
+    released_with: Fence,
     /// The lease of the next renewal. In a quorum it is short until there is a majority.
     lease: Duration,
     /// That lease is longer than the one that the server knows.
@@ -88,6 +90,7 @@ impl Hold {
             clock,
             state: Mutex::new(State {
                 fence: grant.fence,
+                released_with: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
                 deadline,
@@ -120,7 +123,15 @@ impl Hold {
     /// server, which takes it from its clock.
     pub(super) fn next_floor(&self) -> Option<Fence> {
         let floor = self.calls.floor()?;
-        Some(floor.max(self.fence().next()))
+        let state = locked(&self.state);
+        let largest = state.fence.max(state.released_with);
+        Some(floor.max(largest.next()))
+    }
+
+    /// This hold is released together with others, and their largest fence is this one. Their servers then
+    /// give one fence to the next request.
+    pub(crate) fn release_with(&self, fence: Fence) {
+        locked(&self.state).released_with = fence;
     }
 
     /// The server has raised the fence.

@@ -24,18 +24,20 @@ pub(crate) async fn inspect(
     Ok(answer)
 }
 
-/// Ends the hold with this fence. Returns whether there was one.
+/// Ends the hold with this fence. Returns whether there was one. In a quorum, the next grant has a fence of
+/// `floor` at least.
 pub(crate) async fn force_release(
     client: &Client,
     keys: &Arc<Keys>,
     terms: &LeaseTerms,
     fence: Fence,
+    floor: Option<Fence>,
 ) -> Result<bool> {
     let call = Release {
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
         what: ReleaseWhat::Force(fence),
-        floor: None,
+        floor,
     };
     let mut released = false;
     loop {

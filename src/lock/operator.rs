@@ -83,7 +83,9 @@ impl Lock {
         async move {
             let (keys, terms) = lock.open()?;
             match &lock.place {
-                Place::One(shared) => operator::force_release(shared.client(), &keys, &terms, fence).await,
+                Place::One(shared) => {
+                    operator::force_release(shared.client(), &keys, &terms, fence, None).await
+                }
                 Place::Quorum(quorum) => Box::pin(quorum.force_release(&keys, &terms, fence)).await,
             }
         }

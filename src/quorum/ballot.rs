@@ -31,6 +31,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::store::Failure;
 use crate::store::keys::Keys;
 use crate::time::backoff::Backoff;
 use crate::time::deadline::LeaseTerms;
@@ -70,8 +71,8 @@ pub(super) enum Event {
     /// A look at this hold is over.
     Looked {
         hold: Arc<Hold>,
-        /// An earlier request is queued.
-        earlier: bool,
+        /// Whether an earlier request is queued, or why the server does not say so.
+        earlier: Result<bool>,
     },
 }
 
@@ -108,9 +109,17 @@ struct Seat {
     /// A vote that counts no more. It is released once the present attempt has its place.
     leaving: Option<OwnedHold>,
     is_looking: bool,
-    /// Why the last attempt failed.
-    failure: Option<Error>,
+    answer: SeatAnswer,
     backoff: Backoff,
+}
+
+/// What the server answered last to an attempt.
+#[derive(Debug)]
+enum SeatAnswer {
+    Outstanding,
+    /// The request is in the queue, or has the vote.
+    Placed,
+    Failed(Error),
 }
 
 impl Ballot {
@@ -122,7 +131,7 @@ impl Ballot {
             attempt: None,
             leaving: None,
             is_looking: false,
-            failure: None,
+            answer: SeatAnswer::Outstanding,
             backoff: Backoff::new(),
         });
         let number = quorum.next_ballot();
@@ -199,7 +208,7 @@ impl Ballot {
     }
 
     /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated until
-    /// it is answered, or until the vote is lost.
+    /// it is answered or refused, or until the vote is lost.
     fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
         if std::mem::replace(&mut self.seats[server].is_looking, true) {
             return;
@@ -211,11 +220,15 @@ impl Ballot {
         let ticket = self.ticket;
         self.pending.push(Box::pin(async move {
             let mut backoff = Backoff::new();
-            let mut earlier = false;
+            let mut earlier = Ok(false);
             while hold.check().is_ok() {
                 match background.look_for_earlier(&hold, floor, ticket).await {
                     Ok(answer) => {
-                        earlier = answer;
+                        earlier = Ok(answer);
+                        break;
+                    }
+                    Err(refused @ Failure::Refused(_)) => {
+                        earlier = Err(refused.into());
                         break;
                     }
                     Err(_) => backoff.pause().await,
@@ -256,13 +269,13 @@ impl Ballot {
         match event {
             Event::Acquired(Ok(vote)) | Event::Tried(Ok(Attempt::Held(vote))) => self.add_vote(server, vote),
             Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
-                self.seats[server].failure = Some(error);
+                self.seats[server].answer = SeatAnswer::Failed(error);
                 let pause = self.seats[server].backoff.step();
                 self.ask(server, pause);
                 self.check_failures()?;
             }
             Event::Acquired(Err(error @ Error::Timeout { .. })) => {
-                self.seats[server].failure = Some(error);
+                self.seats[server].answer = SeatAnswer::Failed(error);
                 self.check_failures()?;
             }
             Event::Acquired(Err(error)) => return Err(error),
@@ -280,7 +293,8 @@ impl Ballot {
             Event::Looked { hold, earlier } => {
                 if self.votes.counts(server, &hold) {
                     self.seats[server].is_looking = false;
-                    if earlier && self.votes.are_too_few() {
+                    // A split is not resolved without this answer.
+                    if earlier? && self.votes.are_too_few() {
                         count(&self.quorum.counters.yielded);
                         self.begin_again(server);
                     }
@@ -294,16 +308,21 @@ impl Ballot {
     fn has_its_place(&mut self, server: usize) {
         let seat = &mut self.seats[server];
         seat.leaving = None;
-        seat.failure = None;
+        seat.answer = SeatAnswer::Placed;
         seat.backoff = Backoff::new();
     }
 
     /// Fails if so many servers have failed that the others are no majority.
     fn check_failures(&self) -> Result<()> {
-        let failures = self.seats.iter().filter_map(|seat| seat.failure.clone());
-        let failures: Vec<_> = failures.collect();
-        let answering = self.seats.len() - failures.len();
-        if answering >= self.quorum.majority() {
+        let (mut answering, mut failures) = (0, Vec::new());
+        for seat in &self.seats {
+            match &seat.answer {
+                SeatAnswer::Outstanding => {}
+                SeatAnswer::Placed => answering += 1,
+                SeatAnswer::Failed(error) => failures.push(error.clone()),
+            }
+        }
+        if self.seats.len() - failures.len() >= self.quorum.majority() {
             return Ok(());
         }
         let mut retry_after: Vec<_> = failures.iter().filter_map(Error::retry_after).collect();

@@ -141,9 +141,10 @@ impl Quorum {
         let Some(holder) = holder.filter(|holder| holder.fence == fence) else {
             return Ok(false);
         };
+        let floor = Some(self.floor()?);
         let mut forced: FuturesUnordered<_> = (holder.fences.iter())
             .map(|(server, fence)| {
-                operator::force_release(self.servers[*server].client(), keys, terms, *fence)
+                operator::force_release(self.servers[*server].client(), keys, terms, *fence, floor)
             })
             .collect();
         let mut answers = Answers::of(self);

@@ -161,13 +161,15 @@ impl Votes {
         last.map_or(LocalTime::ZERO, |last| deadlines[last])
     }
 
-    /// Why too few votes are left. A minority that lost its votes to somebody else is not the reason.
+    /// Why too few votes are left.
     fn reason(&self, state: &State) -> LostReason {
         let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
-        let says = |reason| reasons.iter().filter(|other| **other == reason).count();
-        if says(LostReason::Taken) >= self.quorum.majority() {
+        let lost_by = |reason| reasons.iter().filter(|other| **other == reason).count();
+        let live = state.votes.iter().filter_map(Vote::live).count();
+        // Without what was taken away, there would be enough.
+        if live + lost_by(LostReason::Taken) >= self.quorum.majority() {
             LostReason::Taken
-        } else if says(LostReason::MaxHold) > 0 && self.terms.ends_by_max_hold() {
+        } else if lost_by(LostReason::MaxHold) > 0 && self.terms.ends_by_max_hold() {
             LostReason::MaxHold
         } else {
             LostReason::Expired
@@ -268,8 +270,11 @@ impl Votes {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         state.over = state.over.or(Some(LostReason::Released));
-        let votes = state.votes.iter_mut().filter_map(Vote::take).collect();
+        let votes: Vec<_> = state.votes.iter_mut().filter_map(Vote::take).collect();
         drop(state);
+        if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
+            votes.iter().for_each(|vote| vote.hold().release_with(largest));
+        }
         self.changed.notify_waiters();
         (before, votes)
     }
@@ -293,6 +298,10 @@ impl Votes {
                 break;
             }
         }
+        // If these were dropped, the background tasks would send the releases once more.
+        self.quorum
+            .client()
+            .spawn(async move { while releases.next().await.is_some() {} });
         before?;
         match lost {
             Some(lost) if !answers.could_be_majority() => Err(lost.into()),

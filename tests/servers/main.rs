@@ -11,6 +11,7 @@ mod connecting;
 mod failover;
 mod faults;
 mod fsynced;
+mod quorum;
 mod replicas;
 mod security;
 mod spreading;

@@ -25,6 +25,11 @@ impl LockSummary {
         ["HGET", key, "hold"]
     }
 
+    /// Whether a request holds the lock, or did until its lease ran out.
+    pub fn is_held(&self) -> bool {
+        self.until > 0
+    }
+
     /// Parses the reply to that command. If there is no such lock, the result is all zeros.
     #[track_caller]
     pub fn of(reply: &Resp) -> LockSummary {

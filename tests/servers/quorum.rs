@@ -1,0 +1,58 @@
+//! Quorums of real servers: what a minority that fails costs, what a server that lost its memory may do, and
+//! what users see of it.
+
+mod faults;
+mod restarts;
+mod seen;
+mod settings;
+
+use std::time::Duration;
+
+use fairlock::{LockManager, LockManagerBuilder};
+use fairlock_testkit::Server;
+
+/// How long anything may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Calls that wait for a server that does not answer take 2 s. Whatever takes less has not waited.
+const AT_ONCE: Duration = Duration::from_millis(1500);
+
+async fn servers<const N: usize>() -> [Server; N] {
+    let mut servers = Vec::new();
+    for _ in 0..N {
+        servers.push(Server::start().await);
+    }
+    servers.try_into().expect("as many as were started")
+}
+
+fn urls(servers: &[Server]) -> Vec<String> {
+    servers.iter().map(Server::url).collect()
+}
+
+/// A client of servers that have just been started, and have nothing to forget.
+async fn client(servers: &[Server]) -> LockManager {
+    client_with(servers, |settings| settings).await
+}
+
+async fn client_with(
+    servers: &[Server],
+    settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
+) -> LockManager {
+    let builder = settings(LockManager::builder().durable(true));
+    builder.quorum(urls(servers)).await.unwrap()
+}
+
+/// How many requests hold a lock or wait for one, over all servers.
+async fn left(servers: &[Server]) -> Vec<String> {
+    let mut left = Vec::new();
+    for server in servers {
+        for key in server.keys("fairlock:queue:").await {
+            left.push(key);
+        }
+        for key in server.keys("fairlock:{").await {
+            if server.lock_summary(&key).await.is_held() {
+                left.push(key);
+            }
+        }
+    }
+    left
+}

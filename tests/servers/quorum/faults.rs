@@ -1,0 +1,335 @@
+//! Servers, connections and processes that fail while others hold the lock or wait for it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager, LostReason};
+use fairlock_testkit::{History, Proxy, Server, eventually};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::{AT_ONCE, LIMIT, client, client_with, left, servers, urls};
+
+/// A minority that is hung, killed or cut off delays neither an acquire nor a hand-over.
+async fn minority_costs_nothing(fail: impl Fn(&Server)) {
+    let servers = servers::<3>().await;
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    eventually("queued", LIMIT, async || {
+        here.lock("a").status().await.unwrap().waiting == 1
+    })
+    .await;
+    // The waiter is subscribed at a majority at least.
+    eventually("subscribed", LIMIT, async || {
+        let mut subscribed = 0;
+        for server in &servers[..2] {
+            let channels = server.command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"]).await;
+            subscribed += channels.array().len();
+        }
+        subscribed == 2
+    })
+    .await;
+    fail(&servers[2]);
+    let began = Instant::now();
+    guard.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    next.release().await.unwrap();
+    let guard = here.lock("b").acquire().await.unwrap();
+    assert!(there.lock("b").try_acquire().await.unwrap().acquired().is_none());
+    guard.release().await.unwrap();
+    let took = began.elapsed();
+    assert!(took < AT_ONCE, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hung_server_delays_nothing() {
+    minority_costs_nothing(Server::pause).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_server_delays_nothing() {
+    minority_costs_nothing(Server::kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hung_servers_of_five_delay_nothing() {
+    let servers = servers::<5>().await;
+    let locks = client(&servers).await;
+    servers[0].pause();
+    servers[3].pause();
+    let began = Instant::now();
+    for _ in 0..10 {
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    }
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_majority_is_no_quorum_and_waiters_get_the_lock_once_it_is_back() {
+    let servers = servers::<3>().await;
+    let locks = client_with(&servers, |settings| {
+        settings.server_timeout(Duration::from_secs(2))
+    })
+    .await;
+    let patient = client_with(&servers, |settings| settings.server_timeout(LIMIT)).await;
+    servers[0].kill();
+    servers[1].kill();
+    let began = Instant::now();
+    let error = locks.lock("a").acquire().await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::NoQuorum {
+                servers: 3,
+                wanted: 2,
+                answering: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.is_transient());
+    assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+    assert!(matches!(locks.ping().await, Err(Error::NoQuorum { .. })));
+    assert!(matches!(
+        locks.lock("a").status().await,
+        Err(Error::NoQuorum { .. })
+    ));
+    assert!(matches!(
+        locks.lock("a").try_acquire().await,
+        Err(Error::NoQuorum { .. })
+    ));
+
+    let waiter = tokio::spawn(patient.lock("a").acquire());
+    sleep(Duration::from_millis(500)).await;
+    assert!(!waiter.is_finished());
+    for server in &servers[..2] {
+        server.restart().await;
+    }
+    let guard = timeout(LIMIT, waiter).await.expect("served").unwrap().unwrap();
+    guard.release().await.unwrap();
+    eventually("nothing is left", LIMIT, async || left(&servers).await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_that_is_cut_off_from_a_majority_is_told_before_others_get_the_lock() {
+    let servers = servers::<3>().await;
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let lease = Duration::from_secs(3);
+    let through = LockManager::builder().durable(true).lease(lease);
+    let here = through.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let there = client(&servers).await;
+    let guard = here.lock("a").acquire().await.unwrap();
+    let lost = guard.lost();
+    let told = tokio::spawn(async move { (lost.await, Instant::now()) });
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    // Its lease has its whole length now.
+    sleep(lease).await;
+    assert!(!told.is_finished() && !waiter.is_finished());
+    proxies[0].freeze();
+    proxies[1].freeze();
+    let next = timeout(LIMIT, waiter).await.expect("served").unwrap().unwrap();
+    let granted = Instant::now();
+    let (lost, told) = told.await.unwrap();
+    assert_eq!(lost.reason(), LostReason::Expired);
+    assert!(told <= granted);
+    assert!(next.fence() > guard.fence());
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    next.release().await.unwrap();
+}
+
+/// The process of the first waiter ends. Its requests stay at the heads of all queues.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_waiter_costs_the_next_one_no_lease() {
+    let servers = servers::<3>().await;
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiting = async |count| {
+        eventually("queued", LIMIT, async || {
+            here.lock("a").status().await.unwrap().waiting == count
+        })
+        .await;
+    };
+    let urls = urls(&servers);
+    let (ready, is_ready) = std::sync::mpsc::channel::<()>();
+    let process = thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let locks = runtime.block_on(async {
+            let locks = LockManager::builder().durable(true).quorum(urls).await.unwrap();
+            tokio::spawn(locks.lock("a").acquire());
+            locks
+        });
+        is_ready.recv().unwrap();
+        // Nothing is withdrawn: the tasks are gone before the manager.
+        runtime.shutdown_background();
+        drop(locks);
+    });
+    waiting(1).await;
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    waiting(2).await;
+    ready.send(()).unwrap();
+    process.join().unwrap();
+    eventually("the connections are closed", LIMIT, async || {
+        let channels = servers[0]
+            .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
+            .await;
+        channels.array().len() <= 1
+    })
+    .await;
+    let began = Instant::now();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_one_server_cannot_reach_gets_the_lock_by_the_others() {
+    let servers = servers::<3>().await;
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let here = client(&servers).await;
+    let there = LockManager::builder().durable(true);
+    let there = there.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    eventually("queued everywhere", LIMIT, async || {
+        let mut queued = 0;
+        for server in &servers {
+            queued += server
+                .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
+                .await
+                .array()
+                .len();
+        }
+        queued == 3
+    })
+    .await;
+    proxies[0].refuse();
+    proxies[0].cut();
+    let began = Instant::now();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+}
+
+/// Every process is nearest to another server, so each has one vote at first.
+#[tokio::test(flavor = "multi_thread")]
+async fn split_votes_are_resolved_and_nothing_is_left() {
+    let servers = servers::<3>().await;
+    let mut clients = Vec::new();
+    let mut proxies = Vec::new();
+    for n in 0..3 {
+        let ways: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+        for (server, proxy) in ways.iter().enumerate() {
+            if server != n {
+                proxy.delay(Duration::from_millis(10));
+            }
+        }
+        let builder = LockManager::builder().durable(true);
+        clients.push(builder.quorum(ways.iter().map(Proxy::url)).await.unwrap());
+        proxies.push(ways);
+    }
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for (n, locks) in clients.iter().enumerate() {
+        let (lock, history) = (locks.lock("a"), history.clone());
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                let entry = history.asks(n);
+                let guard = lock.acquire().await.unwrap();
+                entry.granted(guard.fence().get());
+                entry.released();
+                guard.release().await.unwrap();
+                // All of them find a free lock at the same time.
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
+    let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(LIMIT, all).await.expect("all are served");
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+    let yielded: u64 = clients.iter().map(|locks| locks.stats().yielded).sum();
+    assert!(yielded > 0, "there was no split");
+    eventually("nothing is left", LIMIT, async || left(&servers).await.is_empty()).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_by_hours_change_neither_exclusion_nor_fences() {
+    const HOUR: i64 = 3600;
+    let servers = [
+        Server::builder().clock(0).start().await,
+        Server::builder().clock(2 * HOUR).start().await,
+        Server::builder().clock(-HOUR).start().await,
+    ];
+    let mut tasks = JoinSet::new();
+    let history = History::default();
+    for n in 0..6 {
+        let (locks, history) = (client(&servers).await, history.clone());
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let entry = history.asks(n);
+                let guard = locks.lock("a").acquire().await.unwrap();
+                entry.granted(guard.fence().get());
+                sleep(Duration::from_millis(1)).await;
+                guard.check().unwrap();
+                entry.released();
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(LIMIT, all).await.expect("all are served");
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+}
+
+/// A server whose clock is behind refuses the floors of the others. One whose clock is ahead gives none.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn server_whose_clock_is_days_off_does_not_hinder_the_others() {
+    for days in [-3, 3] {
+        let servers = [
+            Server::start().await,
+            Server::start().await,
+            Server::builder().clock(days * 24 * 3600).start().await,
+        ];
+        let (here, there) = (client(&servers).await, client(&servers).await);
+        for _ in 0..3 {
+            let guard = here.lock("a").acquire().await.unwrap();
+            assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+/// Without the right to look for earlier requests, callers that have too few grants would wait for each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_who_may_not_look_is_refused_when_votes_are_split() {
+    let servers = servers::<3>().await;
+    let mut urls = Vec::new();
+    for server in &servers {
+        let user = ["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-zrange"];
+        server.set_user(&user).await;
+        urls.push(server.url_as("u", "p"));
+    }
+    let locks = LockManager::builder().durable(true).quorum(urls).await.unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    // Somebody else holds two of the three, and waits for the third one.
+    let mut held = Vec::new();
+    for server in &servers[..2] {
+        let alone = LockManager::connect(&server.url()).await.unwrap();
+        held.push(alone.lock("a").acquire().await.unwrap());
+    }
+    let wait = tokio::spawn(locks.lock("a").acquire());
+    let alone = LockManager::connect(&servers[2].url()).await.unwrap();
+    eventually("one vote is there", LIMIT, async || {
+        alone.lock("a").status().await.unwrap().holder.is_some()
+    })
+    .await;
+    let _waiting = tokio::spawn(alone.lock("a").acquire());
+    let ended = timeout(LIMIT, wait).await.expect("not for ever");
+    let error = ended.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+}

@@ -1,0 +1,136 @@
+//! What users and operators see of a quorum: status, forced releases, lists, counters, and what it costs the
+//! servers.
+
+use std::collections::BTreeSet;
+
+use fairlock::{Error, LostReason};
+use fairlock_testkit::{Server, eventually};
+use futures_util::TryStreamExt;
+use tokio::time::timeout;
+
+use super::{LIMIT, client, servers, urls};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn order_of_the_urls_does_not_matter() {
+    let servers = servers::<3>().await;
+    let here = client(&servers).await;
+    let mut urls = urls(&servers);
+    urls.reverse();
+    let there = fairlock::LockManager::builder()
+        .durable(true)
+        .quorum(urls)
+        .await
+        .unwrap();
+    let guard = here.lock("a").acquire().await.unwrap();
+    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_sees_and_ends_a_hold_while_a_server_is_down() {
+    let servers = servers::<3>().await;
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    servers[0].kill();
+    let guard = here.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    eventually("queued", LIMIT, async || {
+        there.lock("a").status().await.unwrap().waiting == 1
+    })
+    .await;
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert_eq!((&holder.owner, holder.fence), (guard.owner(), guard.fence()));
+
+    let listed: Vec<_> = there.list("*").try_collect().await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].name.as_str(), listed[0].status.waiting), ("a", 1));
+
+    assert!(there.lock("a").force_release(guard.fence()).await.unwrap());
+    let next = timeout(LIMIT, waiter).await.expect("served").unwrap().unwrap();
+    assert!(next.fence() > guard.fence());
+    let lost = timeout(LIMIT, guard.lost()).await.expect("told");
+    assert_eq!(lost.reason(), LostReason::Taken);
+    assert!(!there.lock("a").force_release(guard.fence()).await.unwrap());
+    next.check().unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_finds_every_lock_of_a_majority_once() {
+    let servers = servers::<3>().await;
+    let locks = client(&servers).await;
+    let mut guards = Vec::new();
+    let mut names = BTreeSet::new();
+    for n in 0..20 {
+        let name = format!("job:{n}");
+        guards.push(locks.lock(&name).acquire().await.unwrap());
+        names.insert(name);
+    }
+    servers[2].kill();
+    let listed: Vec<_> = locks.list("job:*").try_collect().await.unwrap();
+    assert_eq!(listed.len(), names.len());
+    assert_eq!(
+        listed.into_iter().map(|lock| lock.name).collect::<BTreeSet<_>>(),
+        names
+    );
+    servers[1].kill();
+    let listed: Result<Vec<_>, _> = locks.list("*").try_collect().await;
+    assert!(matches!(listed, Err(Error::NoQuorum { .. })), "{listed:?}");
+}
+
+/// How often each server ran a script and sent a message.
+async fn spent(servers: &[Server]) -> Vec<(u64, u64)> {
+    let mut spent = Vec::new();
+    for server in servers {
+        let calls = server.calls().await;
+        let of = |name| calls.get(name).copied().unwrap_or(0);
+        spent.push((of("evalsha"), of("publish")));
+    }
+    spent
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() {
+    const HAND_OVERS: u64 = 40;
+    let servers = servers::<3>().await;
+    let locks = [client(&servers).await, client(&servers).await];
+    let mut guard = locks[0].lock("a").acquire().await.unwrap();
+    let disturbed = || {
+        locks
+            .each_ref()
+            .map(|locks| (locks.stats().raised, locks.stats().yielded))
+    };
+    let (mut before, mut disturbed_before) = (Vec::new(), [(0, 0); 2]);
+    for n in 0..=HAND_OVERS {
+        let waiter = tokio::spawn(locks[usize::from(n % 2 == 0)].lock("a").acquire());
+        eventually("queued everywhere", LIMIT, async || {
+            let mut queued = 0;
+            for server in &servers {
+                queued += server.command(&["ZCARD", "fairlock:queue:{a}"]).await.int();
+            }
+            queued == 3
+        })
+        .await;
+        if n == 1 {
+            // Both clients are subscribed by now, at all servers.
+            (before, disturbed_before) = (spent(&servers).await, disturbed());
+        }
+        guard.release().await.unwrap();
+        guard = waiter.await.unwrap().unwrap();
+    }
+    let after = spent(&servers).await;
+    for (before, after) in before.iter().zip(&after) {
+        // On a slow machine a hold may last for long enough to be renewed, and a waiter may ask again.
+        let (calls, messages) = (after.0 - before.0, after.1 - before.1);
+        assert!(
+            (2 * HAND_OVERS - 2..=2 * HAND_OVERS + 4).contains(&calls),
+            "{calls} calls"
+        );
+        assert!(messages <= HAND_OVERS + 2, "{messages} messages");
+    }
+    assert_eq!(disturbed(), disturbed_before);
+    assert_eq!(
+        locks[0].stats().acquired + locks[1].stats().acquired,
+        HAND_OVERS + 2
+    );
+    guard.release().await.unwrap();
+}
