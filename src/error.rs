@@ -60,7 +60,8 @@ pub enum Error {
         /// The number of confirmations that came in time.
         got: u32,
     },
-    /// In a quorum: fewer servers answered than are a majority. Try again later.
+    /// In a quorum: fewer servers answered than are a majority, or granted locks: one that has started lately
+    /// does not ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again later.
     NoQuorum {
         /// The number of servers.
         servers: usize,
@@ -312,7 +313,7 @@ pub enum LostReason {
     /// The lease ran out: no renewal succeeded in time, or it was a fixed lease.
     Expired,
     /// The server has another holder, or none: the lock was taken by force, its key was deleted, or its grant
-    /// was forgotten by a failover.
+    /// was forgotten by a failover. In a quorum, a majority of the servers say so.
     Taken,
     /// The hold reached its `max_hold`.
     MaxHold,

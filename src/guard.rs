@@ -56,14 +56,16 @@ impl LockGuard {
         self.held.name()
     }
 
-    /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own.
+    /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own. In a quorum
+    /// it is always the latter.
     pub fn owner(&self) -> &Owner {
         self.held.owner()
     }
 
     /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
     ///
-    /// All holds of a re-entrant owner have the same token.
+    /// All holds of a re-entrant owner have the same token. In a quorum, so have the holds of a majority of
+    /// the servers.
     ///
     /// # Examples
     /// ```
@@ -204,11 +206,13 @@ impl LockGuard {
         }
     }
 
-    /// Renews the lease now, in one round trip that proves that the lock is still held.
+    /// Renews the lease now, in one round trip that proves that the lock is still held. In a quorum, a
+    /// majority of the servers confirm that.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lock is no longer held.
-    /// - [`Error::Unavailable`] if the server did not answer. The lease stands as it was.
+    /// - [`Error::Unavailable`] if the server did not answer, and in a quorum [`Error::NoQuorum`] if no
+    ///   majority did. The lease stands as it was.
     /// - [`Error::Invalid`] outside of a Tokio runtime.
     ///
     /// # Cancel safety
@@ -234,13 +238,15 @@ impl LockGuard {
         Ok(self.lease())
     }
 
-    /// Releases the lock, and waits until the server has confirmed it. By then the next waiter has the lock.
+    /// Releases the lock, and waits until the server has confirmed it, or a majority of the servers of a
+    /// quorum. By then the next waiter has the lock.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.
     /// - [`Error::Unavailable`] if no server answered for the
-    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout). The release is then repeated in the
-    ///   background for as long as the lease can last.
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum [`Error::NoQuorum`]
+    ///   if no majority did. The release is then repeated in the background for as long as the lease can
+    ///   last.
     /// - [`Error::Invalid`] outside of a Tokio runtime. The lock is then released in the background.
     ///
     /// # Cancel safety

@@ -22,15 +22,16 @@
 //! ```
 //!
 //! These locks are in memory. `LockManager::connect(url)` puts them on a server, where all processes share
-//! them. The folder `docs` of the repository has guides: patterns, guarantees, operations, and what to know
-//! when you come from another lock.
+//! them. The folder `docs` of the repository has guides: patterns, guarantees, operations, quorums, and what
+//! to know when you come from another lock.
 //!
 //! # A lease, not a mutex
 //! The server keeps a hold for the length of its lease, and the client renews it. If a process is stopped or
 //! cut off, or its machine sleeps, it loses its lock after that time, and another process gets the lock. A
 //! guard knows by its own clock no later than the server, so **code that stops when it is told [`Lost`] never
 //! overlaps with the next holder**, as long as there is one server, which keeps its data and whose clock is
-//! not set forward. If doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the
+//! not set forward. A [quorum](LockManagerBuilder::quorum) keeps this promise when a minority of its servers
+//! fail or restart. If doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the
 //! resource and have it refuse smaller numbers.
 //!
 //! This needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual
@@ -38,8 +39,8 @@
 //! there.
 //!
 //! # Overview
-//! - [`LockManager`]: one client of one server, of a cluster, or [in memory](LockManager::in_memory); `lock`,
-//!   `list`, `stats`, `close`.
+//! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](LockManagerBuilder::quorum), or
+//!   [in memory](LockManager::in_memory); `lock`, `list`, `stats`, `close`.
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `force_release`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
 //! - [`Error`]: sorted by the caller's next step.
@@ -47,9 +48,9 @@
 //!
 //! # Tracing
 //! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
-//! fields `lock.name`, `lock.fence`, `lock.outcome` and `wait_ms`. Their names and fields are part of the
-//! interface. At WARN it tells of a lost lease, of trouble with the server, and of a slow acquire if
-//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
+//! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.outcome` and `wait_ms`. Their names
+//! and fields are part of the interface. At WARN it tells of a lost lease, of trouble with the server, and of
+//! a slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.
@@ -120,6 +121,9 @@ mod pages {
 
     #[doc = include_str!("../docs/operations.md")]
     struct Operations;
+
+    #[doc = include_str!("../docs/quorum.md")]
+    struct Quorum;
 
     #[doc = include_str!("../docs/servers.md")]
     struct Servers;

@@ -37,10 +37,11 @@ use crate::time::deadline::LeaseTerms;
 /// allowed makes the first call fail with [`Error::Invalid`].
 ///
 /// # Order
-/// Waiters get the lock in the order in which the server queued them. Waiters of one process get it in the
-/// order in which their futures were **first polled**: a future that was never polled has no place in the
-/// queue. In a `select!` loop, `pin!` the future outside the loop. A future that is created again in each
-/// iteration goes to the end of the queue each time.
+/// Waiters get the lock in the order in which the server queued them, in a
+/// [quorum](crate::LockManagerBuilder::quorum) in the order of their first polls, by the servers' clocks.
+/// Waiters of one process get it in the order in which their futures were **first polled**: a future that was
+/// never polled has no place in the queue. In a `select!` loop, `pin!` the future outside the loop. A future
+/// that is created again in each iteration goes to the end of the queue each time.
 ///
 /// # Exclusion
 /// Without an [`owner`](Self::owner), every acquisition excludes every other one, even within one task:
@@ -102,6 +103,9 @@ impl Lock {
     /// - [`Error::Unavailable`] if no server has answered for the
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout) (10 s by default). A wait without a
     ///   bound ends too.
+    /// - [`Error::NoQuorum`] in its place in a quorum, if no majority of the servers has answered for that
+    ///   long, or if they have [started lately](crate::LockManagerBuilder::longest_lease) and grant nothing
+    ///   yet.
     /// - [`Error::NotReplicated`] if the grant has to be confirmed by
     ///   [`replicas`](crate::LockManagerBuilder::replicas) or [disks](crate::LockManagerBuilder::fsynced) and
     ///   is not.
@@ -187,7 +191,7 @@ impl Lock {
     }
 
     /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
-    /// overtakes a waiter.
+    /// overtakes a waiter. In a quorum, several such calls at the same moment may all find it busy.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire). A lock that is held is no error but [`TryAcquire::Busy`].

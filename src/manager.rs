@@ -17,14 +17,16 @@ use crate::lock::{Lock, Place};
 use crate::options::ManagerOptions;
 use crate::store::memory::MemoryStore;
 
-/// One client of a Redis or Valkey server, or of an in-memory store, from which locks are made.
+/// One client of a Redis or Valkey server, of a [quorum](LockManagerBuilder::quorum) of them, or of an
+/// in-memory store, from which locks are made.
 ///
 /// A manager is cheap to clone, and a process needs only one. It has two connections: one for commands and
 /// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas) or
-/// [disks](LockManagerBuilder::fsynced). In a cluster it has these to each master that it deals with.
+/// [disks](LockManagerBuilder::fsynced). In a cluster it has these to each master that it deals with, and in
+/// a quorum two to each server.
 ///
-/// A background task renews leases, releases the locks of dropped guards, and sets the client's
-/// [label](LockManagerBuilder::label). It lives on the runtime that connected. Once
+/// A background task (in a quorum one for each server) renews leases, releases the locks of dropped guards,
+/// and sets the client's [label](LockManagerBuilder::label). It lives on the runtime that connected. Once
 /// that runtime is gone, every call fails with [`Error::Closed`](crate::Error::Closed).
 ///
 /// Don't use one manager across a `fork`, nor in two copies of a virtual machine's snapshot: both would have
@@ -155,10 +157,12 @@ impl LockManager {
         Lock::new(self.place.clone(), name.as_ref())
     }
 
-    /// Makes one round trip to the server, for health checks.
+    /// Makes one round trip to the server, for health checks. In a quorum it asks all servers, and returns
+    /// when a majority have answered, even if they have started lately and grant nothing yet.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused) or
+    /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum)), [`Error::Refused`](crate::Error::Refused) or
     /// [`Error::Closed`](crate::Error::Closed), and [`Error::Invalid`](crate::Error::Invalid) outside of a
     /// Tokio runtime.
     ///
@@ -186,7 +190,8 @@ impl LockManager {
         }
     }
 
-    /// Returns the counts of this client. It does no I/O.
+    /// Returns the counts of this client. It does no I/O. In a quorum they count requests and holds, not
+    /// those of each server.
     ///
     /// # Examples
     /// ```
@@ -238,8 +243,8 @@ impl LockManager {
     ///
     /// # Errors
     /// [`Unreleased`] if locks are still held, or if the server has not confirmed all releases within the
-    /// [`server_timeout`](LockManagerBuilder::server_timeout). It lists these locks and counts these
-    /// releases.
+    /// [`server_timeout`](LockManagerBuilder::server_timeout), or in a quorum a majority of the servers. It
+    /// lists these locks and counts these releases.
     ///
     /// # Cancel safety
     /// The manager is closed from the first poll on. Dropping the future only stops the waiting.
@@ -349,7 +354,7 @@ pub struct Stats {
     /// Guards that were dropped without a release.
     pub released_by_drop: u64,
     /// Calls that reached the server too late to be of use: 2 s after they were sent, or after their caller
-    /// gave up. The server did nothing for them.
+    /// gave up. The server did nothing for them. In a quorum it is the sum over all servers.
     pub late: u64,
     /// Releases of dropped guards, and abandoned waits, for which the server has not yet confirmed that
     /// nothing is left. The count shows how far the server is behind. In a quorum it is the sum over all
@@ -367,7 +372,7 @@ pub struct Stats {
 /// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.
 ///
 /// The locks are those of guards that still live: each stays held until its guard is dropped or its lease
-/// ends. The releases are those that no server confirmed.
+/// ends. The releases are those that no server confirmed, or that no majority of a quorum did.
 ///
 /// # Examples
 /// ```

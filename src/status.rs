@@ -96,7 +96,7 @@ impl Busy {
     }
 }
 
-/// A lock at one moment, as the server sees it.
+/// A lock at one moment, as the server sees it, or a majority of the servers of a quorum.
 ///
 /// # Examples
 /// ```
@@ -113,7 +113,8 @@ pub struct Status {
     /// The holder, if there is one.
     pub holder: Option<Holder>,
     /// The number of requests in the server's queue. Under overload, a client does not queue all of its
-    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client.
+    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. In a quorum it is the
+    /// largest number of a server, and counts a request with too few votes where it is queued.
     pub waiting: u64,
 }
 
@@ -141,16 +142,19 @@ pub struct Holder {
     /// heard of for a minute, if the server has lately lost its data, or if it did not answer the call for
     /// the label.
     pub label: Option<String>,
-    /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock.
+    /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock. In a quorum it is an owner
+    /// of that one guard.
     pub owner: Owner,
-    /// The fencing token, for [`Lock::force_release`](crate::Lock::force_release).
+    /// The fencing token, for [`Lock::force_release`](crate::Lock::force_release). In a quorum it is that of
+    /// a majority of the servers; while they do not agree on one yet, it is the smallest.
     pub fence: Fence,
-    /// The number of this owner's guards that hold the lock.
+    /// The number of this owner's guards that hold the lock. In a quorum it is 1.
     pub holds: u64,
     /// For how long this owner has held the lock, by the server's clock. The time begins with its first hold,
     /// also if that one was released since. It is too small if the clock was set back.
     pub held_for: Duration,
-    /// The time until the latest lease of these guards ends, unless it is renewed.
+    /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
+    /// until fewer leases than a majority are left.
     pub ttl: Duration,
 }
 

@@ -20,8 +20,12 @@ impl Lock {
     /// second call asks for its label. [`LockManager::list`](crate::LockManager::list) does this for many
     /// locks.
     ///
+    /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
+    /// several clients have a minority each.
+    ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),
+    /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum)), [`Error::Refused`](crate::Error::Refused),
     /// [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed).
     ///
     /// # Cancel safety
@@ -58,8 +62,12 @@ impl Lock {
     /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
     /// lock from the next holder. The former holder learns of its loss at its next renewal.
     ///
+    /// In a quorum the call ends the holds on all servers that tell of this holder. It returns `true` if the
+    /// servers that are left are no majority.
+    ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused),
+    /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum)), [`Error::Refused`](crate::Error::Refused),
     /// [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed).
     ///
     /// # Cancel safety

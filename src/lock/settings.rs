@@ -8,8 +8,9 @@ use crate::owner::Owner;
 
 impl Lock {
     /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
-    /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). The lease is renewed for
-    /// as long as the guard lives.
+    /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). In a quorum it is at
+    /// most the [`longest_lease`](crate::LockManagerBuilder::longest_lease). The lease is renewed for as long
+    /// as the guard lives.
     ///
     /// # Examples
     /// ```
@@ -35,7 +36,8 @@ impl Lock {
         }
     }
 
-    /// Sets a lease that is never extended (100 ms to 1 day): the hold ends this long after its grant,
+    /// Sets a lease that is never extended (100 ms to 1 day, in a quorum to the
+    /// [`longest_lease`](crate::LockManagerBuilder::longest_lease)): the hold ends this long after its grant,
     /// whatever happens.
     ///
     /// # Examples
@@ -91,7 +93,9 @@ impl Lock {
         }
     }
 
-    /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner.
+    /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner. In a quorum
+    /// no lock is re-entrant, and every call of a lock with an owner fails with
+    /// [`Error::Invalid`](crate::Error::Invalid).
     ///
     /// # Examples
     /// ```

@@ -55,7 +55,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets for how long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day).
+    /// Sets for how long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day, in a
+    /// quorum to the [`longest_lease`](Self::longest_lease)).
     ///
     /// # Examples
     /// ```
@@ -115,7 +116,8 @@ impl LockManagerBuilder {
     }
 
     /// Sets for how long calls go on while no server answers (default 10 s; 100 ms to 1 day). After that they
-    /// end with [`Error::Unavailable`](crate::Error::Unavailable).
+    /// end with [`Error::Unavailable`](crate::Error::Unavailable), in a quorum with
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum).
     ///
     /// # Examples
     /// ```
@@ -203,12 +205,12 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server that
-    /// has started lately may have forgotten holds. It grants nothing until it has run for this long, and for
-    /// 2 s more.
+    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server
+    /// that has started lately may have forgotten holds. It grants nothing until it has run for this long,
+    /// and for 2 s more.
     ///
-    /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with a
-    /// smaller one would let a server grant too early for the leases of the others. A shorter value brings
+    /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with
+    /// a smaller one would let a server grant too early for the leases of the others. A shorter value brings
     /// servers back sooner; [`lease`](Self::lease), 30 s by default, must not exceed it.
     ///
     /// # Examples

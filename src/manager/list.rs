@@ -26,13 +26,16 @@ impl LockManager {
     ///
     /// The methods of a stream are in crates of their own: `cargo add futures-util`, or `tokio-stream`.
     ///
-    /// The list is no snapshot: each lock is shown as it is when its turn comes, in no particular order. A lock
-    /// may be listed twice, and is listed at least once if it is held or waited for all the time, unless its
-    /// slot moves to another server of its cluster.
+    /// The list is no snapshot: each lock is shown as it is when its turn comes, in no particular order. A
+    /// lock may be listed twice, and is listed at least once if it is held or waited for all the time, unless
+    /// its slot moves to another server of its cluster.
     ///
     /// The server looks through all keys of the database, on every master of a cluster, in steps of some
     /// tenths of a millisecond (`SCAN`). So this takes long if there are many keys, but no other call has to
     /// wait for it. Each lock that is found takes the calls of a [`status`](crate::Lock::status).
+    ///
+    /// In a quorum, one server after the other is searched, until these are a majority. Each lock is listed
+    /// once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the pattern is empty, and otherwise as for [`status`](crate::Lock::status). If
