@@ -188,9 +188,9 @@ fn args(script_call: ScriptCall, scripts: &ScriptSet) -> Vec<Value> {
 /// not get them while it may have forgotten holds.
 ///
 /// One process must answer both `INFO` and `SCRIPT LOAD`, because the uptime before a restart says nothing. A
-/// restart breaks the connection, and then neither command is sent again: each has one attempt
-/// (`max_command_attempts`), and fred's own reconnecting is not used, as [`connection`](super::connection)
-/// says.
+/// restart breaks the connection, and then neither is sent again. What was written has had its one attempt
+/// (`max_command_attempts`). What was not would go to fred's next connection, but there is none:
+/// [`connection`](super::connection) says why.
 pub(super) async fn load(client: &Client, scripts: &ScriptSet) -> Result<(), Failure> {
     if let Some(quorum) = scripts.quorum() {
         let info = client.info::<String>(Some(InfoKind::Server)).await;

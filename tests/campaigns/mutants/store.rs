@@ -69,6 +69,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("clients with another longest lease share no script", SCRIPT_SET, "millis(server.longest_lease)", "0", &["--lib script_set"]),
     edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
 
+    edit("a script is not loaded on another connection than the one that told the uptime", CONNECTION,
+        "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM),
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a failover ends the connections to the former primary", CONNECTOR,

@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
 use fairlock_testkit::Resp;
 
@@ -53,6 +54,52 @@ fn answer(stream: TcpStream, flaw: Flaw) {
             _ => "+OK\r\n".to_owned(),
         };
         if writer.write_all(reply.as_bytes()).is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// Starts a server that is old, and closes the connection after it said so. From then on it says that it is
+/// fresh. Returns its port, and the questions for its age and the `SCRIPT LOAD` that it was sent.
+pub(super) fn restarts_after_info() -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, told) = (stream.unwrap(), Arc::clone(&told));
+            std::thread::spawn(move || answer_and_restart(stream, &told));
+        }
+    });
+    (port, heard)
+}
+
+fn answer_and_restart(mut stream: TcpStream, told: &Mutex<Vec<String>>) {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut is_known, mut is_over) = (false, false);
+    while let Ok(command) = Resp::read_from(&mut reader) {
+        let command = command.texts().join(" ").to_uppercase();
+        let mut told = told.lock().unwrap();
+        let reply = if command == "INFO SERVER" {
+            // fred asks once on each connection, for the version.
+            if is_known {
+                is_over = told.is_empty();
+                told.push(command);
+            }
+            is_known = true;
+            let uptime = if told.len() < 2 { 1_000_000 } else { 0 };
+            bulk(&format!("redis_version:8.2.3\r\nuptime_in_seconds:{uptime}\r\n"))
+        } else if command.starts_with("SCRIPT LOAD") {
+            told.push("SCRIPT LOAD".to_owned());
+            bulk("sha")
+        } else if let Some(nonce) = command.strip_prefix("PING ") {
+            bulk(nonce)
+        } else {
+            "+OK\r\n".to_owned()
+        };
+        if stream.write_all(reply.as_bytes()).is_err() || is_over {
             return;
         }
     }
