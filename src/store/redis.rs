@@ -39,7 +39,7 @@ use crate::store::label::Label;
 use crate::store::{Listener, ServerId, Store};
 use crate::tls::Tls;
 
-/// Connects to the server or servers of the URL (see [`Address`](address::Address)). The store stays
+/// Connects to the server or servers of the URL (see [`Address`]). The store stays
 /// connected until it is closed or dropped, or the runtime ends.
 pub(crate) async fn connect(
     url: &str,

@@ -5,6 +5,7 @@ mod calls;
 mod connections;
 pub(super) mod flawed;
 mod quorum;
+mod rights;
 mod subscriptions;
 
 use std::sync::Mutex;

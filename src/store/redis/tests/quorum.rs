@@ -26,7 +26,7 @@ const fn quorum(longest_lease: Duration) -> QuorumServer {
     }
 }
 
-const fn durable(longest_lease: Duration) -> QuorumServer {
+pub(super) const fn durable(longest_lease: Duration) -> QuorumServer {
     QuorumServer {
         durable: true,
         ..quorum(longest_lease)
@@ -34,9 +34,9 @@ const fn durable(longest_lease: Duration) -> QuorumServer {
 }
 
 /// A client, and what keeps its listener.
-type Opened = (Arc<dyn Store>, Arc<Recorder>);
+pub(super) type Opened = (Arc<dyn Store>, Arc<Recorder>);
 
-fn opened(quorum: QuorumServer, url: &str) -> Opened {
+pub(super) fn opened(quorum: QuorumServer, url: &str) -> Opened {
     opened_with(OPTIONS, quorum, url)
 }
 
@@ -53,12 +53,12 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
 }
 
 /// Whether this server can be one of a quorum. The tests also run on older ones.
-fn suits_a_quorum(server: &Server) -> bool {
+pub(super) fn suits_a_quorum(server: &Server) -> bool {
     !server.tell("INFO server").contains("redis_version:6.")
 }
 
 /// Asks for a lock, by a request of its own.
-async fn acquire((store, _): &Opened, name: &str) -> Result<Acquired, Failure> {
+pub(super) async fn acquire((store, _): &Opened, name: &str) -> Result<Acquired, Failure> {
     let acquire = Acquire {
         keys: Arc::new(Keys::new("fairlock", name).unwrap()),
         request: RequestId::new(&ClientId::random(), Duration::from_secs(5), 1, None),
