@@ -164,7 +164,7 @@ impl fmt::Display for Error {
             } => {
                 write!(
                     f,
-                    "{wanted} of {servers} servers are needed, and {answering} answered; of another one: {why}"
+                    "{wanted} of {servers} servers are needed, and {answering} answered; one that did not: {why}"
                 )
             }
             Error::Unavailable(e) => write!(f, "server unavailable: {e}"),

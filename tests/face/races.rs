@@ -56,10 +56,9 @@ fn in_folder(folder: &Path, module: &str) -> Vec<Test> {
 /// The tests of one file. Files are formatted, so a module ends at the closing brace that has the indentation
 /// of its `mod`.
 fn in_source(source: &str, module: &str) -> Vec<Test> {
-    let (twice, in_parallel) = (
-        listed(source, "on_each_backend!"),
-        listed(source, "on_each_backend_in_parallel!"),
-    );
+    let twice = listed(source, "on_each_backend!");
+    let in_parallel = listed(source, "on_each_backend_in_parallel!");
+    let in_quorums = listed(source, "in_a_quorum!");
     let (mut tests, mut modules) = (Vec::new(), vec![module.to_owned()]);
     let (mut docs, mut is_test) = (Vec::new(), false);
     for line in source.lines() {
@@ -80,6 +79,12 @@ fn in_source(source: &str, module: &str) -> Vec<Test> {
             } else {
                 None
             };
+            if in_quorums.contains(name) {
+                tests.push(Test {
+                    path: format!("{module}::in_a_quorum_of_servers::{name}"),
+                    races: Vec::new(),
+                });
+            }
             let races = races(&docs);
             match path {
                 Some(path) => tests.push(Test { path, races }),
