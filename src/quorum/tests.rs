@@ -1,5 +1,6 @@
 //! Quorums of in-memory servers, on paused time.
 
+mod calls;
 mod link;
 mod worlds;
 
@@ -43,6 +44,12 @@ impl Servers {
     }
 
     fn process(&self, number: u128) -> Process {
+        self.process_with(number, |_| ())
+    }
+
+    fn process_with(&self, number: u128, set: impl Fn(&mut ManagerOptions)) -> Process {
+        let mut options = ManagerOptions::default();
+        set(&mut options);
         let mut links = Vec::new();
         let servers = self.0.iter().map(|server| {
             let late_listener = Arc::new(LateListener::default());
@@ -53,12 +60,20 @@ impl Servers {
             links.push(Arc::clone(&link));
             let first = link.time().now_or_never().unwrap().unwrap();
             let id = ClientId::from_number(number);
-            let shared = Shared::new(late_listener, id, link, ManagerOptions::default(), &first);
+            let shared = Shared::new(late_listener, id, link, options.clone(), &first);
             shared.start().unwrap();
             Arc::new(shared)
         });
         let quorum = Arc::new(Quorum::new(servers.collect()));
         Process { quorum, links }
+    }
+
+    /// Takes the lock on one server alone, this many times. That makes this server's fence larger.
+    async fn take_alone(&self, server: usize, times: usize) {
+        let locks = LockManager::builder().in_memory(&self.0[server]).unwrap();
+        for _ in 0..times {
+            locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        }
     }
 
     /// How many requests hold or wait, over all servers.
@@ -89,16 +104,23 @@ impl Process {
     }
 }
 
-async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
+fn wanted(quorum: &Quorum, until: Option<Instant>) -> Wanted {
     let client = quorum.client();
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
-    let wanted = Wanted {
+    Wanted {
         channel: keys.channel_of(&client.id),
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
-        until: None,
-    };
-    quorum.acquire(wanted).await
+        until,
+    }
+}
+
+async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
+    acquire_with(&quorum, None).await
+}
+
+async fn acquire_with(quorum: &Arc<Quorum>, until: Option<Instant>) -> crate::Result<Majority> {
+    quorum.acquire(wanted(quorum, until)).await
 }
 
 fn votes(held: &Majority) -> usize {
@@ -271,10 +293,7 @@ async fn fences_that_differ_are_raised_to_the_largest() {
     let held = early.acquire().await;
     let usual = held.fence;
     held.release().await.unwrap();
-    for _ in 0..100 {
-        let locks = LockManager::builder().in_memory(&servers.0[0]).unwrap();
-        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-    }
+    servers.take_alone(0, 100).await;
     let process = servers.process(2);
     // Two servers answer, and one of them has the larger fence.
     process.set(2, State::Down);

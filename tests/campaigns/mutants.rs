@@ -7,6 +7,7 @@ mod client;
 #[cfg(unix)]
 mod gate;
 mod lua;
+mod quorum;
 mod store;
 
 use std::collections::BTreeSet;
@@ -72,7 +73,9 @@ impl Edit {
 }
 
 fn edits() -> impl Iterator<Item = &'static Edit> {
-    lua::EDITS.iter().chain(client::EDITS).chain(store::EDITS)
+    (lua::EDITS.iter().chain(client::EDITS))
+        .chain(quorum::EDITS)
+        .chain(store::EDITS)
 }
 
 fn root() -> &'static Path {

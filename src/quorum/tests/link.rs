@@ -25,6 +25,8 @@ pub(super) enum State {
     Hung,
     /// Nothing is executed. That is known at once.
     Down,
+    /// The server refuses this client.
+    Refusing,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ impl Link {
                     sleep(Duration::from_secs(2)).await;
                     Err(Failure::Unknown(ServerError::new("no answer")))
                 }
+                State::Refusing => Err(Failure::Refused(ServerError::new("NOPERM"))),
                 State::Down => Err(Failure::NotExecuted(ServerError::new("connection refused"))),
             }
         })

@@ -71,11 +71,9 @@ async fn hold_outlives_one_restart_after_the_other() {
         .await
         .expect("served")
         .unwrap();
-    let mut mended = 0;
-    for server in &servers {
+    for (server, mended) in servers.iter().zip(1..) {
         server.kill();
         server.restart().await;
-        mended += 1;
         eventually("mended", LIMIT, async || {
             guard.check().unwrap();
             locks.stats().mended >= mended

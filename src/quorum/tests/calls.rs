@@ -1,0 +1,265 @@
+//! What each call does while votes are split, servers are away, or holds were mended.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::link::State;
+use super::{MS, NEAR, Process, SECOND, Servers, acquire_with, votes, wanted};
+use crate::engine::counters::Counters;
+use crate::error::{Error, LostReason};
+use crate::quorum::operator::Seen;
+use crate::quorum::{Majority, Tried};
+
+impl Process {
+    /// Only this server answers.
+    fn reaches_only(&self, server: usize) {
+        for other in 0..self.links.len() {
+            self.set(other, if other == server { NEAR } else { State::Down });
+        }
+    }
+
+    async fn tried(&self) -> Tried {
+        let tried = self.quorum.try_acquire(wanted(&self.quorum, None)).await;
+        tried.expect("a majority answers")
+    }
+
+    async fn seen(&self) -> Seen {
+        let wanted = wanted(&self.quorum, None);
+        self.quorum.inspect(&wanted.keys, &wanted.terms).await.unwrap()
+    }
+
+    async fn forced(&self, held: &Majority) -> bool {
+        let wanted = wanted(&self.quorum, None);
+        let forced = self.quorum.force_release(&wanted.keys, &wanted.terms, held.fence);
+        forced.await.unwrap()
+    }
+
+    fn counted(&self, counter: impl Fn(&Counters) -> &std::sync::atomic::AtomicU64) -> u64 {
+        counter(&self.quorum.counters).load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Two processes that have one vote each, of three servers, and do not reach the others.
+async fn split(servers: &Servers) -> [(Process, tokio::task::JoinHandle<Majority>); 2] {
+    let processes = [servers.process(1), servers.process(2)];
+    let mut split = Vec::new();
+    for (server, process) in processes.into_iter().enumerate() {
+        process.reaches_only(server);
+        let wait = process.waits();
+        sleep(MS).await;
+        split.push((process, wait));
+    }
+    split.try_into().ok().expect("two processes")
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_holds_while_votes_are_split() {
+    let servers = Servers::new(3);
+    let split = split(&servers).await;
+    let third = servers.process(3);
+    let seen = third.seen().await;
+    assert!(seen.holder.is_none(), "{seen:?}");
+    assert!(matches!(third.tried().await, Tried::Busy(_)));
+    for (process, _) in &split {
+        for server in 0..3 {
+            process.set(server, NEAR);
+        }
+    }
+    let [(_, first), (_, second)] = split;
+    let held = timeout(2 * SECOND, first)
+        .await
+        .expect("the earliest gets all")
+        .unwrap();
+    assert!(!second.is_finished());
+    held.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_that_gets_too_few_votes_gives_them_back() {
+    let servers = Servers::new(3);
+    let holder = servers.process(1);
+    holder.set(2, State::Down);
+    let held = holder.acquire().await;
+    let other = servers.process(2);
+    let Tried::Busy(occupied) = other.tried().await else {
+        panic!("two holders");
+    };
+    assert!(occupied.ttl > SECOND && occupied.waiting == 0, "{occupied:?}");
+    held.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+    let Tried::Held(held) = other.tried().await else {
+        panic!("the lock is free");
+    };
+    assert_eq!(votes(&held), 2, "it waits for no more than a majority");
+    sleep(MS).await;
+    assert_eq!(votes(&held), 3);
+    held.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_without_a_majority_is_no_quorum() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.reaches_only(0);
+    let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+    let error = tried.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
+    sleep(10 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounded_wait_in_a_split_ends_in_time_and_leaves_nothing() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    first.reaches_only(0);
+    second.reaches_only(1);
+    let began = Instant::now();
+    let until = |bound| Some(began + bound);
+    let waits = [(&first, 2 * SECOND), (&second, 3 * SECOND)];
+    for (process, bound) in waits {
+        let error = acquire_with(&process.quorum, until(bound)).await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        let took = began.elapsed();
+        assert!(took >= bound && took < bound + 100 * MS, "{took:?}");
+        assert!(error.retry_after() > Some(Duration::ZERO));
+    }
+    for process in [&first, &second] {
+        for server in 0..3 {
+            process.set(server, NEAR);
+        }
+    }
+    // Nothing of it blocks the next attempt.
+    let next = acquire_with(&second.quorum, Some(Instant::now() + SECOND)).await;
+    next.unwrap().release().await.unwrap();
+    sleep(10 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_of_a_bounded_wait_gets_its_missing_vote_after_the_bound() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(1, State::Down);
+    let held = acquire_with(&process.quorum, Some(Instant::now() + SECOND))
+        .await
+        .unwrap();
+    sleep(60 * SECOND).await;
+    process.set(1, NEAR);
+    sleep(10 * SECOND).await;
+    assert_eq!(votes(&held), 3);
+    assert_eq!(process.counted(|counters| &counters.mended), 1);
+    held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn forced_release_ends_a_hold_for_good() {
+    let servers = Servers::new(3);
+    let (process, operator) = (servers.process(1), servers.process(2));
+    let held = process.acquire().await;
+    sleep(30 * SECOND).await;
+    assert!(operator.forced(&held).await);
+    assert!(!operator.forced(&held).await);
+    let lost = timeout(30 * SECOND, held.votes().lost()).await.expect("told");
+    assert_eq!(lost.reason(), LostReason::Taken);
+    sleep(60 * SECOND).await;
+    assert_eq!(servers.left().await, 0, "it comes back");
+}
+
+/// Each server of the hold has another fence by then, and none the one that the holder was given.
+#[tokio::test(start_paused = true)]
+async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
+    let servers = Servers::new(3);
+    let (process, operator) = (servers.process(1), servers.process(2));
+    let held = process.acquire().await;
+    for server in 0..3 {
+        process.set(server, State::Down);
+        sleep(60 * SECOND).await;
+        process.set(server, NEAR);
+        sleep(10 * SECOND).await;
+    }
+    held.votes().check().unwrap();
+    let holder = operator.seen().await.holder.expect("it is held");
+    assert_eq!(holder.owner, held.owner);
+    let wanted = wanted(&operator.quorum, None);
+    let forced = (operator.quorum).force_release(&wanted.keys, &wanted.terms, holder.fence);
+    assert!(forced.await.unwrap());
+    let lost = timeout(30 * SECOND, held.votes().lost()).await.expect("told");
+    assert_eq!(lost.reason(), LostReason::Taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_with_other_fences_give_one_fence_from_the_next_release_on() {
+    let servers = Servers::new(3);
+    servers.take_alone(0, 100).await;
+    let (first, second) = (servers.process(1), servers.process(2));
+    let held = first.acquire().await;
+    let raised = || first.counted(|counters| &counters.raised) + second.counted(|counters| &counters.raised);
+    let before = raised();
+    let waiter = second.waits();
+    sleep(SECOND).await;
+    held.release().await.unwrap();
+    let next = waiter.await.unwrap();
+    sleep(MS).await;
+    let fences: Vec<_> = next
+        .votes()
+        .holds()
+        .iter()
+        .map(|(_, hold)| hold.fence())
+        .collect();
+    assert_eq!(fences, [next.fence; 3]);
+    assert_eq!(raised(), before);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_hold_keeps_the_lock_for_its_whole_lease() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    let began = Instant::now();
+    first.acquire().await.forget();
+    let next = second.acquire().await;
+    let kept = began.elapsed();
+    assert!(kept > 29 * SECOND && kept < 31 * SECOND, "{kept:?}");
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_of_a_quorum_count_once_and_up_to_their_bound() {
+    let servers = Servers::new(3);
+    let process = servers.process_with(1, |options| options.max_waiters = 2);
+    let held = process.acquire().await;
+    let waiters = [process.waits(), process.waits()];
+    sleep(SECOND).await;
+    assert_eq!(process.quorum.waiting(), 2);
+    let refused = acquire_with(&process.quorum, None).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::QueueFull { max_waiters: 2 }),
+        "{refused:?}"
+    );
+    assert_eq!(process.quorum.held().len(), 1);
+    held.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().release().await.unwrap();
+    }
+    assert_eq!((process.quorum.waiting(), process.quorum.held().len()), (0, 0));
+}
+
+/// A server that is far behind, or whose lock is of another kind, must not stop the others.
+#[tokio::test(start_paused = true)]
+async fn minority_that_refuses_is_passed_over_and_a_majority_is_an_error() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(0, State::Refusing);
+    process.acquire().await.release().await.unwrap();
+    process.set(1, State::Refusing);
+    let error = acquire_with(&process.quorum, None).await.unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+}

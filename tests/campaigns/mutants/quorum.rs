@@ -1,0 +1,81 @@
+//! The guards of a lock in a quorum, in the order of the files.
+
+use super::{Edit, edit};
+
+const ANSWERS: &str = "src/quorum/answers.rs";
+const BALLOT: &str = "src/quorum/ballot.rs";
+const HOLD: &str = "src/engine/hold.rs";
+const LOCK: &str = "src/lock.rs";
+const MAJORITY: &str = "src/quorum/majority.rs";
+const MENDING: &str = "src/quorum/mending.rs";
+const OPERATOR: &str = "src/quorum/operator.rs";
+const QUORUM: &str = "src/quorum.rs";
+const SETTINGS: &str = "src/manager/quorum.rs";
+const TRY: &str = "src/quorum/try_acquire.rs";
+const VOTES: &str = "src/quorum/votes.rs";
+
+const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
+const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
+const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
+const SEEN: &[&str] = &["--lib quorum::tests", "--test servers quorum::seen"];
+const REFUSED: &[&str] = &["--test servers quorum::settings"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a call fails if so many servers fail that the others are no majority", BALLOT, "if self.seats.len() - failures.len() >= self.quorum.majority() {", "if true {", IN_MEMORY),
+    edit("a server that fails is asked again after a pause", BALLOT, "                self.ask(server, pause);\n                self.check_failures()?;", "                self.check_failures()?;", WORLDS),
+    edit("a wait that is over at all servers is a time-out", BALLOT, "match retry_after.first() {", "match retry_after.first().filter(|_| false) {", IN_MEMORY),
+    edit("a vote is given up for an earlier request while there are too few", BALLOT, "if earlier? && self.votes.are_too_few() {", "if earlier? && false {", IN_MEMORY),
+    edit("a vote that is lost before there is a majority is asked for again", BALLOT, "                        self.begin_again(server);\n                    }\n                }\n            }\n            Event::Looked", "                    }\n                }\n            }\n            Event::Looked", WORLDS),
+    edit("votes under different fences are raised to the largest", BALLOT, "if hold.fence() < largest {", "if false {", IN_MEMORY),
+    edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.grant(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
+    edit("a request is released only once the next one has its place", BALLOT, "seat.leaving = self.votes.take(server);", "drop(self.votes.take(server));", WORLDS),
+    edit("a look that the server refuses ends the call", BALLOT, "                    Err(refused @ Failure::Refused(_)) => {\n                        earlier = Err(refused.into());\n                        break;\n                    }\n", "", FAULTS),
+
+    edit("a hold asks for what it lacks before all who wait", MENDING, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
+    edit("a hold asks for the votes that it lacks at its first renewal", MENDING, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
+    edit("a hold asks again for a vote that it lost", MENDING, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
+    edit("a hold asks for the votes that it lacks without a bound", MENDING, "        self.wanted.until = None;\n", "", IN_MEMORY),
+    edit("the votes of a hold get their whole lease", MENDING, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
+    edit("what is left of a lost hold is released", MENDING, "        drop(votes.end());\n", "", WORLDS)
+        .equal("the guard is told, and dropping it does the same"),
+
+    edit("a vote that a server took away is not asked for again", VOTES, "if *why != Some(LostReason::Taken)", "if *why != Some(LostReason::Released)", SEEN),
+    edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),
+    edit("a hold is a majority under one fence", VOTES, "fences.iter().filter(|other| *other == fence).count() >= self.quorum.majority()", "fence.get() > 0 && fences.len() >= self.quorum.majority()", IN_MEMORY),
+    edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
+    edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
+    edit("a hold in doubt says so", VOTES, "let is_sure = sure >= self.quorum.majority();", "let is_sure = sure > 0;", WORLDS),
+    edit("a watcher of a hold is told of its release", VOTES, "        drop(state);\n        if let Some(largest)", "        drop(state);\n        if false {\n            self.changed.notify_waiters();\n        }\n        if let Some(largest)", WORLDS)
+        .equal("it only adds to what follows"),
+    edit("holds under different fences are released above the largest", VOTES, "votes.iter().for_each(|vote| vote.hold().release_with(largest));", "let _ = largest;", IN_MEMORY),
+    edit("releases for which nobody waits run to their end", VOTES, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
+    edit("a release of a lost hold says so", VOTES, "        before?;\n        match lost", "        match lost", WORLDS),
+
+    edit("a hold ends its mending", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
+        .equal("the task ends by itself once all votes are gone"),
+    edit("a hold is counted until it ends", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
+    edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
+    edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
+
+    edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
+    edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
+
+    edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
+    edit("a forced release ends each vote under its own fence", OPERATOR, "operator::force_release(self.servers[*server].client(), keys, terms, *fence, floor)", "operator::force_release(self.servers[*server].client(), keys, terms, holder.fence.min(*fence), floor)", IN_MEMORY),
+    edit("a forced release names the holder that it ends", OPERATOR, "holder.filter(|holder| holder.fence == fence)", "holder.filter(|_| true)", SEEN),
+    edit("the requests of a ballot belong together", BALLOT, "    request / REQUESTS_OF_A_BALLOT\n", "    request * 0\n", IN_MEMORY),
+
+    edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
+
+    edit("a clock that is far ahead does not count for fences", QUORUM, "rfind(|time| *time <= most)", "rfind(|time| most > ServerTime::default() || *time <= most)", FAULTS),
+    edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
+    edit("a hold that is lost is not counted as held", QUORUM, ".filter(|(_, votes)| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
+    edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.servers[0].waitlists().admit()?;\n", "", IN_MEMORY),
+
+    edit("a quorum has an odd number of servers", SETTINGS, "SERVERS.contains(&count) && count % 2 == 1", "SERVERS.contains(&count)", REFUSED),
+    edit("a quorum names each server once", SETTINGS, "if servers.contains(&server) {", "if false {", REFUSED),
+    edit("a quorum is of servers without replicas", SETTINGS, "if durability.wanted() > 0 {", "if false {", REFUSED),
+    edit("a quorum is connected once a majority have answered", SETTINGS, "if answering == majority {", "if answering == stores.len() {", &["--test servers quorum::restarts::client_connects"]),
+    edit("a lock in a quorum has no owner", LOCK, "if matches!(self.place, Place::Quorum(_)) && self.owner.is_some() {", "if false {", REFUSED),
+];
