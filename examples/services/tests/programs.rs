@@ -176,3 +176,27 @@ async fn missing_entry_is_computed_once() {
     let output = Program::start(env!("CARGO_BIN_EXE_cache"), &[]).output().await;
     assert_eq!(output, "50 requests, computed 1 times\n");
 }
+
+#[tokio::test]
+async fn settlement_goes_on_without_one_of_three_servers_and_stops_without_two() {
+    let servers = [
+        Server::start().await,
+        Server::start().await,
+        Server::start().await,
+    ];
+    let urls = servers.each_ref().map(Server::url).join(",");
+    let mut quorum = Program::start(env!("CARGO_BIN_EXE_quorum"), &[("QUORUM_URLS", &urls)]);
+    let fence = |rest: String| rest.trim().parse::<u64>().unwrap();
+    let first = fence(quorum.line_with("settling under fence ").await);
+    servers[1].kill();
+    let second = fence(quorum.line_with("settling under fence ").await);
+    assert!(first < second);
+    servers[2].kill();
+    quorum.line_with("waiting: 2 of 3 servers are needed").await;
+    servers[1].restart().await;
+    // The server that is back grants nothing at first.
+    let third = fence(quorum.line_with("settling under fence ").await);
+    assert!(second < third);
+    quorum.terminate().await;
+    assert!(quorum.output().await.contains("closed"));
+}

@@ -28,7 +28,7 @@ const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
-const OPERATOR: &str = "src/lock/operator.rs";
+const OPERATOR: &str = "src/engine/operator.rs";
 const PENDING: &str = "src/engine/pending_calls.rs";
 const DURABILITY: &str = "src/engine/hold/durability.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
@@ -217,7 +217,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the time of a server is never estimated too early", CLOCKS, "newest.now.after(now.since(newest.sent))", "newest.now.after(now.since(newest.received))", CLOCK_TESTS),
 
     edit("a lost guard says so although no server answers", GUARD,
-        "        self.check()?;\n        self.held.background()", "        self.held.background()", BACKGROUND_TESTS),
+        "        self.check()?;\n        self.held.renew()", "        self.held.renew()", BACKGROUND_TESTS),
 
     edit("a hold that nobody reads releases itself", OWNED_HOLD,
         "        self.background.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
@@ -346,7 +346,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forced release whose reply was lost is reported as done", OPERATOR,
         "let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;", "let done_before = false && unknown;", &["--lib lock::"]),
     edit("a forced release that was incomplete is repeated", OPERATOR,
-        "                if !answer.reply.more {\n                    return Ok(released);\n                }\n", "                if true {\n                    return Ok(released);\n                }\n",
+        "        if !answer.reply.more {\n            return Ok(released);\n        }\n", "        if true {\n            return Ok(released);\n        }\n",
         &["--lib lock::"]),
 
     edit("an unconfirmed grant is released before that is reported", DURABILITY, "    let _ = held.release().await;\n", "    drop(held);\n",
