@@ -14,6 +14,7 @@ mod ballot;
 mod majority;
 mod mending;
 mod operator;
+mod seat;
 #[cfg(test)]
 mod tests;
 mod try_acquire;

@@ -23,7 +23,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Quorum;
-use super::answers::no_majority;
+use super::seat;
+use super::seat::{Seat, SeatAnswer};
 use super::votes::Votes;
 use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
@@ -100,40 +101,11 @@ pub(crate) struct Ballot {
     pub(super) look_at: Option<Instant>,
 }
 
-/// What the ballot does at one server, besides a vote that counts.
-#[derive(Debug)]
-struct Seat {
-    /// How many requests this server was sent.
-    attempts: u64,
-    attempt: Option<AbortHandle>,
-    /// A vote that counts no more. It is released once the present attempt has its place.
-    leaving: Option<OwnedHold>,
-    is_looking: bool,
-    answer: SeatAnswer,
-    backoff: Backoff,
-}
-
-/// What the server answered last to an attempt.
-#[derive(Debug)]
-enum SeatAnswer {
-    Outstanding,
-    /// The request is in the queue, or has the vote.
-    Placed,
-    Failed(Error),
-}
-
 impl Ballot {
     pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted) -> Result<Ballot> {
         let votes = Votes::new(quorum, &wanted.keys.name, wanted.terms);
         let mut seats = Vec::new();
-        seats.resize_with(quorum.servers.len(), || Seat {
-            attempts: 0,
-            attempt: None,
-            leaving: None,
-            is_looking: false,
-            answer: SeatAnswer::Outstanding,
-            backoff: Backoff::new(),
-        });
+        seats.resize_with(quorum.servers.len(), Seat::new);
         let number = quorum.next_ballot();
         Ok(Ballot {
             number,
@@ -255,7 +227,7 @@ impl Ballot {
             hold.lost().await;
             (server, Event::Lost(hold))
         }));
-        self.has_its_place(server);
+        self.seats[server].has_its_place();
         self.seats[server].attempt = None;
         self.votes.put(server, vote);
         (self.look_after, self.look_at) = (FIRST_LOOK, None);
@@ -275,6 +247,7 @@ impl Ballot {
                 self.check_failures()?;
             }
             Event::Acquired(Err(error @ Error::Timeout { .. })) => {
+                self.seats[server].attempt = None;
                 self.seats[server].answer = SeatAnswer::Failed(error);
                 self.check_failures()?;
             }
@@ -304,37 +277,9 @@ impl Ballot {
         Ok(())
     }
 
-    /// The present attempt is in the queue, or has the vote. Releases the vote before.
-    fn has_its_place(&mut self, server: usize) {
-        let seat = &mut self.seats[server];
-        seat.leaving = None;
-        seat.answer = SeatAnswer::Placed;
-        seat.backoff = Backoff::new();
-    }
-
     /// Fails if so many servers have failed that the others are no majority.
     fn check_failures(&self) -> Result<()> {
-        let (mut answering, mut failures) = (0, Vec::new());
-        for seat in &self.seats {
-            match &seat.answer {
-                SeatAnswer::Outstanding => {}
-                SeatAnswer::Placed => answering += 1,
-                SeatAnswer::Failed(error) => failures.push(error.clone()),
-            }
-        }
-        if self.seats.len() - failures.len() >= self.quorum.majority() {
-            return Ok(());
-        }
-        let mut retry_after: Vec<_> = failures.iter().filter_map(Error::retry_after).collect();
-        retry_after.sort_unstable();
-        Err(match retry_after.first() {
-            // The wait is over at all servers.
-            Some(_) => Error::Timeout {
-                waited: self.began.elapsed(),
-                retry_after: retry_after[retry_after.len().min(self.quorum.majority()) - 1],
-            },
-            None => no_majority(self.seats.len(), answering, &failures),
-        })
+        seat::check_failures(&self.seats, self.quorum.majority(), self.began.elapsed())
     }
 
     /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.
@@ -363,8 +308,10 @@ impl Ballot {
         tokio::select! {
             biased;
             Some(VoteAttempt { server, number }) = self.queued.1.recv() => {
-                if number == self.seats[server].attempts {
-                    self.has_its_place(server);
+                // An attempt may have ended in the same poll in which it got its place.
+                let seat = &mut self.seats[server];
+                if seat.attempt.is_some() && number == seat.attempts {
+                    seat.has_its_place();
                 }
             }
             Some((server, event)) = self.pending.next() => self.on(server, event)?,

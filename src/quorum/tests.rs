@@ -252,6 +252,25 @@ async fn dead_majority_fails_as_no_quorum() {
     assert_eq!(servers.left().await, 0);
 }
 
+/// A process that is late finds the answers that queue its requests together with the end of its wait.
+#[tokio::test(start_paused = true)]
+async fn wait_ends_at_its_bound_though_the_servers_have_just_answered() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    let held = first.acquire().await;
+    for server in 0..3 {
+        second.set(server, State::Replies(MS));
+    }
+    let bound = Instant::now() + 5 * MS;
+    let mut waiting = Box::pin(acquire_with(&second.quorum, Some(bound)));
+    let polled = poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending()));
+    assert!(polled.await);
+    sleep(10 * MS).await;
+    let error = timeout(SECOND, waiting).await.expect("it ends").unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    held.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropped_wait_leaves_nothing_at_any_poll() {
     for polls in 1..12 {

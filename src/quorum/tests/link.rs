@@ -21,6 +21,8 @@ use crate::time::clock::Clock;
 pub(super) enum State {
     /// A call takes this long to the server.
     Up(Duration),
+    /// A call is executed at once, and the reply to it takes this long.
+    Replies(Duration),
     /// Nothing is executed, and nothing is answered.
     Hung,
     /// Nothing is executed. That is known at once.
@@ -45,6 +47,11 @@ impl Link {
                         sleep(way).await;
                     }
                     call.await
+                }
+                State::Replies(way) => {
+                    let reply = call.await;
+                    sleep(way).await;
+                    reply
                 }
                 State::Hung => {
                     // As long as a real connection waits for an answer.

@@ -10,6 +10,7 @@ const MAJORITY: &str = "src/quorum/majority.rs";
 const MENDING: &str = "src/quorum/mending.rs";
 const OPERATOR: &str = "src/quorum/operator.rs";
 const QUORUM: &str = "src/quorum.rs";
+const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const VOTES: &str = "src/quorum/votes.rs";
@@ -22,9 +23,10 @@ const REFUSED: &[&str] = &["--test servers quorum::settings"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("a call fails if so many servers fail that the others are no majority", BALLOT, "if self.seats.len() - failures.len() >= self.quorum.majority() {", "if true {", IN_MEMORY),
+    edit("a call fails if so many servers fail that the others are no majority", SEAT, "if seats.len() - failures.len() >= majority {", "if true {", IN_MEMORY),
     edit("a server that fails is asked again after a pause", BALLOT, "                self.ask(server, pause);\n                self.check_failures()?;", "                self.check_failures()?;", WORLDS),
-    edit("a wait that is over at all servers is a time-out", BALLOT, "match retry_after.first() {", "match retry_after.first().filter(|_| false) {", IN_MEMORY),
+    edit("a wait that is over at all servers is a time-out", SEAT, "match retry_after.len().min(majority).checked_sub(1) {", "match retry_after.len().min(majority).checked_sub(100) {", IN_MEMORY),
+    edit("an answer that comes as its attempt ends does not keep a wait alive", BALLOT, "if seat.attempt.is_some() && number == seat.attempts {", "if number == seat.attempts {", IN_MEMORY),
     edit("a vote is given up for an earlier request while there are too few", BALLOT, "if earlier? && self.votes.are_too_few() {", "if earlier? && false {", IN_MEMORY),
     edit("a vote that is lost before there is a majority is asked for again", BALLOT, "                        self.begin_again(server);\n                    }\n                }\n            }\n            Event::Looked", "                    }\n                }\n            }\n            Event::Looked", WORLDS),
     edit("votes under different fences are raised to the largest", BALLOT, "if hold.fence() < largest {", "if false {", IN_MEMORY),
