@@ -101,8 +101,10 @@ impl Quorum {
     /// A ticket that is later than all tickets of this client before. Among clients it is the time of the
     /// request, by the median of the servers' clocks, so that a minority of wrong clocks moves nobody.
     fn next_ticket(&self) -> Ticket {
-        let times = self.times();
-        let now_us = 1000 * times[(times.len() - 1) / 2].ms();
+        let likely = self.servers.iter().map(|server| server.client().likely_us());
+        let mut likely: Vec<_> = likely.collect();
+        likely.sort_unstable();
+        let now_us = likely[(likely.len() - 1) / 2];
         let next = |last: u64| Some(now_us.max(last + 1));
         let last = self
             .last_ticket

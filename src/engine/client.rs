@@ -71,6 +71,11 @@ impl Client {
         self.clocks.server_time(ServerId::default())
     }
 
+    /// The likely time of this client's server now, in µs.
+    pub(crate) fn likely_us(&self) -> u64 {
+        self.clocks.likely_us(ServerId::default())
+    }
+
     /// Makes an acquire call. `pending` must also be the stamp of the call. A call that ran too late counts
     /// as failed.
     pub(super) async fn acquire(

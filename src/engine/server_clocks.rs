@@ -74,6 +74,16 @@ impl ServerClocks {
             })
     }
 
+    /// The likely time of this server now, in µs.
+    pub(super) fn likely_us(&self, server: ServerId) -> u64 {
+        let likely = {
+            let state = locked(&self.state);
+            let known = state.known.get(&server);
+            known.and_then(|known| known.offsets.likely_us(self.clock.now()))
+        };
+        likely.unwrap_or_else(|| 1000 * self.server_time(server).ms())
+    }
+
     /// The server time until which a call to this server may run if it is written now. `None` if its caller
     /// has given up.
     pub(crate) fn not_after(&self, server: ServerId, until: Option<LocalTime>) -> Option<ServerTime> {

@@ -128,6 +128,16 @@ impl ClockOffset {
         self.offsets().map(latest).min()
     }
 
+    /// The likely time of the server now, in µs: in the middle of what all replies allow. It is off by no more
+    /// than half of the shortest round trip, half a ms, and the drift.
+    pub(crate) fn likely_us(&self, now: LocalTime) -> Option<u64> {
+        let Offset {
+            at_least, at_most, ..
+        } = self.offset?.at(now);
+        let likely = i128::from(now.as_nanos()) - (at_least + at_most) / 2;
+        u64::try_from(likely / 1000).ok()
+    }
+
     fn offsets(&self) -> impl Iterator<Item = &Sample> {
         [&self.recent, &self.older].into_iter().flatten()
     }
@@ -210,6 +220,22 @@ mod tests {
         offsets.clear();
         assert_eq!(local(&offsets, 5000, 2), None);
         assert_eq!(offsets.server_time(tick(2)), None);
+    }
+
+    #[test]
+    fn likely_time_is_off_by_half_of_the_shortest_round_trip_at_most() {
+        let mut offsets = ClockOffset::default();
+        assert_eq!(offsets.likely_us(tick(0)), None);
+        let mut shortest = u32::MAX;
+        for (sent, up, down) in [(0, 90, 0), (200, 0, 60), (400, 4, 6), (600, 500, 10)] {
+            offsets.record(sample(sent, up, down, 0));
+            shortest = shortest.min(up + down);
+            let now = sent + up + down;
+            let likely = offsets.likely_us(tick(now)).unwrap();
+            let off = likely.abs_diff(1000 * server(now).ms());
+            // The server's time is cut to whole ms.
+            assert!(off <= u64::from(500 * shortest + 1000), "{off} µs at {now} ms");
+        }
     }
 
     #[test]

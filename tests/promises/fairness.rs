@@ -196,7 +196,12 @@ async fn cancelled_waiter_does_not_reorder_the_queue(backend: Backend) {
         }
         // Impatient callers keep coming and going, so the queue never gets longer than this, and no call
         // takes longer than this. A caller is counted a moment before its call is sent.
-        sleep(Duration::from_millis(30)).await;
+        sleep(Duration::from_millis(if backend.is_a_quorum() {
+            100
+        } else {
+            30
+        }))
+        .await;
         client.ping().await.unwrap();
     }
     sleep(Duration::from_millis(100)).await;

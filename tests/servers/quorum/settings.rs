@@ -35,6 +35,13 @@ async fn quorum_has_three_to_nine_servers_and_an_odd_number() {
     }
 }
 
+#[test]
+fn connecting_can_be_spawned() {
+    fn is_spawned(_: impl Future<Output = Result<LockManager>> + Send) {}
+    is_spawned(LockManager::quorum(["redis://a", "redis://b", "redis://c"]));
+    is_spawned(LockManager::builder().quorum(urls(3)));
+}
+
 #[tokio::test]
 async fn servers_of_a_quorum_are_plain_and_named_once() {
     let with = |last: &str| [&urls(2)[..], &[last.to_owned()]].concat();
