@@ -4,12 +4,14 @@ mod tenure;
 
 use std::fmt;
 
-pub(crate) use self::tenure::Tenure;
+use self::tenure::Tenure;
 use crate::engine::client::runtime;
+use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
+use crate::quorum::Majority;
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -47,8 +49,21 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
-    pub(crate) fn new(held: Tenure) -> LockGuard {
-        LockGuard { held }
+    pub(crate) fn of_one(held: OwnedHold) -> LockGuard {
+        LockGuard {
+            held: Tenure::One(held),
+        }
+    }
+
+    pub(crate) fn of_majority(majority: Majority) -> LockGuard {
+        LockGuard {
+            held: Tenure::Quorum(Box::new(majority)),
+        }
+    }
+
+    /// How many servers have granted the lock, in a quorum.
+    pub(crate) fn votes(&self) -> Option<usize> {
+        self.held.votes()
     }
 
     /// Returns the name of the lock.
@@ -277,7 +292,11 @@ impl LockGuard {
             lock.outcome = tracing::field::Empty
         );
         let release = async {
-            let released = self.held.release().await;
+            // In place, since each further future would be moved around.
+            let released = match self.held {
+                Tenure::One(held) => held.release().await,
+                Tenure::Quorum(majority) => Box::pin(majority.release()).await,
+            };
             tracing::Span::current().record(
                 "lock.outcome",
                 if released.is_ok() { "released" } else { "error" },

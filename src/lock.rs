@@ -22,7 +22,7 @@ use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
 use crate::engine::counters::count;
 use crate::error::{Error, Invalid, Result};
-use crate::guard::{LockGuard, Tenure};
+use crate::guard::LockGuard;
 use crate::options::LockOptions;
 use crate::owner::Owner;
 use crate::quorum::{Tried, Wanted};
@@ -246,17 +246,6 @@ impl Lock {
         })
     }
 
-    fn wanted(&self, until: Option<Instant>) -> Result<Wanted> {
-        let (keys, terms) = self.open()?;
-        let (_, channel) = self.keys.clone()?;
-        Ok(Wanted {
-            keys,
-            channel,
-            terms,
-            until,
-        })
-    }
-
     async fn acquire_within(self, bound: Bound) -> Result<LockGuard> {
         let began = self.client().now();
         let span = tracing::debug_span!(
@@ -270,10 +259,10 @@ impl Lock {
         let acquired = self.acquire_held(began, bound).instrument(span.clone()).await;
         let waited = self.client().now().since(began);
         let outcome = match &acquired {
-            Ok(held) => {
-                span.record("lock.fence", held.fence().get());
-                if matches!(held, Tenure::Quorum(_)) {
-                    span.record("lock.votes", held.votes());
+            Ok(guard) => {
+                span.record("lock.fence", guard.fence().get());
+                if let Some(votes) = guard.votes() {
+                    span.record("lock.votes", votes);
                 }
                 "acquired"
             }
@@ -295,10 +284,11 @@ impl Lock {
                 "slow acquire"
             );
         }
-        acquired.map(LockGuard::new)
+        acquired
     }
 
-    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<Tenure> {
+    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<LockGuard> {
+        let params = self.params()?;
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -309,48 +299,40 @@ impl Lock {
         if until.is_none_or(|until| until > now) {
             return match &self.place {
                 Place::One(shared) => {
-                    let params = self.params()?;
-                    acquire::acquire(shared.waitlists(), &params, until)
-                        .await
-                        .map(Tenure::One)
+                    let held = acquire::acquire(shared.waitlists(), &params, until).await?;
+                    Ok(LockGuard::of_one(held))
                 }
                 Place::Quorum(quorum) => {
-                    let wanted = self.wanted(until)?;
-                    Box::pin(quorum.acquire(wanted)).await.map(Tenure::Quorum)
+                    let wanted = Wanted::of(params, until);
+                    Ok(LockGuard::of_majority(Box::pin(quorum.acquire(wanted)).await?))
                 }
             };
         }
         // On the heap, so that those that wait do not carry it along.
-        Box::pin(self.tried()).await?.map_err(|busy| {
-            count(&self.place.counters().timed_out);
-            Error::Timeout {
-                waited: self.client().now().since(began),
-                retry_after: busy.retry_after(),
+        match Box::pin(self.clone().attempt()).await? {
+            TryAcquire::Acquired(guard) => Ok(guard),
+            TryAcquire::Busy(busy) => {
+                count(&self.place.counters().timed_out);
+                Err(Error::Timeout {
+                    waited: self.client().now().since(began),
+                    retry_after: busy.retry_after(),
+                })
             }
-        })
+        }
     }
 
     async fn attempt(self) -> Result<TryAcquire> {
-        Ok(match self.tried().await? {
-            Ok(held) => TryAcquire::Acquired(LockGuard::new(held)),
-            Err(busy) => TryAcquire::Busy(busy),
-        })
-    }
-
-    async fn tried(&self) -> Result<Result<Tenure, Busy>> {
+        let params = self.params()?;
         Ok(match &self.place {
-            Place::One(shared) => {
-                let params = self.params()?;
-                match acquire::try_acquire(Arc::clone(shared.waitlists()), params).await? {
-                    Attempt::Held(held) => Ok(Tenure::One(held)),
-                    Attempt::Busy(contended) => Err(Busy::of(contended.ttl, contended.ahead)),
-                }
-            }
+            Place::One(shared) => match acquire::try_acquire(Arc::clone(shared.waitlists()), params).await? {
+                Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
+                Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
+            },
             Place::Quorum(quorum) => {
-                let wanted = self.wanted(None)?;
+                let wanted = Wanted::of(params, None);
                 match Box::pin(quorum.try_acquire(wanted)).await? {
-                    Tried::Held(majority) => Ok(Tenure::Quorum(majority)),
-                    Tried::Busy(occupied) => Err(Busy::of(occupied.ttl, occupied.waiting)),
+                    Tried::Held(majority) => TryAcquire::Acquired(LockGuard::of_majority(majority)),
+                    Tried::Busy(occupied) => TryAcquire::Busy(Busy::of(occupied.ttl, occupied.waiting)),
                 }
             }
         })

@@ -10,9 +10,10 @@ use crate::owner::Owner;
 use crate::quorum::Majority;
 
 #[derive(Debug)]
-pub(crate) enum Tenure {
+pub(super) enum Tenure {
     One(OwnedHold),
-    Quorum(Majority),
+    /// Boxed, because it is larger, and a guard of one server is moved as often.
+    Quorum(Box<Majority>),
 }
 
 impl Tenure {
@@ -30,18 +31,18 @@ impl Tenure {
         }
     }
 
-    pub(crate) fn fence(&self) -> Fence {
+    pub(super) fn fence(&self) -> Fence {
         match self {
             Tenure::One(held) => held.hold().fence(),
             Tenure::Quorum(majority) => majority.fence,
         }
     }
 
-    /// How many servers' holds these are.
-    pub(crate) fn votes(&self) -> usize {
+    /// How many servers' holds these are, in a quorum.
+    pub(super) fn votes(&self) -> Option<usize> {
         match self {
-            Tenure::One(_) => 1,
-            Tenure::Quorum(majority) => majority.votes().count(),
+            Tenure::One(_) => None,
+            Tenure::Quorum(majority) => Some(majority.votes().count()),
         }
     }
 
@@ -76,13 +77,6 @@ impl Tenure {
         match self {
             Tenure::One(held) => Ok(held.background().renew(held.hold()).await?),
             Tenure::Quorum(majority) => Box::pin(majority.votes().renew()).await,
-        }
-    }
-
-    pub(super) async fn release(self) -> Result<()> {
-        match self {
-            Tenure::One(held) => held.release().await,
-            Tenure::Quorum(majority) => Box::pin(majority.release()).await,
         }
     }
 

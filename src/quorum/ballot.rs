@@ -61,6 +61,18 @@ pub(crate) struct Wanted {
     pub(crate) until: Option<Instant>,
 }
 
+impl Wanted {
+    /// The lock that these are the parameters of. It has no owner.
+    pub(crate) fn of(params: AcquireParams, until: Option<Instant>) -> Wanted {
+        Wanted {
+            keys: params.keys,
+            channel: params.channel,
+            terms: params.terms,
+            until,
+        }
+    }
+}
+
 /// Something that happened at a server.
 pub(super) enum Event {
     Acquired(Result<OwnedHold>),
@@ -158,7 +170,7 @@ impl Ballot {
             channel: Arc::clone(&self.wanted.channel),
             terms: terms_of_votes(&self.wanted.terms),
             owner: None,
-            vote: Some(VoteParams {
+            vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,
                 floor: self.floor,
                 numbers: Arc::clone(&self.numbers),
@@ -167,7 +179,7 @@ impl Ballot {
                     server,
                     number: seat.attempts,
                 },
-            }),
+            })),
         }
     }
 
