@@ -3,6 +3,10 @@
 // Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(all(unix, feature = "redis"))]
+mod contention;
 mod mutants;
+#[cfg(all(unix, feature = "redis"))]
+mod quorum;
 #[cfg(all(unix, feature = "redis"))]
 mod soak;

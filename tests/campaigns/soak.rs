@@ -7,39 +7,28 @@
 //!
 //! - `round`: one round, from the start of its processes to its verdict;
 //! - `faults`: the schedule of faults;
-//! - `part`: the client process;
-//! - `record`: the records of a process; `verdict`: their checks;
-//! - `report`: the table.
+//! - `report`: the table;
+//! - [`contention`](crate::contention): the client process, its records, and their checks.
 //!
 //! `FAIRLOCK_SOAK_SECONDS` and `FAIRLOCK_SOAK_SEED` set the duration and the first seed; `scripts/campaign
 //! soak` sets them.
 
 mod faults;
-mod part;
-mod record;
 mod report;
 mod round;
-mod verdict;
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use report::Report;
+use report::{REFUSED, ROUNDS, VIOLATIONS, new_table};
 use round::Setting;
+
+use crate::contention::setting;
 
 /// The longest time that a round works before its tasks stop.
 const LONGEST_WORK: Duration = Duration::from_secs(60);
 /// The time that a round takes in addition to its work.
 const TIME_BESIDES_WORK: Duration = Duration::from_secs(8);
-
-/// An unsigned number from the environment.
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text}: not a number")),
-    )
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_promise_is_broken_under_random_faults() {
@@ -51,9 +40,10 @@ async fn no_promise_is_broken_under_random_faults() {
         .saturating_sub(TIME_BESIDES_WORK)
         .clamp(Duration::from_secs(5), LONGEST_WORK);
     let started = Instant::now();
-    let mut report = Report::default();
+    let mut table = new_table();
+    let rounds = u64::try_from(Setting::ALL.len()).unwrap();
     for round_seed in seed.. {
-        let enough = report.rounds() >= Setting::ALL.len();
+        let enough = table.sum(ROUNDS) >= rounds;
         if enough && started.elapsed() + work + TIME_BESIDES_WORK > budget {
             break;
         }
@@ -63,9 +53,9 @@ async fn no_promise_is_broken_under_random_faults() {
             started.elapsed(),
             outcome.summary()
         );
-        report.add(&outcome);
+        outcome.add_to(&mut table);
     }
-    println!("\nSeed {seed}, {:.0?}.\n{report}", started.elapsed());
-    assert!(report.violations() == 0, "{} violations", report.violations());
-    assert!(report.stale_writes_refused() > 0, "no stale write was attempted");
+    println!("\nSeed {seed}, {:.0?}.\n{table}", started.elapsed());
+    assert!(table.sum(VIOLATIONS) == 0, "{} violations", table.sum(VIOLATIONS));
+    assert!(table.sum(REFUSED) > 0, "no stale write was attempted");
 }

@@ -13,9 +13,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::record::Disturbance;
-use super::round::{LEASE_MS, Scene, Setting, Victim};
-use super::verdict::Forgetting;
+use super::round::{LEASE_MS, Scene, Setting};
+use crate::contention::contender::Contender;
+use crate::contention::record::Disturbance;
+use crate::contention::verdict::Forgetting;
 
 /// A kind of fault. Each lasts for a number of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,25 +79,25 @@ impl Fault {
     /// The name in the table.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Fault::Stopped => "client stopped, for less than its lease",
-            Fault::StoppedPastLease => "client stopped past its lease",
-            Fault::Killed => "client killed and replaced",
-            Fault::Cut => "client's connections cut",
-            Fault::Refused => "… and new ones refused",
-            Fault::Frozen => "client's network frozen",
-            Fault::HalfOpen => "client's connections half-open",
-            Fault::Stranded => "client's calls run after their connection",
-            Fault::BlackHole => "client in a black hole",
-            Fault::Delayed => "client's network slow",
-            Fault::ReplyLost => "reply lost",
-            Fault::CommandsKilled => "command connections killed",
-            Fault::SubscriptionsKilled => "subscriptions killed",
-            Fault::Paused => "clients paused by the server",
-            Fault::ScriptsFlushed => "scripts flushed",
-            Fault::Full => "server full",
-            Fault::ServerStopped => "server stopped for a while",
-            Fault::Restarted => "server killed and restarted",
-            Fault::Flushed => "all data flushed",
+            Fault::Stopped => "  client stopped, for less than its lease",
+            Fault::StoppedPastLease => "  client stopped past its lease",
+            Fault::Killed => "  client killed and replaced",
+            Fault::Cut => "  client's connections cut",
+            Fault::Refused => "  … and new ones refused",
+            Fault::Frozen => "  client's network frozen",
+            Fault::HalfOpen => "  client's connections half-open",
+            Fault::Stranded => "  client's calls run after their connection",
+            Fault::BlackHole => "  client in a black hole",
+            Fault::Delayed => "  client's network slow",
+            Fault::ReplyLost => "  reply lost",
+            Fault::CommandsKilled => "  command connections killed",
+            Fault::SubscriptionsKilled => "  subscriptions killed",
+            Fault::Paused => "  clients paused by the server",
+            Fault::ScriptsFlushed => "  scripts flushed",
+            Fault::Full => "  server full",
+            Fault::ServerStopped => "  server stopped for a while",
+            Fault::Restarted => "  server killed and restarted",
+            Fault::Flushed => "  all data flushed",
         }
     }
 
@@ -170,7 +171,7 @@ pub(crate) async fn inject_faults(scene: &Arc<Scene>, mut rng: SmallRng, until: 
     counts
 }
 
-async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Victim>, fault: Fault, amount: u64) {
+async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Contender>, fault: Fault, amount: u64) {
     let (from_ns, number) = (now_ns(), victim.number());
     let ms = Duration::from_millis(amount);
     match fault {
@@ -183,41 +184,42 @@ async fn to_one(scene: &Scene, mut victim: OwnedMutexGuard<Victim>, fault: Fault
             victim.process().kill();
             victim.replace();
         }
-        Fault::Cut => victim.proxy.cut(),
+        Fault::Cut => victim.proxies[0].cut(),
         Fault::Refused => {
-            victim.proxy.refuse();
-            victim.proxy.cut();
+            victim.proxies[0].refuse();
+            victim.proxies[0].cut();
             sleep(ms).await;
         }
         Fault::Frozen => {
-            victim.proxy.freeze();
+            victim.proxies[0].freeze();
             sleep(ms).await;
         }
         Fault::HalfOpen => {
-            victim.proxy.freeze_open();
+            victim.proxies[0].freeze_open();
             sleep(ms).await;
         }
         Fault::Stranded => {
             // Calls that are sent now do not arrive.
-            victim.proxy.freeze_open();
+            victim.proxies[0].freeze_open();
             sleep(Duration::from_millis(20)).await;
-            victim.proxy.strand();
+            victim.proxies[0].strand();
             sleep(ms).await;
         }
         Fault::BlackHole => {
-            victim.proxy.black_hole();
+            victim.proxies[0].black_hole();
             sleep(ms).await;
         }
         Fault::Delayed => {
-            victim.proxy.delay(ms);
+            victim.proxies[0].delay(ms);
             sleep(Duration::from_secs(1)).await;
         }
-        Fault::ReplyLost => victim
-            .proxy
-            .lose_reply(usize::try_from(amount).expect("a number")),
+        Fault::ReplyLost => {
+            let place = usize::try_from(amount).expect("a number");
+            victim.proxies[0].lose_reply(place);
+        }
         _ => unreachable!("{fault:?} strikes all"),
     }
-    victim.proxy.heal();
+    victim.proxies[0].heal();
     scene.disturbed(Disturbance {
         process: Some(number),
         from_ns,

@@ -1,53 +1,52 @@
-//! The table: a column for each setting, a row for each figure, and the faults by kind.
+//! What a soak did and found, as a table and as one line for each round.
 
-use std::fmt;
-
-use super::faults::{Counts, Fault};
+use super::faults::Fault;
 use super::round::{Outcome, Setting};
+use crate::contention::table::Table;
 
-/// The sums of all rounds.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    columns: [Column; Setting::ALL.len()],
-}
+pub(crate) const ROUNDS: &str = "rounds";
+pub(crate) const REFUSED: &str = "stale writes refused";
+pub(crate) const VIOLATIONS: &str = "violations";
 
-#[derive(Debug, Default)]
-struct Column {
-    rounds: usize,
-    /// The sums, in the order of [`FIGURES`].
-    figures: [u64; FIGURES.len()],
-    faults: Counts,
-}
-
-const FIGURES: [&str; 9] = [
-    "hand-offs",
-    "leases lost, or left to expire",
-    "waits given up",
-    "waits that ended as unavailable",
-    "waits whose order was checked",
-    "writes accepted",
-    "stale writes refused",
-    "two holders, within a lease after a loss of data",
-    "violations",
-];
-const REFUSED: usize = 6;
-const VIOLATIONS: usize = 8;
-
-fn figures(outcome: &Outcome) -> [u64; FIGURES.len()] {
-    [
-        outcome.handoffs,
-        outcome.lost,
-        outcome.given_up,
-        outcome.unavailable,
-        outcome.verdict.ordered,
-        outcome.writes.accepted,
-        outcome.writes.refused,
-        outcome.verdict.overlaps_allowed,
-        outcome.verdict.violations.len() as u64,
-    ]
+pub(crate) fn new_table() -> Table {
+    Table::new("the server", Setting::ALL.map(Setting::name))
 }
 
 impl Outcome {
+    /// The figures, in the order of their rows.
+    fn figures(&self) -> [(&'static str, u64); 9] {
+        [
+            ("hand-offs", self.handoffs),
+            ("leases lost, or left to expire", self.lost),
+            ("waits given up", self.given_up),
+            ("waits that ended as unavailable", self.unavailable),
+            ("waits whose order was checked", self.verdict.ordered),
+            ("writes accepted", self.writes.accepted),
+            (REFUSED, self.writes.refused),
+            (
+                "two holders, within a lease after a loss of data",
+                self.verdict.overlaps_allowed,
+            ),
+            (VIOLATIONS, self.verdict.violations.len() as u64),
+        ]
+    }
+
+    /// Adds the round to its column: the faults by kind, and the figures.
+    pub(crate) fn add_to(&self, table: &mut Table) {
+        let column = self.setting.name();
+        table.add(column, ROUNDS, 1);
+        for fault in Fault::all() {
+            table.add(
+                column,
+                fault.name(),
+                self.faults.get(&fault).copied().unwrap_or(0),
+            );
+        }
+        for (name, figure) in self.figures() {
+            table.add(column, name, figure);
+        }
+    }
+
     /// Returns the round in one line, followed by its violations.
     pub(crate) fn summary(&self) -> String {
         let faults: u64 = self.faults.values().sum();
@@ -61,65 +60,5 @@ impl Outcome {
             text += &format!("\n  {violation}");
         }
         text
-    }
-}
-
-impl Report {
-    pub(crate) fn add(&mut self, outcome: &Outcome) {
-        let place = Setting::ALL
-            .iter()
-            .position(|setting| *setting == outcome.setting);
-        let column = &mut self.columns[place.expect("a known setting")];
-        column.rounds += 1;
-        for (sum, figure) in column.figures.iter_mut().zip(figures(outcome)) {
-            *sum += figure;
-        }
-        for (fault, count) in &outcome.faults {
-            *column.faults.entry(*fault).or_default() += count;
-        }
-    }
-
-    pub(crate) fn rounds(&self) -> usize {
-        self.columns.iter().map(|column| column.rounds).sum()
-    }
-
-    pub(crate) fn violations(&self) -> u64 {
-        self.sum(VIOLATIONS)
-    }
-
-    pub(crate) fn stale_writes_refused(&self) -> u64 {
-        self.sum(REFUSED)
-    }
-
-    fn sum(&self, figure: usize) -> u64 {
-        self.columns.iter().map(|column| column.figures[figure]).sum()
-    }
-
-    fn row(&self, f: &mut fmt::Formatter<'_>, name: &str, of: impl Fn(&Column) -> u64) -> fmt::Result {
-        write!(f, "{name:<50}")?;
-        for column in &self.columns {
-            write!(f, " {:>10}", of(column))?;
-        }
-        writeln!(f)
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<50}", "the server")?;
-        for setting in Setting::ALL {
-            write!(f, " {:>10}", setting.name())?;
-        }
-        writeln!(f)?;
-        self.row(f, "rounds", |column| column.rounds as u64)?;
-        for fault in Fault::all() {
-            self.row(f, &format!("  {}", fault.name()), |column| {
-                column.faults.get(&fault).copied().unwrap_or(0)
-            })?;
-        }
-        for (at, name) in FIGURES.iter().enumerate() {
-            self.row(f, name, |column| column.figures[at])?;
-        }
-        Ok(())
     }
 }

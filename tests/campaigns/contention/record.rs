@@ -39,8 +39,10 @@ pub(crate) enum End {
     Lost,
     /// There was no grant.
     GivenUp,
-    /// No server answered for too long.
+    /// The server did not answer for too long.
     Unavailable,
+    /// No majority of the servers answered for too long.
+    NoQuorum,
 }
 
 impl Record {
@@ -105,6 +107,7 @@ pub(crate) struct Wait {
     pub(crate) belief: Option<Belief>,
     /// `None` if its process was killed before the end.
     pub(crate) end: Option<End>,
+    pub(crate) ended_ns: Option<u64>,
 }
 
 /// How long a holder was sure that it held the lock.
@@ -141,6 +144,7 @@ pub(crate) fn read(path: &str, process: usize) -> Option<(Vec<Wait>, Vec<Disturb
                     asked_ns: number(3),
                     belief: None,
                     end: None,
+                    ended_ns: None,
                 });
             }
             "holds" => {
@@ -154,9 +158,17 @@ pub(crate) fn read(path: &str, process: usize) -> Option<(Vec<Wait>, Vec<Disturb
                 belief.get_or_insert(first).until_ns = now;
             }
             "over" => {
-                let all = [End::Released, End::Lost, End::GivenUp, End::Unavailable];
+                let all = [
+                    End::Released,
+                    End::Lost,
+                    End::GivenUp,
+                    End::Unavailable,
+                    End::NoQuorum,
+                ];
                 let end = all.into_iter().find(|end| format!("{end:?}") == words[2]);
-                waits[places[&number(1)]].end = Some(end.expect("an end"));
+                let wait = &mut waits[places[&number(1)]];
+                wait.end = Some(end.expect("an end"));
+                wait.ended_ns = Some(number(3));
             }
             "disturbed" => disturbances.push(Disturbance {
                 process: Some(process),

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::record::{End, Entry, Record};
-use super::round::{LOCKS, PREFIX, TASKS, settings};
+use super::{Load, lock_name};
 
 /// A lease that expires while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
@@ -23,18 +23,26 @@ pub(crate) const LATE: Duration = Duration::from_millis(50);
 /// The longest time that the tasks of a closed client take to end.
 const TASKS_END: Duration = Duration::from_secs(5);
 
-/// Starts a client process. On `stop` it finishes its work, and answers `idle <held> <waiting>` when all its
-/// tasks have ended. On `close` it closes its client, answers `closed` or what was left, and then answers
-/// `tasks <n>`: the number of tasks that the client left behind.
-pub(crate) fn client(url: &str, resource_port: u16, seed: u64, record: &str) -> Process {
-    let (port, seed) = (resource_port.to_string(), seed.to_string());
+/// How long a client at rest may take until the servers have confirmed everything.
+const CONFIRMED: Duration = Duration::from_secs(10);
+
+/// Starts a client process. On `stop` it finishes its work, and answers `idle <held> <waiting> <unconfirmed>`
+/// when all its tasks have ended, and then the votes that it `<raised> <yielded> <mended>`. On `close` it
+/// closes its client, answers `closed` or what was left, and then answers `tasks <n>`: the number of tasks
+/// that the client left behind.
+pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64, record: &str) -> Process {
+    let lease = load.lease.as_millis();
     let args = [
-        ("url", url),
-        ("resource", port.as_str()),
-        ("seed", seed.as_str()),
-        ("record", record),
+        ("urls", urls.join(" ")),
+        ("locks", load.locks.to_string()),
+        ("tasks", load.tasks.to_string()),
+        ("lease", lease.to_string()),
+        ("resource", resource_port.to_string()),
+        ("seed", seed.to_string()),
+        ("record", record.to_owned()),
     ];
-    Process::spawn("soak::part::client_part", &args)
+    let args: Vec<_> = args.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    Process::spawn("contention::client::client_part", &args)
 }
 
 // With one thread, the tasks record their requests in the order of the first polls.
@@ -44,10 +52,17 @@ async fn client_part() {
     let Some(mut role) = role() else { return };
     let record = Arc::new(Record::create(&role.arg("record")));
     let began = now_ns();
+    let number = |key| usize::try_from(role.number(key)).unwrap();
     let port = u16::try_from(role.number("resource")).unwrap();
+    let load = Load {
+        locks: number("locks"),
+        tasks: number("tasks"),
+        lease: Duration::from_millis(role.number("lease")),
+    };
+    let urls: Vec<_> = role.arg("urls").split(' ').map(str::to_owned).collect();
     let locks = loop {
         // The process may start during a fault.
-        if let Ok(locks) = settings().connect(&role.arg("url")).await {
+        if let Ok(locks) = load.connect(&urls).await {
             break locks;
         }
     };
@@ -55,10 +70,10 @@ async fn client_part() {
     record.disturbed(began);
     let stopped = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
-    for task in 0..TASKS * LOCKS {
+    for task in 0..load.tasks * load.locks {
         let mut worker = Worker {
-            number: task % LOCKS,
-            lock: locks.lock(lock_name(task % LOCKS)),
+            number: task % load.locks,
+            lock: locks.lock(lock_name(task % load.locks)),
             resource: Resource::connect(port).await,
             record: Arc::clone(&record),
             stopped: Arc::clone(&stopped),
@@ -72,21 +87,23 @@ async fn client_part() {
     while let Some(done) = tasks.join_next().await {
         done.expect("a task that does not panic");
     }
+    let confirmed = async {
+        while locks.stats().unconfirmed > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = timeout(CONFIRMED, confirmed).await;
     let stats = locks.stats();
-    role.say(&format!("idle {} {}", stats.held, stats.waiting));
+    role.say(&format!(
+        "idle {} {} {}",
+        stats.held, stats.waiting, stats.unconfirmed
+    ));
+    role.say(&format!("{} {} {}", stats.raised, stats.yielded, stats.mended));
 
     assert_eq!(role.heard().await, "close");
     beat.abort();
     role.say(&close(locks).await);
     role.say(&format!("tasks {}", tasks_left().await));
-}
-
-pub(crate) fn lock_name(number: usize) -> String {
-    format!("lock-{number}")
-}
-
-pub(crate) fn key(kind: &str, number: usize) -> String {
-    format!("{PREFIX}:{kind}{{{}}}", lock_name(number))
 }
 
 async fn close(locks: LockManager) -> String {
@@ -116,6 +133,15 @@ async fn beat(record: Arc<Record>) {
         if Duration::from_nanos(now_ns() - before) > LATE {
             record.disturbed(before);
         }
+    }
+}
+
+/// How an error that faults explain ends a wait.
+fn end_of(error: &Error) -> End {
+    match error {
+        Error::Unavailable(_) => End::Unavailable,
+        Error::NoQuorum { .. } => End::NoQuorum,
+        error => panic!("an error that no fault explains: {error:?}"),
     }
 }
 
@@ -178,8 +204,7 @@ impl Worker {
         };
         match result {
             Ok(guard) => guard.ok_or(End::GivenUp),
-            Err(Error::Unavailable(_)) => Err(End::Unavailable),
-            Err(error) => panic!("an error that no fault explains: {error:?}"),
+            Err(error) => Err(end_of(&error)),
         }
     }
 
@@ -216,8 +241,9 @@ impl Worker {
     async fn blind_turn(&mut self, mut entry: Entry<'_>) {
         let began = now_ns();
         let acquired = self.lock.clone().fixed_lease(BLIND_LEASE).acquire().await;
-        let Ok(guard) = acquired else {
-            return entry.over(End::Unavailable);
+        let guard = match acquired {
+            Ok(guard) => guard,
+            Err(error) => return entry.over(end_of(&error)),
         };
         entry.checks(&guard);
         let fence = guard.fence().get();

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::record::{Belief, Disturbance, Wait};
+use fairlock_testkit::Server;
+use fairlock_testkit::resource::{Writes, writes};
+
+use super::record::{Belief, Disturbance, End, Wait};
 
 /// The longest time from the sending of a request by an undisturbed process until it is in the queue.
 const LONGEST_TRANSIT: Duration = Duration::from_millis(250);
@@ -45,6 +48,16 @@ struct Hold<'a> {
 }
 
 impl History {
+    /// How many waits ended so.
+    pub(crate) fn ended(&self, end: End) -> u64 {
+        self.waits.iter().filter(|wait| wait.end == Some(end)).count() as u64
+    }
+
+    /// How many waits ended with a hold.
+    pub(crate) fn holds(&self) -> u64 {
+        self.waits.iter().filter(|wait| wait.belief.is_some()).count() as u64
+    }
+
     pub(crate) fn judge(&self) -> Verdict {
         let mut verdict = Verdict::default();
         let mut locks: BTreeMap<usize, Vec<Hold>> = BTreeMap::new();
@@ -61,11 +74,21 @@ impl History {
         verdict
     }
 
-    /// Checks that no two holders believed at the same time that they held a lock.
+    /// Checks that no two holders believed at the same time that they held a lock, and that each had a larger
+    /// fence than those before it.
     fn exclusion(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.from_ns);
         let mut longest: Option<&Hold> = None;
+        let mut largest: Option<&Hold> = None;
         for hold in holds.iter() {
+            if let Some(before) = largest.filter(|before| before.belief.fence > hold.belief.fence) {
+                if !self.was_forgotten(before, hold) {
+                    let both = format!("a fence went back: {:?} and then {:?}", before.wait, hold.wait);
+                    verdict.violations.push(both);
+                }
+            } else {
+                largest = Some(hold);
+            }
             if let Some(before) = longest {
                 if before.belief.until_ns > hold.belief.from_ns {
                     if self.was_forgotten(before, hold) {
@@ -136,6 +159,23 @@ impl History {
     }
 }
 
+/// The writes to the resource under all locks. Adds to the verdict the locks under which it accepted a stale
+/// one.
+pub(crate) async fn judge_writes(resource: &Server, locks: usize, verdict: &mut Verdict) -> Writes {
+    let mut all = Writes::default();
+    for lock in 0..locks {
+        let writes = writes(resource, lock).await;
+        if writes.number != writes.accepted {
+            let lost = format!("a stale write was accepted under lock {lock}: {writes:?}");
+            verdict.violations.push(lost);
+        }
+        all.number += writes.number;
+        all.accepted += writes.accepted;
+        all.refused += writes.refused;
+    }
+    all
+}
+
 /// Checks that each fence was granted once, and that it is larger than the fence of every hold that was known
 /// when the request was made.
 fn fences(holds: &mut [Hold], verdict: &mut Verdict) {
@@ -182,6 +222,7 @@ mod tests {
                 until_ns: until * SECOND,
             }),
             end: None,
+            ended_ns: None,
         }
     }
 
@@ -257,7 +298,10 @@ mod tests {
             from_ns: SECOND,
             until_ns: SECOND,
         }];
-        assert_found(&falling, "a fence is not above");
+        assert_found(&falling, "a fence");
+        // The second was asked for before the first began. It still follows it.
+        falling.waits[1].asked_ns = SECOND;
+        assert_found(&falling, "a fence went back");
     }
 
     #[test]

@@ -1,0 +1,71 @@
+//! What the campaigns `soak` and `quorum` share: client processes that contend for locks behind networks that
+//! fail, and what is checked of them.
+//!
+//! - `client`: the client process, and `contender`: its place in a round, with its networks;
+//! - `record`: the records of a process; `verdict`: their checks;
+//! - `residue`: what is left on a server at the end;
+//! - `table`: the table of a campaign.
+
+pub(crate) mod client;
+pub(crate) mod contender;
+pub(crate) mod record;
+pub(crate) mod residue;
+pub(crate) mod table;
+pub(crate) mod verdict;
+
+use std::time::Duration;
+
+use fairlock::{LockManager, LockManagerBuilder};
+
+pub(crate) const PREFIX: &str = "soak";
+
+/// How long a quorum may answer nothing before its callers are told.
+pub(crate) const QUORUM_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// What each client process does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) locks: usize,
+    /// The tasks of each process for each lock.
+    pub(crate) tasks: usize,
+    /// Short leases, so that faults often outlast them.
+    pub(crate) lease: Duration,
+}
+
+impl Load {
+    fn settings(&self) -> LockManagerBuilder {
+        LockManager::builder()
+            .prefix(PREFIX)
+            .lease(self.lease)
+            .claim_window(self.lease / 2)
+            .heartbeat(Duration::from_secs(2))
+    }
+
+    /// Connects to a server, or to several as a quorum.
+    pub(crate) async fn connect(&self, urls: &[String]) -> fairlock::Result<LockManager> {
+        match urls {
+            [url] => self.settings().connect(url).await,
+            urls => {
+                let settings = self.settings().longest_lease(self.lease);
+                settings.server_timeout(QUORUM_TIMEOUT).quorum(urls).await
+            }
+        }
+    }
+}
+
+pub(crate) fn lock_name(number: usize) -> String {
+    format!("lock-{number}")
+}
+
+pub(crate) fn key(kind: &str, number: usize) -> String {
+    format!("{PREFIX}:{kind}{{{}}}", lock_name(number))
+}
+
+/// An unsigned number from the environment.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text}: not a number")),
+    )
+}
