@@ -109,7 +109,7 @@ fn check_wait(wait: &Wait, outage: &Outage, longest: &mut Longest, violations: &
     let out_of_leases = outage.from_ns + nanos(LEASE);
     if let Some(belief) = wait.belief {
         let began = belief.from_ns.max(out_of_leases);
-        if began < belief.until_ns.min(outage.until_ns) {
+        if began <= belief.until_ns.min(outage.until_ns) {
             violations.push(format!("held without a majority in {outage:?}: {wait:?}"));
         }
     }
@@ -138,5 +138,104 @@ fn check_recovery(history: &History, outage: &Outage, longest: &mut Longest, vio
             Some(took) if took <= SERVED => longest.served = longest.served.max(took),
             _ => violations.push(format!("process {process} held nothing after {outage:?}")),
         }
+    }
+}
+
+/// Show that the checks find violations.
+mod tests {
+    use super::*;
+    use crate::contention::record::Belief;
+
+    const MS: u64 = 1_000_000;
+    const OUTAGE: Outage = Outage {
+        from_ns: 10_000 * MS,
+        until_ns: 20_000 * MS,
+        over_ns: 21_000 * MS,
+    };
+
+    /// A wait from the one time to the other, in milliseconds.
+    fn wait(asked: u64, ended: u64, end: End) -> Wait {
+        Wait {
+            process: 0,
+            lock: 0,
+            asked_ns: asked * MS,
+            belief: None,
+            end: Some(end),
+            ended_ns: Some(ended * MS),
+        }
+    }
+
+    fn hold(asked: u64, from: u64, until: u64) -> Wait {
+        let belief = Belief {
+            fence: from,
+            from_ns: from * MS,
+            until_ns: until * MS,
+        };
+        Wait {
+            belief: Some(belief),
+            ..wait(asked, until, End::Released)
+        }
+    }
+
+    #[track_caller]
+    fn assert_found(waits: &[Wait], word: Option<&str>) {
+        let history = History {
+            waits: waits.to_vec(),
+            ..History::default()
+        };
+        let mut found = Vec::new();
+        of_majority(&history, &[OUTAGE], &mut found);
+        match word {
+            Some(word) => assert!(found.len() == 1 && found[0].contains(word), "{found:?}"),
+            None => assert_eq!(found, Vec::<String>::new()),
+        }
+    }
+
+    #[test]
+    fn loss_of_a_majority_must_be_noticed_and_overcome() {
+        let after = hold(20_500, 21_100, 21_200);
+        assert_found(&[after.clone()], None);
+        assert_found(&[], None);
+        assert_found(
+            &[
+                wait(9_000, 12_000, End::NoQuorum),
+                hold(8_000, 9_000, 10_900),
+                after.clone(),
+            ],
+            None,
+        );
+        assert_found(&[hold(8_000, 9_000, 11_100), after.clone()], Some("held without"));
+        assert_found(
+            &[hold(11_500, 12_000, 12_100), after.clone()],
+            Some("held without"),
+        );
+        assert_found(
+            &[wait(9_000, 18_000, End::NoQuorum), after.clone()],
+            Some("not told"),
+        );
+        assert_found(
+            &[wait(12_000, 13_000, End::Unavailable), after],
+            Some("as one server"),
+        );
+        assert_found(&[hold(20_500, 32_000, 32_100)], Some("held nothing"));
+        assert_found(&[hold(8_000, 9_000, 9_100)], Some("held nothing"));
+    }
+
+    #[test]
+    fn loss_of_a_minority_must_not_be_noticed() {
+        let found = |waits: &[Wait]| {
+            let history = History {
+                waits: waits.to_vec(),
+                ..History::default()
+            };
+            let mut found = Vec::new();
+            of_minority(&history, &mut found);
+            found.len()
+        };
+        let first = hold(1_000, 1_001, 2_000);
+        assert_eq!(found(&[first.clone(), hold(1_500, 2_001, 2_100)]), 0);
+        assert_eq!(found(&[first.clone(), hold(9_000, 9_001, 9_100)]), 0);
+        assert_eq!(found(&[first.clone(), hold(1_500, 8_000, 8_100)]), 1);
+        assert_eq!(found(&[first, wait(1_500, 3_000, End::NoQuorum)]), 1);
     }
 }
