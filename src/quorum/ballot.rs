@@ -100,7 +100,8 @@ pub(crate) struct Ballot {
     /// Numbers the requests.
     numbers: Arc<AtomicU64>,
     pub(super) ticket: Ticket,
-    floor: Fence,
+    /// The least fence that is asked for. Once the votes are a hold, it is the fence of the hold.
+    pub(super) floor: Fence,
     votes: Arc<Votes>,
     seats: Vec<Seat>,
     pub(super) pending: FuturesUnordered<Pending>,
@@ -187,7 +188,6 @@ impl Ballot {
     fn begin_again(&mut self, server: usize) {
         let seat = &mut self.seats[server];
         seat.leaving = self.votes.take(server);
-        seat.is_looking = false;
         self.ask(server, Duration::ZERO);
     }
 
@@ -241,6 +241,7 @@ impl Ballot {
         }));
         self.seats[server].has_its_place();
         self.seats[server].attempt = None;
+        self.seats[server].is_looking = false;
         self.votes.put(server, vote);
         (self.look_after, self.look_at) = (FIRST_LOOK, None);
         if self.is_hold() && self.seats[server].attempts > 1 {
@@ -306,12 +307,17 @@ impl Ballot {
             self.look_at.get_or_insert(look_at);
             return None;
         }
-        for (server, hold) in holds {
-            if hold.fence() < largest {
-                self.look(server, hold, largest);
+        self.raise_to(largest);
+        None
+    }
+
+    /// Raises the votes with a smaller fence.
+    pub(super) fn raise_to(&mut self, fence: Fence) {
+        for (server, hold) in self.votes.holds() {
+            if hold.fence() < fence {
+                self.look(server, hold, fence);
             }
         }
-        None
     }
 
     /// Waits for whatever happens next, and handles it.

@@ -45,7 +45,7 @@ impl Majority {
             keeping,
             quorum: Arc::clone(&quorum),
         };
-        ballot.begin_hold();
+        ballot.begin_hold(fence);
         quorum.client().spawn(async move {
             // It is aborted when the hold ends.
             let _ = Abortable::new(ballot.keep(), registration).await;

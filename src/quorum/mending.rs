@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::ballot::Ballot;
+use crate::fence::Fence;
 use crate::time::server_time::Ticket;
 
 /// The ticket of a holder that asks for a missing vote: before all who wait, since nobody can hold the lock
@@ -17,8 +18,9 @@ const BEFORE_ALL: Ticket = Ticket(1);
 impl Ballot {
     /// The votes are a hold from now on: they get their whole lease, and those that are missing are asked for
     /// before all who wait, without a bound.
-    pub(super) fn begin_hold(&mut self) {
+    pub(super) fn begin_hold(&mut self, fence: Fence) {
         self.look_at = None;
+        self.floor = fence;
         self.ticket = BEFORE_ALL;
         self.wanted.until = None;
         self.lengthen();
@@ -64,6 +66,11 @@ impl Ballot {
             }
             self.look_at = None;
             self.lengthen();
+            if asks_first {
+                // A vote that came later may have a smaller fence. Its server may be one of a majority whose
+                // others forget the fence of this hold.
+                self.raise_to(self.floor);
+            }
         }
         // What is left of the votes is of no use.
         drop(votes.end());

@@ -1,6 +1,7 @@
 //! Quorums of in-memory servers, on paused time.
 
 mod calls;
+mod fences;
 mod link;
 mod worlds;
 
@@ -302,36 +303,6 @@ async fn dropped_hold_is_released_everywhere() {
     drop(process.acquire().await);
     sleep(MS).await;
     assert_eq!(servers.left().await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fences_that_differ_are_raised_to_the_largest() {
-    let servers = Servers::new(3);
-    // A lock on one server alone makes that server's fence larger by far.
-    let early = servers.process(1);
-    let held = early.acquire().await;
-    let usual = held.fence;
-    held.release().await.unwrap();
-    servers.take_alone(0, 100).await;
-    let process = servers.process(2);
-    // Two servers answer, and one of them has the larger fence.
-    process.set(2, State::Down);
-    let held = process.acquire().await;
-    let fences: Vec<_> = held
-        .votes()
-        .holds()
-        .iter()
-        .map(|(_, hold)| hold.fence())
-        .collect();
-    assert_eq!(fences, [held.fence; 2]);
-    assert!(held.fence > usual);
-    held.release().await.unwrap();
-    // A majority without that server is told a larger one all the same.
-    let last = servers.process(3);
-    last.set(0, State::Down);
-    let next = last.acquire().await;
-    assert!(next.fence > fences[0]);
-    next.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

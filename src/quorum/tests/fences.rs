@@ -1,0 +1,59 @@
+//! Fences of servers that know different ones.
+
+use super::*;
+use crate::fence::Fence;
+
+impl Servers {
+    /// A lock on one server alone makes that server's fence larger by far.
+    async fn move_fence_ahead(&self, server: usize) {
+        for _ in 0..100 {
+            let locks = LockManager::builder().in_memory(&self.0[server]).unwrap();
+            locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        }
+    }
+}
+
+fn fences(held: &Majority) -> Vec<Fence> {
+    let holds = held.votes().holds();
+    holds.iter().map(|(_, hold)| hold.fence()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_that_differ_are_raised_to_the_largest() {
+    let servers = Servers::new(3);
+    let early = servers.process(1);
+    let held = early.acquire().await;
+    let usual = held.fence;
+    held.release().await.unwrap();
+    servers.move_fence_ahead(0).await;
+    let process = servers.process(2);
+    // Two servers answer, and one of them has the larger fence.
+    process.set(2, State::Down);
+    let held = process.acquire().await;
+    let fences = fences(&held);
+    assert_eq!(fences, [held.fence; 2]);
+    assert!(held.fence > usual);
+    held.release().await.unwrap();
+    // A majority without that server is told a larger one all the same.
+    let last = servers.process(3);
+    last.set(0, State::Down);
+    let next = last.acquire().await;
+    assert!(next.fence > fences[0]);
+    next.release().await.unwrap();
+}
+
+/// Otherwise a majority with that server, and with one that has forgotten the fence, could give it again.
+#[tokio::test(start_paused = true)]
+async fn vote_that_comes_later_has_no_smaller_fence_than_the_hold() {
+    let servers = Servers::new(3);
+    servers.move_fence_ahead(0).await;
+    let process = servers.process(1);
+    process.set(2, State::Down);
+    let held = process.acquire().await;
+    process.set(2, NEAR);
+    sleep(10 * SECOND).await;
+    let fences = fences(&held);
+    assert_eq!(fences.len(), 3);
+    assert!(fences.iter().all(|fence| *fence >= held.fence), "{fences:?}");
+    held.release().await.unwrap();
+}
