@@ -5,27 +5,43 @@ use std::time::{Duration, Instant, SystemTime};
 use fairlock_testkit::Server;
 use tokio::time::sleep;
 
-use super::key;
+use super::{Load, key, lock_name};
 
 /// After this time all calls have run or never will, the last withdrawals have run, and the leases of killed
 /// processes have expired.
-pub(crate) const SETTLED: Duration = Duration::from_secs(6);
+const SETTLED: Duration = Duration::from_secs(6);
 
-/// The locks that are held or queued for.
-pub(crate) async fn in_locks(server: &Server, locks: usize) -> Vec<String> {
+/// Acquires all locks once, on a server or in a quorum. Returns those that cannot be acquired.
+pub(crate) async fn in_the_way(load: &Load, urls: &[String]) -> Vec<String> {
     let mut left = Vec::new();
-    for lock in 0..locks {
+    let locks = load.connect(urls).await.expect("servers at rest");
+    for lock in 0..load.locks {
+        // This request is served after those of dead clients are skipped and their leases have expired.
+        match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
+            Ok(guard) => guard.release().await.expect("a release at rest"),
+            Err(error) => left.push(format!("lock {lock} cannot be acquired: {error}")),
+        }
+    }
+    locks.close().await.expect("a closed client");
+    left
+}
+
+/// What is left on a server. Only keys with a TTL may be left.
+pub(crate) async fn on(server: &Server, load: &Load) -> Vec<String> {
+    let mut left = in_the_way(load, &[server.url()]).await;
+    for lock in 0..load.locks {
         if waiting(server, lock).await > 0 || is_held(server, lock).await {
             left.push(format!(
                 "lock {lock} is still held or queued for, though all clients are closed"
             ));
         }
     }
+    left.extend(of_clients(server).await);
     left
 }
 
 /// The connections and subscriptions that do not end, and the keys without a TTL.
-pub(crate) async fn of_clients(server: &Server) -> Vec<String> {
+async fn of_clients(server: &Server) -> Vec<String> {
     let mut left = Vec::new();
     let started = Instant::now();
     loop {

@@ -65,9 +65,9 @@ async fn fail_servers(scene: Arc<Scene>, mut rng: SmallRng, until: Instant) -> C
     }
 }
 
+/// A fault of a minority disturbs no waiter: who is queued on the others is served in its turn.
 async fn fail_server(scene: &Scene, at: usize, fault: Fault, rng: &mut SmallRng) {
     let server = &scene.servers.all[at];
-    let from_ns = now_ns();
     match fault {
         Fault::Restarted(memory) => {
             server.kill();
@@ -107,13 +107,6 @@ async fn fail_server(scene: &Scene, at: usize, fault: Fault, rng: &mut SmallRng)
             server.kill_clients("pubsub").await;
         }
         _ => unreachable!("{fault:?} is no fault of one server"),
-    }
-    if fault != Fault::ScriptsFlushed {
-        scene.disturbed(Disturbance {
-            process: None,
-            from_ns,
-            until_ns: now_ns(),
-        });
     }
 }
 

@@ -14,12 +14,12 @@ use super::checks::{self, Longest, Outage};
 use super::faults::Counts;
 use super::servers::Servers;
 use super::{majority, minority};
+use crate::contention::Load;
 use crate::contention::client::LATE;
 use crate::contention::contender::{Contender, Rare, rest};
 use crate::contention::record::{Disturbance, End};
-use crate::contention::residue::{self, SETTLED};
+use crate::contention::residue;
 use crate::contention::verdict::{Forgetting, History, Verdict, judge_writes};
-use crate::contention::{Load, lock_name};
 
 /// The longest lease too, so that a server that came back counts again soon.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
@@ -169,36 +169,16 @@ async fn run_part(seed: u64, servers: &Arc<Servers>, work: Duration, majority_fa
     }
 }
 
-/// Returns what is left on the servers after all clients have closed. Only keys with a TTL may be left.
+/// Returns what is left on the servers after all clients have closed.
 async fn left_behind(servers: &Servers) -> Vec<String> {
-    let mut violations = Vec::new();
-    let locks = LOAD.connect(&servers.urls()).await.expect("servers at rest");
-    for lock in 0..LOAD.locks {
-        // This request is served after those of dead clients are skipped and their leases have expired.
-        match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
-            Ok(guard) => guard.release().await.expect("a release at rest"),
-            Err(error) => violations.push(format!("lock {lock} cannot be acquired: {error}")),
-        }
-    }
+    let mut left = residue::in_the_way(&LOAD, &servers.urls()).await;
     for (at, server) in servers.all.iter().enumerate() {
-        // A majority has confirmed the releases. The others follow.
-        let started = Instant::now();
-        let left = loop {
-            let left = residue::in_locks(server, LOAD.locks).await;
-            if left.is_empty() || started.elapsed() > SETTLED {
-                break left;
-            }
-            sleep(Duration::from_millis(20)).await;
-        };
-        violations.extend(left.iter().map(|left| format!("on server {at}: {left}")));
+        // A server that came back with older data knows requests that ended since. They are skipped like
+        // those of dead clients, once somebody asks that server.
+        let here = residue::on(server, &LOAD).await;
+        left.extend(here.iter().map(|left| format!("on server {at}: {left}")));
     }
-    locks.close().await.expect("a closed client");
-    drop(locks);
-    for (at, server) in servers.all.iter().enumerate() {
-        let left = residue::of_clients(server).await;
-        violations.extend(left.iter().map(|left| format!("on server {at}: {left}")));
-    }
-    violations
+    left
 }
 
 /// Notes when the machine is slow, because a waiter may then miss its turn.

@@ -10,12 +10,12 @@ use rand::rngs::SmallRng;
 use tokio::time::{Instant, sleep};
 
 use super::faults::{self, Counts};
+use crate::contention::Load;
 use crate::contention::client::LATE;
 use crate::contention::contender::{Contender, rest};
 use crate::contention::record::{Disturbance, End};
-use crate::contention::residue::{self, SETTLED};
+use crate::contention::residue;
 use crate::contention::verdict::{Forgetting, History, Verdict, judge_writes};
-use crate::contention::{Load, lock_name};
 
 pub(crate) const LEASE_MS: u64 = 1_500;
 const PROCESSES: usize = 4;
@@ -125,7 +125,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     let faults = faults::inject_faults(&scene, rng, Instant::now() + work).await;
     let (mut violations, _) = rest(&scene.victims).await;
     beat.abort();
-    violations.extend(left_behind(&scene).await);
+    violations.extend(residue::on(&scene.server, &LOAD).await);
 
     let mut history = History {
         lease: LOAD.lease,
@@ -157,25 +157,6 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
         writes,
         verdict,
     }
-}
-
-/// Returns what is left on the server after all clients have closed. Only keys with a TTL may be left.
-async fn left_behind(scene: &Scene) -> Vec<String> {
-    let server = &scene.server;
-    let mut violations = Vec::new();
-    let locks = LOAD.connect(&[server.url()]).await.expect("a server at rest");
-    for lock in 0..LOAD.locks {
-        // This request is served after those of dead clients are skipped and their leases have expired.
-        match locks.lock(lock_name(lock)).acquire_timeout(SETTLED).await {
-            Ok(guard) => guard.release().await.expect("a release at rest"),
-            Err(error) => violations.push(format!("lock {lock} cannot be acquired: {error}")),
-        }
-    }
-    violations.extend(residue::in_locks(server, LOAD.locks).await);
-    locks.close().await.expect("a closed client");
-    drop(locks);
-    violations.extend(residue::of_clients(server).await);
-    violations
 }
 
 /// Notes when the machine or the server is slow, because a waiter may then miss its turn.
