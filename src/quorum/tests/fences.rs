@@ -3,16 +3,6 @@
 use super::*;
 use crate::fence::Fence;
 
-impl Servers {
-    /// A lock on one server alone makes that server's fence larger by far.
-    async fn move_fence_ahead(&self, server: usize) {
-        for _ in 0..100 {
-            let locks = LockManager::builder().in_memory(&self.0[server]).unwrap();
-            locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-        }
-    }
-}
-
 fn fences(held: &Majority) -> Vec<Fence> {
     let holds = held.votes().holds();
     holds.iter().map(|(_, hold)| hold.fence()).collect()
@@ -25,7 +15,8 @@ async fn fences_that_differ_are_raised_to_the_largest() {
     let held = early.acquire().await;
     let usual = held.fence;
     held.release().await.unwrap();
-    servers.move_fence_ahead(0).await;
+    // That makes the fence of this server larger by far.
+    servers.take_alone(0, 100).await;
     let process = servers.process(2);
     // Two servers answer, and one of them has the larger fence.
     process.set(2, State::Down);
@@ -46,7 +37,8 @@ async fn fences_that_differ_are_raised_to_the_largest() {
 #[tokio::test(start_paused = true)]
 async fn vote_that_comes_later_has_no_smaller_fence_than_the_hold() {
     let servers = Servers::new(3);
-    servers.move_fence_ahead(0).await;
+    // That makes the fence of this server larger by far.
+    servers.take_alone(0, 100).await;
     let process = servers.process(1);
     process.set(2, State::Down);
     let held = process.acquire().await;
