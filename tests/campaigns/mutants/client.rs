@@ -190,7 +190,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.server_time(LocalTime::ZERO);", CLOCK_TESTS),
     edit("a deadline of one server is never converted with the clock offset of another", CLOCKS,
         "state.known.get(&server)?.offsets.local(deadline, now, span)", "state.known.values().next()?.offsets.local(deadline, now, span)", CLOCK_TESTS),
-    edit("the time of each server follows its own clock", CLOCKS, "let known = state.known.get(&server);", "let known = state.known.values().next();", CLOCK_TESTS),
+    edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n        known\n", "        let known = state.known.values().next();\n        known\n", CLOCK_TESTS),
     edit("the time of a server follows its own last sample after a reconnect", CLOCKS,
         "known.map_or(state.newest, |known| known.newest)", "state.newest", CLOCK_TESTS),
 
