@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use fairlock_benches::Outcome;
 
+use crate::condition::Condition;
 use crate::strategy::Strategy;
 use crate::topology::Topology;
 
@@ -39,15 +40,25 @@ pub(crate) struct CompareArgs {
     /// Servers that are started
     #[arg(long, value_enum, default_value_t = Topology::Standalone, conflicts_with = "url")]
     pub(crate) topology: Topology,
+    /// Servers of a quorum
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=9))]
+    pub(crate) servers: u32,
+    /// Conditions of a quorum's servers, each with servers of its own [default: near, or network with
+    /// --delay-us]
+    #[arg(long, value_enum, value_delimiter = ',', conflicts_with = "locks")]
+    pub(crate) conditions: Vec<Condition>,
     /// Instead of the comparison: this many tasks, each with a lock of its own, on clusters of --masters
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["waiters", "strategies", "topology", "url", "delay_us", "svg"])]
     pub(crate) locks: Option<u32>,
     /// Numbers of masters; for each of them there is a cluster without replicas, and the clusters take turns
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=32), requires = "locks")]
     pub(crate) masters: Vec<u32>,
-    /// Delay that is added to the network in each direction, in µs; standalone only
+    /// Delay that is added to the network in each direction, in µs; standalone and quorum only
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
+    /// Delay of the one server of a quorum that is far
+    #[arg(long, default_value_t = 50_000)]
+    pub(crate) delay_one_us: u64,
     /// Where to write the figures of every round
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -72,23 +83,48 @@ pub(crate) struct CompareArgs {
 }
 
 impl CompareArgs {
-    /// Leaves out the strategies that cannot run on this topology, and says so.
+    /// Leaves out the strategies that cannot run on this topology, and says so. Sets the conditions.
     pub(crate) fn fitting(mut self) -> Outcome<CompareArgs> {
         let topology = self.topology;
-        if self.delay_us > 0 && topology != Topology::Standalone {
+        if self.delay_us > 0 && !matches!(topology, Topology::Standalone | Topology::Quorum) {
             return Err(
-                "--delay-us needs one server: in other topologies clients learn other addresses".into(),
+                "--delay-us needs fixed servers: in other topologies clients learn other addresses".into(),
             );
+        }
+        if self.conditions.is_empty() {
+            self.conditions.push(match self.delay_us {
+                0 => Condition::Near,
+                _ => Condition::Network,
+            });
+        } else if topology != Topology::Quorum {
+            return Err("--conditions needs --topology quorum".into());
+        }
+        if self.conditions.contains(&Condition::Network) && self.delay_us == 0 {
+            return Err("the condition network needs --delay-us".into());
         }
         let left_out = self.strategies.iter().filter(|one| !one.runs_on(topology));
         for strategy in left_out {
-            eprintln!("{}: left out, since it needs a single server", strategy.name());
+            eprintln!(
+                "{}: left out, since it does not run in this topology",
+                strategy.name()
+            );
         }
         self.strategies.retain(|one| one.runs_on(topology));
         if self.strategies.is_empty() {
             return Err("no strategy is left".into());
         }
         Ok(self)
+    }
+
+    /// The strategies with their conditions, in the order of the first round.
+    pub(crate) fn kinds(&self) -> Vec<(Strategy, Condition)> {
+        let all = (self.strategies.iter()).flat_map(|&strategy| {
+            self.conditions
+                .iter()
+                .map(move |&condition| (strategy, condition))
+        });
+        all.filter(|(strategy, condition)| strategy.runs_under(*condition))
+            .collect()
     }
 }
 
@@ -99,7 +135,7 @@ pub(crate) struct ClientArgs {
     /// `spin`, `publish`, or anything else for fairlock
     #[arg(long)]
     pub(crate) peer: String,
-    /// The server
+    /// The server, or the servers of a quorum with commas between them
     #[arg(long)]
     pub(crate) url: String,
     /// The lock

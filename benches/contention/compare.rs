@@ -6,6 +6,7 @@ use fairlock_benches::Outcome;
 use fairlock_benches::analysis::{Findings, analyse};
 
 use crate::args::CompareArgs;
+use crate::condition::Condition;
 use crate::round::{Cost, Stage, Task};
 use crate::strategy::Strategy;
 use crate::topology::Place;
@@ -17,6 +18,7 @@ const PINGS: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) strategy: Strategy,
+    pub(crate) condition: Condition,
     pub(crate) waiters: u32,
     pub(crate) round: u32,
     pub(crate) findings: Findings,
@@ -32,20 +34,26 @@ pub(crate) struct Round {
 
 /// Runs all rounds, each on the servers of its strategy.
 pub(crate) async fn run(args: &CompareArgs, places: &[Place]) -> Outcome<Vec<Round>> {
-    let kinds = args.waiters.iter().flat_map(|&waiters| {
-        let all = args.strategies.iter().map(move |&strategy| (strategy, waiters));
+    let kinds = args.kinds();
+    let all = args.waiters.iter().flat_map(|&waiters| {
+        let all = kinds.iter().map(move |&(strategy, _)| (strategy, waiters));
         all.flat_map(|kind| std::iter::repeat_n(kind, args.rounds as usize))
     });
-    let stage = Stage::new(args, kinds)?;
+    let stage = Stage::new(args, all)?;
     let mut rounds = Vec::new();
     for &waiters in &args.waiters {
         for round in 0..args.rounds {
             // Every round begins with another strategy. So a drift of the machine, or the leftovers of one
             // strategy, affect all strategies equally.
-            let first = round as usize % args.strategies.len();
-            for &strategy in args.strategies[first..].iter().chain(&args.strategies[..first]) {
-                stage.announce(format!("{} with {waiters} waiters", strategy.name()));
-                let place = places.iter().find(|place| place.kind == strategy.kind());
+            let first = round as usize % kinds.len();
+            for &(strategy, condition) in kinds[first..].iter().chain(&kinds[..first]) {
+                stage.announce(format!(
+                    "{} with {waiters} waiters, {}",
+                    strategy.name(),
+                    condition.name()
+                ));
+                let place = (places.iter())
+                    .find(|place| place.kind == strategy.kind() && place.condition == condition);
                 let place = place.ok_or("a strategy has no server")?;
                 rounds.push(play(&stage, place, strategy, waiters, round).await?);
             }
@@ -67,12 +75,13 @@ async fn play(
         strategy,
         waiters,
         apart: false,
-        label: format!("{}-{waiters}-{round}", strategy.name()),
+        label: format!("{}-{}-{waiters}-{round}", strategy.name(), place.condition.name()),
     };
     let played = stage.play(&task).await?;
     let spent = Cost::sum(&played.spent);
     Ok(Round {
         strategy,
+        condition: place.condition,
         waiters,
         round,
         findings: analyse(&played.history, played.begin_ns, played.end_ns, waiters as usize),

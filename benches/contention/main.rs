@@ -8,9 +8,10 @@
 //! of masters.
 
 mod args;
+mod bars;
 mod client;
 mod compare;
-mod delay;
+mod condition;
 mod others;
 mod peer;
 mod picture;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 use fairlock_benches::{Outcome, exit_code, say_how_to_run};
 
 use args::{CompareArgs, Face};
+use topology::Topology;
 
 // One worker thread. The client processes and the server already outnumber the cores of most machines, and
 // every strategy loses throughput to threads that wake each other.
@@ -70,7 +72,11 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
     let rounds = compare::run(args, &field.places).await?;
     let lines = report::pooled(args, &rounds);
     let table = report::table(args, &lines);
-    let printed = [table, field.describe(), report::complaints(&rounds)].join("\n");
+    let bars = match args.topology {
+        Topology::Quorum => bars::of_quorum(&rounds),
+        _ => String::new(),
+    };
+    let printed = [table, bars, field.describe(), report::complaints(&rounds)].join("\n");
     print(&printed)?;
     if let Some(path) = &args.record {
         std::fs::write(path, record::markdown(args, &lines, &printed))?;

@@ -11,6 +11,8 @@ pub(crate) struct Peer {
     pub(crate) name: &'static str,
     program: Program,
     pub(crate) kind: Kind,
+    /// Whether its program takes the URLs of several servers, for a lock on a majority of them.
+    pub(crate) in_quorum: bool,
     /// The settings, for the reader of the figures.
     pub(crate) settings: &'static str,
 }
@@ -48,13 +50,25 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
         name,
         program,
         kind,
+        in_quorum: false,
         settings,
     }
 }
 
+/// A peer that also makes a lock on a majority of several servers.
+const fn in_quorum(mut peer: Peer) -> Peer {
+    peer.in_quorum = true;
+    peer
+}
+
 /// All peers. Variants of one library are next to each other.
 pub(crate) const PEERS: &[Peer] = &[
-    peer("redisson", Java, Redis, "getLock, defaults"),
+    in_quorum(peer(
+        "redisson",
+        Java,
+        Redis,
+        "getLock, defaults; in a quorum a RedissonRedLock of it",
+    )),
     peer("redisson-fair", Java, Redis, "getFairLock, defaults"),
     peer(
         "redisson-spin",
@@ -85,20 +99,20 @@ pub(crate) const PEERS: &[Peer] = &[
         "LinearBackoff 100 ms, as in its documentation; it has no default",
     ),
     peer("redislock-tuned", Go, Redis, "ExponentialBackoff 1 … 16 ms"),
-    peer(
+    in_quorum(peer(
         "redsync",
         Go,
         Redis,
-        "one pool, defaults: 50 … 250 ms; as many tries as it takes",
-    ),
-    peer("redsync-tuned", Go, Redis, "10 ms"),
-    peer(
+        "a pool per server, defaults: 50 … 250 ms; as many tries as it takes",
+    )),
+    in_quorum(peer("redsync-tuned", Go, Redis, "10 ms")),
+    in_quorum(peer(
         "rslock",
         Rust,
         Redis,
-        "one server, defaults: up to 200 ms; as many tries as it takes",
-    ),
-    peer("rslock-tuned", Rust, Redis, "up to 10 ms"),
+        "defaults: up to 200 ms; as many tries as it takes",
+    )),
+    in_quorum(peer("rslock-tuned", Rust, Redis, "up to 10 ms")),
     peer(
         "rdlock",
         Rust,

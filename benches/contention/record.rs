@@ -50,8 +50,11 @@ impl Field {
             }
         };
         let kind = strategy.kind();
-        if !self.places.iter().any(|place| place.kind == kind) {
-            self.places.push(Place::of(kind, args).await?);
+        for &condition in &args.conditions {
+            let found = (self.places.iter()).any(|place| place.kind == kind && place.condition == condition);
+            if !found && strategy.runs_under(condition) {
+                self.places.push(Place::of(kind, condition, args).await?);
+            }
         }
         self.versions.push((strategy, version));
         Ok(())

@@ -7,12 +7,15 @@ use fairlock_benches::analysis::{Findings, quantile};
 
 use crate::args::CompareArgs;
 use crate::compare::Round;
+use crate::condition::Condition;
 use crate::strategy::Strategy;
+use crate::topology::Topology;
 
-/// All rounds of one strategy with one number of waiters.
+/// All rounds of one strategy with one number of waiters, under one condition.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) strategy: Strategy,
+    pub(crate) condition: Condition,
     pub(crate) waiters: u32,
     pub(crate) findings: Findings,
     commands: u64,
@@ -25,20 +28,20 @@ pub(crate) struct Line {
 pub(crate) fn pooled(args: &CompareArgs, rounds: &[Round]) -> Vec<Line> {
     let mut lines = Vec::new();
     for &waiters in &args.waiters {
-        for &strategy in &args.strategies {
+        for (strategy, condition) in args.kinds() {
             let mut pings = Vec::new();
             let mut line = Line {
                 strategy,
+                condition,
                 waiters,
                 findings: Findings::default(),
                 commands: 0,
                 server: Duration::ZERO,
                 ping: Duration::ZERO,
             };
-            for round in rounds
-                .iter()
-                .filter(|round| round.strategy == strategy && round.waiters == waiters)
-            {
+            for round in rounds.iter().filter(|round| {
+                (round.strategy, round.condition, round.waiters) == (strategy, condition, waiters)
+            }) {
                 line.findings.add(round.findings.clone());
                 line.commands += round.commands;
                 line.server += round.server;
@@ -52,8 +55,9 @@ pub(crate) fn pooled(args: &CompareArgs, rounds: &[Round]) -> Vec<Line> {
     lines
 }
 
-const HEAD: [&str; 15] = [
+const HEAD: [&str; 16] = [
     "strategy",
+    "condition",
     "waiters",
     "acq/s",
     "handoff/s",
@@ -72,8 +76,13 @@ const HEAD: [&str; 15] = [
 
 /// The table, and the meaning of its columns.
 pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
+    let is_quorum = args.topology == Topology::Quorum;
+    let servers = match is_quorum {
+        true => format!(" of {}", args.servers),
+        false => String::new(),
+    };
     let mut out = format!(
-        "\none lock, {}, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
+        "\none lock, {}{servers}, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
         args.topology.name(),
         args.processes,
         args.hold_us,
@@ -89,16 +98,24 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
         .iter()
         .map(|line| line.strategy.name().len())
         .fold(9, usize::max);
-    row(&mut out, width, &HEAD.map(str::to_owned));
+    let mut row = |cells: [String; 16]| {
+        let mut line = format!("{:<width$}", cells[0]);
+        // One server has one condition.
+        for cell in &cells[if is_quorum { 1 } else { 2 }..] {
+            let _ = write!(line, " {cell:>9}");
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    };
+    row(HEAD.map(str::to_owned));
     let mut waiters = None;
     for line in lines {
         if waiters
             .replace(line.waiters)
             .is_some_and(|before| before != line.waiters)
         {
-            out.push('\n');
+            row(Default::default());
         }
-        row(&mut out, width, &line.cells());
+        row(line.cells());
     }
     out.push_str(
         "
@@ -111,11 +128,22 @@ starved    waiters that had no turn in a round (the worst round)
 CPU µs     of the server process, per acquisition; with replicas, of all servers without the sentinels
 ",
     );
+    if is_quorum {
+        let _ = write!(
+            out,
+            "condition  near: all well, on the loopback; down, hung: so is one server from the warm-up's end on;
+           network: all {} µs further each way; far: one of them {} µs
+PING       of the last server of the nearest majority: the second of three
+cmds/acq   and CPU µs: the sum over the servers, without the one that is down or hung
+",
+            args.delay_us, args.delay_one_us
+        );
+    }
     out
 }
 
 impl Line {
-    fn cells(&self) -> [String; 15] {
+    fn cells(&self) -> [String; 16] {
         let found = &self.findings;
         let count = found.acquisitions as f64;
         // Zero means that the value is unknown.
@@ -132,6 +160,7 @@ impl Line {
         let gap = quantile(&found.gaps_ns, 500);
         [
             self.strategy.name().to_owned(),
+            self.condition.name().to_owned(),
             self.waiters.to_string(),
             format!("{:.0}", found.acquisitions_per_s()),
             format!("{:.0}", found.handoffs_per_s()),
@@ -150,19 +179,11 @@ impl Line {
     }
 }
 
-fn row(out: &mut String, width: usize, cells: &[String; 15]) {
-    let _ = write!(out, "{:<width$}", cells[0]);
-    for cell in &cells[1..] {
-        let _ = write!(out, " {cell:>9}");
-    }
-    out.push('\n');
-}
-
 /// One line per round.
 pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
     let mut out = String::from(
         "strategy,waiters,round,processes,hold_us,delay_us,seconds,acquisitions,handoffs,overlaps,commands,\
-         gap_p50_ns,gap_p99_ns,wait_p50_ns,wait_p99_ns,wait_max_ns,jain,starved,server_cpu_ns,ping_ns,errors,topology\n",
+         gap_p50_ns,gap_p99_ns,wait_p50_ns,wait_p99_ns,wait_max_ns,jain,starved,server_cpu_ns,ping_ns,errors,topology,condition\n",
     );
     for round in rounds {
         let found = &round.findings;
@@ -194,6 +215,7 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
             round.ping.as_nanos().to_string(),
             round.errors.len().to_string(),
             args.topology.name().to_owned(),
+            round.condition.name().to_owned(),
         ];
         out.push_str(&cells.join(","));
         out.push('\n');
@@ -206,11 +228,11 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     let mut out = String::new();
     for round in rounds {
         if let Some(first) = round.errors.first() {
-            let (name, waiters) = (round.strategy.name(), round.waiters);
-            let count = round.errors.len();
+            let (name, condition) = (round.strategy.name(), round.condition.name());
+            let (waiters, count) = (round.waiters, round.errors.len());
             let _ = writeln!(
                 out,
-                "{name} with {waiters} waiters: {count} complaints, the first: {first}"
+                "{name}, {condition}, with {waiters} waiters: {count} complaints, the first: {first}"
             );
         }
     }

@@ -102,6 +102,7 @@ impl<'a> Stage<'a> {
         }
 
         self.pass_time(begin_ns).await;
+        task.place.disturb();
         let before = task.place.costs()?;
         self.pass_time(end_ns).await;
         let after = task.place.costs()?;
@@ -115,6 +116,7 @@ impl<'a> Stage<'a> {
                 (Err(e), _) => return Err(e),
             }
         }
+        task.place.mend().await;
         Ok(Played {
             history,
             begin_ns,

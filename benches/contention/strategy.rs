@@ -7,6 +7,7 @@ use fairlock::spin::SpinLock;
 use fairlock::{Lock, LockGuard, LockManager};
 use fairlock_benches::Outcome;
 
+use crate::condition::Condition;
 use crate::peer::{Kind, PEERS, Peer};
 use crate::publish::{Publish, Token};
 use crate::topology::Topology;
@@ -61,12 +62,20 @@ impl Strategy {
         }
     }
 
-    /// Publish-then-compete is written for one server, as the idea is, and the peers are set up for one.
+    /// Publish-then-compete is written for one server, as the idea is, and so is the spin lock. A peer whose
+    /// server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
-        match self {
-            Strategy::Fairlock | Strategy::Spin => true,
-            Strategy::Publish | Strategy::Peer(_) => topology == Topology::Standalone,
+        match (self, topology) {
+            (Strategy::Fairlock, _) | (_, Topology::Standalone) => true,
+            (Strategy::Spin, _) => topology != Topology::Quorum,
+            (Strategy::Peer(peer), Topology::Quorum) => peer.in_quorum || !peer.kind.is_redis(),
+            (Strategy::Publish | Strategy::Peer(_), _) => false,
         }
+    }
+
+    /// A single server has none beside it that may fail.
+    pub(crate) fn runs_under(self, condition: Condition) -> bool {
+        self.kind().is_redis() || !condition.needs_quorum()
     }
 
     /// The strategy with that name. Any unknown name means fairlock, because harnesses may call this program
@@ -77,10 +86,15 @@ impl Strategy {
             .unwrap_or(Strategy::Fairlock)
     }
 
-    /// Connects this process once for all of its waiters. The name is that of the lock, if the waiters share
+    /// Connects this process once for all of its waiters. Several URLs are those of a quorum. The name is that of the lock, if the waiters share
     /// one.
     pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
         Ok(match self {
+            // New servers of a quorum grant nothing in their first minute, unless they count as durable.
+            Strategy::Fairlock if url.contains(',') => {
+                let quorum = LockManager::builder().durable(true);
+                Connected::Fairlock(quorum.quorum(url.split(',')).await?)
+            }
             Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),

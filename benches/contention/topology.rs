@@ -1,15 +1,15 @@
-//! The servers of a comparison: servers that the program starts, in one of three topologies; a server that
+//! The servers of a comparison: servers that the program starts, in one of four topologies; a server that
 //! runs already; or for some peers a server of another kind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fairlock_benches::Outcome;
 use fairlock_benches::info::field;
 use fairlock_benches::wire::Wire;
+use fairlock_benches::{Outcome, delay};
 use fairlock_testkit::{Cluster, Sentinels, Server};
 
 use crate::args::CompareArgs;
-use crate::delay;
+use crate::condition::Condition;
 use crate::others::Other;
 use crate::peer::Kind;
 use crate::round::Cost;
@@ -22,6 +22,8 @@ pub(crate) enum Topology {
     Sentinel,
     /// Three masters with a replica each
     Cluster,
+    /// Independent servers, of which a majority must grant a lock
+    Quorum,
 }
 
 impl Topology {
@@ -30,21 +32,26 @@ impl Topology {
             Topology::Standalone => "standalone",
             Topology::Sentinel => "sentinel",
             Topology::Cluster => "cluster",
+            Topology::Quorum => "quorum",
         }
     }
 }
 
-/// The servers of a kind. Those that were started end when this value is dropped.
+/// The longest time that the PINGs of one server take.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
+/// The servers of a kind, under a condition. Those that were started end when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) kind: Kind,
+    pub(crate) condition: Condition,
     /// Product and version.
     pub(crate) version: String,
     own: Own,
-    /// The URL that clients connect to, perhaps through a delay.
+    /// The URL that clients connect to, perhaps through a delay; in a quorum all of them, with commas between.
     url: String,
-    /// The URL of the lock's server, perhaps through the same delay.
-    ping: String,
+    /// The URL of the lock's server, or of all in a quorum, perhaps through the same delay.
+    pings: Vec<String>,
     /// The servers themselves, with replicas but without sentinels.
     servers: Vec<String>,
 }
@@ -57,26 +64,31 @@ enum Own {
     Server(Server),
     Sentinels(Sentinels),
     Cluster(Cluster),
+    Quorum(Vec<Server>),
     Other(Other),
 }
 
 impl Place {
     /// The servers that the arguments ask for. Topology and URL only matter for Redis.
-    pub(crate) async fn of(kind: Kind, args: &CompareArgs) -> Outcome<Place> {
+    pub(crate) async fn of(kind: Kind, condition: Condition, args: &CompareArgs) -> Outcome<Place> {
         let mut place = match (kind, &args.url, Other::start(kind, &args.programs)?) {
             (_, _, Some(other)) => Place::of_other(kind, other),
             (Kind::Redis, Some(url), None) => Place::new(Own::Nothing, url.clone(), vec![url.clone()]),
-            (Kind::Redis, None, None) => Place::start(args.topology).await?,
-            (_, _, None) => Place::start(Topology::Standalone).await?,
+            (Kind::Redis, None, None) => Place::start(args).await?,
+            (_, _, None) => Place::start_standalone().await,
         };
-        place.kind = kind;
+        (place.kind, place.condition) = (kind, condition);
         place.look()?;
-        if args.delay_us > 0 {
-            let direct = &place.servers[0];
-            let address = address(direct);
-            let proxy = delay::start(address, Duration::from_micros(args.delay_us))?;
-            place.url = direct.replacen(address, &proxy.to_string(), 1);
-            place.ping.clone_from(&place.url);
+        let delays: Vec<Duration> = (0..place.pings.len())
+            .map(|server| condition.delay(args, server))
+            .collect();
+        if delays.iter().any(|delay| !delay.is_zero()) {
+            for (url, delay) in place.pings.iter_mut().zip(delays) {
+                let address = address(url);
+                let proxy = delay::start(address, delay)?;
+                *url = url.replacen(address, &proxy.to_string(), 1);
+            }
+            place.url = place.pings.join(",");
         }
         Ok(place)
     }
@@ -109,21 +121,34 @@ impl Place {
         }
     }
 
-    async fn start(topology: Topology) -> Outcome<Place> {
+    async fn start(args: &CompareArgs) -> Outcome<Place> {
         check_installed()?;
-        Ok(match topology {
-            Topology::Standalone => {
-                let server = Server::start().await;
-                let urls = vec![server.url()];
-                Place::new(Own::Server(server), urls[0].clone(), urls)
-            }
+        Ok(match args.topology {
+            Topology::Standalone => Place::start_standalone().await,
             Topology::Sentinel => {
                 let set = Sentinels::start().await;
                 let (url, urls) = (set.url(), urls(&set.servers));
                 Place::new(Own::Sentinels(set), url, urls)
             }
             Topology::Cluster => Place::of_cluster(Cluster::start().await),
+            Topology::Quorum => {
+                let mut servers = Vec::new();
+                for _ in 0..args.servers {
+                    servers.push(Server::start().await);
+                }
+                let urls = urls(&servers);
+                Place {
+                    pings: urls.clone(),
+                    ..Place::new(Own::Quorum(servers), urls.join(","), urls)
+                }
+            }
         })
+    }
+
+    async fn start_standalone() -> Place {
+        let server = Server::start().await;
+        let urls = vec![server.url()];
+        Place::new(Own::Server(server), urls[0].clone(), urls)
     }
 
     /// A cluster with this number of masters. It has no replicas, because their cost would be counted as that
@@ -141,10 +166,11 @@ impl Place {
     fn new(own: Own, url: String, servers: Vec<String>) -> Place {
         Place {
             kind: Kind::Redis,
+            condition: Condition::Near,
             version: String::new(),
             own,
             url,
-            ping: servers[0].clone(),
+            pings: vec![servers[0].clone()],
             servers,
         }
     }
@@ -153,24 +179,54 @@ impl Place {
         &self.url
     }
 
-    /// The median round trip of a PING; zero if the server has no such command.
+    /// The median round trip of a PING; zero if the server has no such command. In a quorum it is that of the
+    /// last server of the nearest majority, which is the second-nearest of three.
     pub(crate) fn ping(&self, tries: usize) -> std::io::Result<Duration> {
         if !self.kind.is_redis() {
             return Ok(Duration::ZERO);
         }
-        let mut took = Wire::connect(&self.ping)?.ping(tries)?;
-        took.sort_unstable();
-        Ok(took.get(tries / 2).copied().unwrap_or_default())
+        let mut medians = Vec::new();
+        for url in &self.pings {
+            let (mut wire, begun) = (Wire::connect(url)?, Instant::now());
+            let mut took = Vec::new();
+            while took.len() < tries && begun.elapsed() < PING_LIMIT {
+                took.extend(wire.ping(1)?);
+            }
+            took.sort_unstable();
+            medians.push(took.get(took.len() / 2).copied().unwrap_or_default());
+        }
+        medians.sort_unstable();
+        Ok(medians[medians.len() / 2])
     }
 
-    /// The cost on each server so far.
+    /// Makes the server fail that the condition names. It is the first one of a quorum.
+    pub(crate) fn disturb(&self) {
+        match (&self.own, self.condition) {
+            (Own::Quorum(servers), Condition::Down) => servers[0].kill(),
+            (Own::Quorum(servers), Condition::Hung) => servers[0].pause(),
+            _ => {}
+        }
+    }
+
+    /// Makes that server well again. If it was killed, it has forgotten all locks, so this may only be called
+    /// after the end of the clients: they take the servers for durable.
+    pub(crate) async fn mend(&self) {
+        match (&self.own, self.condition) {
+            (Own::Quorum(servers), Condition::Down) => servers[0].restart().await,
+            (Own::Quorum(servers), Condition::Hung) => servers[0].resume(),
+            _ => {}
+        }
+    }
+
+    /// The cost on each server so far, but for the one that [`disturb`](Place::disturb) makes fail.
     pub(crate) fn costs(&self) -> Outcome<Vec<Cost>> {
+        let failing = usize::from(matches!(self.condition, Condition::Down | Condition::Hung));
         match &self.own {
             Own::Other(other) => Ok(vec![Cost {
                 commands: 0,
                 cpu: other.cpu(),
             }]),
-            _ => self.servers.iter().map(|url| Cost::of(url)).collect(),
+            _ => self.servers[failing..].iter().map(|url| Cost::of(url)).collect(),
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod analysis;
 #[cfg(feature = "redis")]
 pub mod bare;
+pub mod delay;
 pub mod info;
 pub mod machine;
 pub mod memory;

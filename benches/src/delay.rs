@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Listens on a free loopback port for connections to `target`, until the process ends.
-pub(crate) fn start(target: &str, delay: Duration) -> io::Result<SocketAddr> {
+pub fn start(target: &str, delay: Duration) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     let target = target.to_owned();
