@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput};
 use fairlock::{Lock, LockManager};
 use fairlock_benches::bare::Bare;
 use fairlock_benches::quantile::quantile;
-use fairlock_benches::{NO_SERVER, Outcome, exit_code, is_called_by_cargo_bench};
+use fairlock_benches::{NO_SERVER, Outcome, delay, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -21,8 +21,18 @@ const TASKS: u64 = 64;
 const ROUNDS: usize = 60;
 const PAIRS: u32 = 200;
 
+/// The same over a network, which takes longer.
+const FEW_ROUNDS: usize = 20;
+const FEW_PAIRS: u32 = 20;
+
+/// The delay of that network in each direction.
+const DELAY: Duration = Duration::from_micros(500);
+
 /// The limit of the ratio: an acquire and a release are two scripts, and should cost hardly more.
 const BAR: f64 = 1.15;
+
+/// The limit for a quorum, relative to one server. It asks all servers at once.
+const QUORUM_BAR: f64 = 1.3;
 
 fn main() -> ExitCode {
     if !is_called_by_cargo_bench("uncontended") {
@@ -43,7 +53,15 @@ fn run() -> Outcome<()> {
 
     // This runs in a task, as for users. A future that `block_on` itself polls is woken across threads for
     // every reply.
-    runtime.block_on(runtime.spawn(ratio(redis.lock("ratio"), bare.clone())))??;
+    let (lock, script) = (Pair::Lock(redis.lock("ratio")), Pair::Bare(bare.clone()));
+    let block = (ROUNDS, PAIRS);
+    runtime.block_on(runtime.spawn(ratio(
+        ["acquire and release", "two bare EVALSHA"],
+        [lock, script],
+        block,
+        BAR,
+    )))??;
+    runtime.block_on(runtime.spawn(quorum()))??;
 
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_secs(1))
@@ -109,47 +127,83 @@ async fn many(locks: &LockManager, iterations: u64) -> Duration {
     started.elapsed()
 }
 
-/// Compares an acquire and a release with two bare scripts, in alternating blocks, so that the machine's
-/// other work affects both.
-async fn ratio(lock: Lock, bare: Bare) -> Outcome<()> {
-    let (mut ratios, mut lock_us, mut bare_us) = (Vec::new(), Vec::new(), Vec::new());
-    // The first round only warms up.
-    for round in 0..=ROUNDS {
-        let (of_lock, of_bare) = if round % 2 == 0 {
-            let of_lock = lock_block(&lock).await?;
-            (of_lock, bare_block(&bare).await?)
-        } else {
-            let of_bare = bare_block(&bare).await?;
-            (lock_block(&lock).await?, of_bare)
-        };
-        if round > 0 {
-            ratios.push(of_lock.as_secs_f64() / of_bare.as_secs_f64());
-            lock_us.push(of_lock.as_secs_f64() * 1e6 / f64::from(PAIRS));
-            bare_us.push(of_bare.as_secs_f64() * 1e6 / f64::from(PAIRS));
+/// A pair of calls, one after the other.
+enum Pair {
+    /// An acquire and a release.
+    Lock(Lock),
+    /// Two scripts that do nothing.
+    Bare(Bare),
+}
+
+impl Pair {
+    /// The time of this number of pairs.
+    async fn block(&self, pairs: u32) -> Outcome<Duration> {
+        let started = Instant::now();
+        for _ in 0..pairs {
+            match self {
+                Pair::Lock(lock) => pair(lock).await?,
+                Pair::Bare(bare) => bare.pair().await?,
+            }
         }
+        Ok(started.elapsed())
     }
-    let ratio = quantile(&mut ratios, 0.5);
-    println!(
-        "acquire and release: {:.1} µs; two bare EVALSHA: {:.1} µs; ratio {ratio:.3} (bar {BAR}: {})",
-        quantile(&mut lock_us, 0.5),
-        quantile(&mut bare_us, 0.5),
-        if ratio <= BAR { "met" } else { "not met" },
-    );
+}
+
+/// Compares a quorum of three servers with one of them, on the loopback and over a network.
+async fn quorum() -> Outcome<()> {
+    let servers = [
+        Server::start().await,
+        Server::start().await,
+        Server::start().await,
+    ];
+    let near = servers.each_ref().map(Server::url);
+    compare_quorum(&near, "", (ROUNDS, PAIRS)).await?;
+    let mut far = Vec::new();
+    for server in &servers {
+        let proxy = delay::start(&format!("127.0.0.1:{}", server.port()), DELAY)?;
+        far.push(format!("redis://{proxy}"));
+    }
+    let network = format!(", {} µs further each way", DELAY.as_micros());
+    compare_quorum(&far, &network, (FEW_ROUNDS, FEW_PAIRS)).await
+}
+
+async fn compare_quorum(urls: &[String], network: &str, block: (usize, u32)) -> Outcome<()> {
+    // New servers grant nothing in their first minute, unless they count as durable.
+    let quorum = LockManager::builder().durable(true).quorum(urls).await?;
+    let one = LockManager::connect(&urls[0]).await?;
+    let pairs = [Pair::Lock(quorum.lock("quorum")), Pair::Lock(one.lock("one"))];
+    let of_three = format!("acquire and release in a quorum of three{network}");
+    ratio([&of_three, "on one server"], pairs, block, QUORUM_BAR).await?;
+    // So that no client meets the end of its servers.
+    quorum.close().await.and(one.close().await)?;
     Ok(())
 }
 
-async fn lock_block(lock: &Lock) -> Outcome<Duration> {
-    let started = Instant::now();
-    for _ in 0..PAIRS {
-        pair(lock).await?;
+/// Compares two kinds of pairs in alternating blocks, so that the machine's other work affects both. `rounds`
+/// and `pairs` are the numbers of blocks and of pairs in each.
+async fn ratio(names: [&str; 2], kinds: [Pair; 2], (rounds, pairs): (usize, u32), bar: f64) -> Outcome<()> {
+    let (mut ratios, mut times) = (Vec::new(), [Vec::new(), Vec::new()]);
+    // The first round only warms up.
+    for round in 0..=rounds {
+        let mut took = [Duration::ZERO; 2];
+        for turn in 0..2 {
+            let kind = (round + turn) % 2;
+            took[kind] = kinds[kind].block(pairs).await?;
+        }
+        if round > 0 {
+            ratios.push(took[0].as_secs_f64() / took[1].as_secs_f64());
+            for (times, took) in times.iter_mut().zip(took) {
+                times.push(took.as_secs_f64() * 1e6 / f64::from(pairs));
+            }
+        }
     }
-    Ok(started.elapsed())
-}
-
-async fn bare_block(bare: &Bare) -> Outcome<Duration> {
-    let started = Instant::now();
-    for _ in 0..PAIRS {
-        bare.pair().await?;
-    }
-    Ok(started.elapsed())
+    let ratio = quantile(&mut ratios, 0.5);
+    let [first, second] = times.each_mut().map(|times| quantile(times, 0.5));
+    println!(
+        "{}: {first:.1} µs; {}: {second:.1} µs; ratio {ratio:.3} (bar {bar}: {})",
+        names[0],
+        names[1],
+        if ratio <= bar { "met" } else { "not met" },
+    );
+    Ok(())
 }
