@@ -2,9 +2,11 @@ package main
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	pools "github.com/go-redsync/redsync/v4/redis"
 	pool "github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
@@ -12,20 +14,25 @@ import (
 // By default the library gives up after 32 tries, but the waiters of the comparison go on.
 var untilHeld = redsync.WithTries(math.MaxInt)
 
-func redsyncDefault(url, name string) (func() (Lock, error), error) {
-	return connectRedsync(url, name, untilHeld)
+func redsyncDefault(urls, name string) (func() (Lock, error), error) {
+	return connectRedsync(urls, name, untilHeld)
 }
 
-func redsyncTuned(url, name string) (func() (Lock, error), error) {
-	return connectRedsync(url, name, untilHeld, redsync.WithRetryDelay(10*time.Millisecond))
+func redsyncTuned(urls, name string) (func() (Lock, error), error) {
+	return connectRedsync(urls, name, untilHeld, redsync.WithRetryDelay(10*time.Millisecond))
 }
 
-func connectRedsync(url, name string, options ...redsync.Option) (func() (Lock, error), error) {
-	server, err := redis.ParseURL(url)
-	if err != nil {
-		return nil, err
+// The URLs are separated by commas. With more than one, a lock is held on a majority of the servers.
+func connectRedsync(urls, name string, options ...redsync.Option) (func() (Lock, error), error) {
+	var all []pools.Pool
+	for _, url := range strings.Split(urls, ",") {
+		server, err := redis.ParseURL(url)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pool.NewPool(redis.NewClient(server)))
 	}
-	locks := redsync.New(pool.NewPool(redis.NewClient(server)))
+	locks := redsync.New(all...)
 	return func() (Lock, error) { return redsyncLock{locks.NewMutex(name, options...)}, nil }, nil
 }
 

@@ -51,8 +51,9 @@ impl Peer {
     }
 }
 
-fn rslock_manager(url: &str, pause: Duration) -> rslock::LockManager {
-    let mut manager = rslock::LockManager::new(vec![url]);
+/// The URLs are separated by commas. With more than one, a lock is held on a majority of the servers.
+fn rslock_manager(urls: &str, pause: Duration) -> rslock::LockManager {
+    let mut manager = rslock::LockManager::new(urls.split(',').collect());
     manager.set_retry(UNTIL_HELD, pause);
     manager
 }

@@ -1,12 +1,17 @@
 package peers;
 
+import java.util.Arrays;
 import java.util.function.BiFunction;
 import org.redisson.Redisson;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson, with one client for the process. Each thread is an owner. */
+/**
+ * Redisson, with one client for the process and server. Each thread is an owner. With the URLs of several
+ * servers, separated by commas, a lock is a RedLock of the locks of these servers.
+ */
 record RedissonPeer(BiFunction<RedissonClient, String, RLock> kind) implements Peer {
     @Override
     public String version() {
@@ -15,9 +20,16 @@ record RedissonPeer(BiFunction<RedissonClient, String, RLock> kind) implements P
 
     @Override
     public Locks connect(String url) {
+        var clients = Arrays.stream(url.split(",")).map(RedissonPeer::client).toList();
+        return name -> {
+            var locks = clients.stream().map(client -> kind.apply(client, name)).toArray(RLock[]::new);
+            return Peer.of(locks.length == 1 ? locks[0] : new RedissonRedLock(locks));
+        };
+    }
+
+    private static RedissonClient client(String url) {
         var config = new Config();
         config.useSingleServer().setAddress(url);
-        var redisson = Redisson.create(config);
-        return name -> Peer.of(kind.apply(redisson, name));
+        return Redisson.create(config);
     }
 }
