@@ -253,14 +253,14 @@ impl LockGuard {
         Ok(self.lease())
     }
 
-    /// Releases the lock, and waits until the server has confirmed it, or a majority of the servers of a
-    /// quorum. By then the next waiter has the lock.
+    /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits until the servers
+    /// that have not confirmed it are no majority. By then the next waiter has the lock.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.
     /// - [`Error::Unavailable`] if no server answered for the
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum [`Error::NoQuorum`]
-    ///   if no majority did. The release is then repeated in the background for as long as the lease can
+    ///   if too few did. The release is then repeated in the background for as long as the lease can
     ///   last.
     /// - [`Error::Invalid`] outside of a Tokio runtime. The lock is then released in the background.
     ///

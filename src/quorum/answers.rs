@@ -33,11 +33,6 @@ impl<T> Answers<T> {
         self.answers.len() >= self.majority
     }
 
-    /// Whether a majority would have answered if no server had failed to.
-    pub(super) fn could_be_majority(&self) -> bool {
-        self.answers.len() + self.errors.len() >= self.majority
-    }
-
     pub(super) fn so_far(&self) -> &[T] {
         &self.answers
     }

@@ -65,7 +65,7 @@ impl Majority {
         self.votes.lease()
     }
 
-    /// Releases the lock, and returns when a majority of the servers have confirmed it.
+    /// Releases the lock, and returns when the servers that have not confirmed it are no majority.
     pub(crate) async fn release(self) -> Result<()> {
         self.leave();
         self.votes.release().await

@@ -279,22 +279,24 @@ impl Votes {
         (before, votes)
     }
 
-    /// Releases all votes, and returns when a majority of the servers have confirmed it. The background tasks
-    /// do what is left, also if this is dropped midway.
+    /// Releases all votes, and returns when the servers that have not confirmed it are no majority. The
+    /// background tasks do what is left, also if this is dropped midway.
     ///
     /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
     pub(super) async fn release(&self) -> Result<()> {
         let (before, votes) = self.end();
+        let (held, majority) = (votes.len(), self.quorum.majority());
         let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
         let mut answers = Answers::of(&self.quorum);
-        let mut lost = None;
+        let (mut lost, mut reason) = (0, None);
+        let is_free = |released: usize| held - released < majority;
         while let Some(released) = releases.next().await {
             match released {
                 Ok(()) => answers.add(()),
-                Err(Error::Lost(reason)) => lost = Some(reason),
+                Err(Error::Lost(why)) => (lost, reason) = (lost + 1, Some(why)),
                 Err(error) => answers.fail(error),
             }
-            if answers.are_majority() {
+            if is_free(answers.so_far().len()) {
                 break;
             }
         }
@@ -303,8 +305,9 @@ impl Votes {
             .client()
             .spawn(async move { while releases.next().await.is_some() {} });
         before?;
-        match lost {
-            Some(lost) if !answers.could_be_majority() => Err(lost.into()),
+        match reason {
+            Some(reason) if held - lost < majority => Err(reason.into()),
+            _ if is_free(answers.so_far().len() + lost) => Ok(()),
             _ => answers.of_majority().map(drop),
         }
     }

@@ -267,3 +267,19 @@ async fn minority_that_refuses_is_passed_over_and_a_majority_is_an_error() {
     let error = acquire_with(&process.quorum, None).await.unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");
 }
+
+/// The server that confirms the release is one of two that the hold was on. The lock is free with it.
+#[tokio::test(start_paused = true)]
+async fn release_of_a_bare_majority_waits_for_no_server_that_hangs() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(2, State::Down);
+    let held = process.acquire().await;
+    assert_eq!(votes(&held), 2);
+    process.set(1, State::Hung);
+    let released = timeout(SECOND, held.release()).await;
+    released.expect("it waits for no server").unwrap();
+    process.set(2, NEAR);
+    let next = acquire_with(&process.quorum, Some(Instant::now() + SECOND)).await;
+    next.unwrap().release().await.unwrap();
+}

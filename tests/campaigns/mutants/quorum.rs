@@ -53,7 +53,9 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("it only adds to what follows"),
     edit("holds under different fences are released above the largest", VOTES, "votes.iter().for_each(|vote| vote.hold().release_with(largest));", "let _ = largest;", IN_MEMORY),
     edit("releases for which nobody waits run to their end", VOTES, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
-    edit("a release of a lost hold says so", VOTES, "        before?;\n        match lost", "        match lost", WORLDS),
+    edit("a release of a lost hold says so", VOTES, "        before?;\n        match reason", "        match reason", WORLDS),
+    edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
+    edit("a release waits for no server that makes no difference", VOTES, "            if is_free(answers.so_far().len()) {\n                break;\n            }\n", "", FAULTS),
 
     edit("a hold ends its mending", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
         .equal("the task ends by itself once all votes are gone"),
