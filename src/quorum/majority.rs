@@ -65,7 +65,8 @@ impl Majority {
         self.votes.lease()
     }
 
-    /// Releases the lock, and returns when the servers that have not confirmed it are no majority.
+    /// Releases the lock, and returns when a majority of the servers have confirmed it, or no slower one
+    /// matters.
     pub(crate) async fn release(self) -> Result<()> {
         self.leave();
         self.votes.release().await

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use super::Quorum;
 use super::answers::Answers;
@@ -18,6 +19,10 @@ use crate::lease::{Lease, LeaseState};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
+
+/// How much longer than twice the time of the others a server may take to confirm a release on which nothing
+/// depends.
+const STRAGGLER: Duration = Duration::from_millis(10);
 
 /// The votes of one request. They are a hold as long as the leases of a majority last.
 #[derive(Debug)]
@@ -279,8 +284,9 @@ impl Votes {
         (before, votes)
     }
 
-    /// Releases all votes, and returns when the servers that have not confirmed it are no majority. The
-    /// background tasks do what is left, also if this is dropped midway.
+    /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that are
+    /// left are no majority, it does not wait for servers that are much slower. The background tasks do what is
+    /// left, also if this is dropped midway.
     ///
     /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
     pub(super) async fn release(&self) -> Result<()> {
@@ -290,14 +296,19 @@ impl Votes {
         let mut answers = Answers::of(&self.quorum);
         let (mut lost, mut reason) = (0, None);
         let is_free = |released: usize| held - released < majority;
-        while let Some(released) = releases.next().await {
+        let began = Instant::now();
+        let mut until = None;
+        while let Some(released) = next_until(&mut releases, until).await {
             match released {
                 Ok(()) => answers.add(()),
                 Err(Error::Lost(why)) => (lost, reason) = (lost + 1, Some(why)),
                 Err(error) => answers.fail(error),
             }
-            if is_free(answers.so_far().len()) {
+            if answers.are_majority() {
                 break;
+            }
+            if is_free(answers.so_far().len()) {
+                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
             }
         }
         // If these were dropped, the background tasks would send the releases once more.
@@ -310,5 +321,16 @@ impl Votes {
             _ if is_free(answers.so_far().len() + lost) => Ok(()),
             _ => answers.of_majority().map(drop),
         }
+    }
+}
+
+/// The next of these results, if it comes in time.
+async fn next_until<F: Future>(
+    futures: &mut FuturesUnordered<F>,
+    until: Option<Instant>,
+) -> Option<F::Output> {
+    match until {
+        Some(until) => timeout_at(until, futures.next()).await.ok().flatten(),
+        None => futures.next().await,
     }
 }

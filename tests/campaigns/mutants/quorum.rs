@@ -55,7 +55,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("releases for which nobody waits run to their end", VOTES, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
     edit("a release of a lost hold says so", VOTES, "        before?;\n        match reason", "        match reason", WORLDS),
     edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
-    edit("a release waits for no server that makes no difference", VOTES, "            if is_free(answers.so_far().len()) {\n                break;\n            }\n", "", FAULTS),
+    edit("a release waits for no server that makes no difference", VOTES, "if is_free(answers.so_far().len()) {", "if false {", IN_MEMORY),
 
     edit("a hold ends its mending", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
         .equal("the task ends by itself once all votes are gone"),
