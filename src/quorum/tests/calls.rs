@@ -6,9 +6,10 @@ use futures_util::future::select_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{MS, NEAR, Process, SECOND, Servers, acquire_with, votes, wanted};
+use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, votes, wanted};
 use crate::engine::counters::Counters;
 use crate::error::{Error, LostReason};
+use crate::lease::LeaseState;
 use crate::quorum::operator::Seen;
 use crate::quorum::{Majority, Tried};
 
@@ -282,4 +283,76 @@ async fn release_of_a_bare_majority_waits_for_no_server_that_hangs() {
     process.set(2, NEAR);
     let next = acquire_with(&process.quorum, Some(Instant::now() + SECOND)).await;
     next.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn vote_that_is_lost_before_there_is_a_majority_is_asked_for_again() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.reaches_only(0);
+    let waiter = process.waits();
+    sleep(100 * MS).await;
+    let alone = LockManager::builder().in_memory(&servers.0[0]).unwrap();
+    let fence = async || {
+        alone
+            .lock("a")
+            .status()
+            .await
+            .unwrap()
+            .holder
+            .map(|holder| holder.fence)
+    };
+    let vote = fence().await.expect("it has a vote");
+    assert!(alone.lock("a").force_release(vote).await.unwrap());
+    sleep(5 * SECOND).await;
+    assert!(fence().await > Some(vote));
+    waiter.abort();
+}
+
+/// The process of a waiter dies while it has too few votes.
+#[tokio::test(start_paused = true)]
+async fn vote_without_a_majority_lasts_no_longer_than_a_claim_window() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.reaches_only(0);
+    let _waiter = process.waits();
+    sleep(100 * MS).await;
+    assert_eq!(servers.left().await, 1);
+    process.set(0, State::Hung);
+    sleep(6 * SECOND).await;
+    let alone = LockManager::builder().in_memory(&servers.0[0]).unwrap();
+    assert!(alone.lock("a").try_acquire().await.unwrap().acquired().is_some());
+}
+
+/// It came earlier, but it is queued on too few servers to hold the lock.
+#[tokio::test(start_paused = true)]
+async fn earlier_waiter_gives_its_vote_to_a_holder() {
+    let servers = Servers::new(3);
+    let (earlier, holder) = (servers.process(1), servers.process(2));
+    earlier.reaches_only(2);
+    let waiter = earlier.waits();
+    sleep(SECOND).await;
+    let held = holder.acquire().await;
+    assert_eq!(votes(&held), 2);
+    sleep(10 * SECOND).await;
+    assert_eq!(votes(&held), 3);
+    held.release().await.unwrap();
+    waiter.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_is_in_doubt_while_too_few_servers_renew_it() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let held = process.acquire().await;
+    process.set(0, State::Hung);
+    sleep(30 * SECOND).await;
+    assert_eq!(held.lease().state(), LeaseState::Held);
+    process.set(1, State::Hung);
+    sleep(15 * SECOND).await;
+    held.votes().check().unwrap();
+    assert_eq!(held.lease().state(), LeaseState::InDoubt);
+    process.set(0, NEAR);
+    sleep(15 * SECOND).await;
+    assert_eq!(held.lease().state(), LeaseState::Held);
 }
