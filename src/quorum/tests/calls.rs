@@ -12,6 +12,7 @@ use crate::error::{Error, LostReason};
 use crate::lease::LeaseState;
 use crate::quorum::operator::Seen;
 use crate::quorum::{Majority, Tried};
+use crate::sync::locked;
 
 impl Process {
     /// Only this server answers.
@@ -255,6 +256,7 @@ async fn callers_of_a_quorum_count_once_and_up_to_their_bound() {
         waiter.await.unwrap().release().await.unwrap();
     }
     assert_eq!((process.quorum.waiting(), process.quorum.held().len()), (0, 0));
+    assert!(locked(&process.quorum.held).is_empty(), "nothing piles up");
 }
 
 /// A server that is far behind, or whose lock is of another kind, must not stop the others.

@@ -58,7 +58,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a hold ends its mending", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
         .equal("the task ends by itself once all votes are gone"),
-    edit("a hold is counted until it ends", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
+    edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
