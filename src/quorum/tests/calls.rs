@@ -266,6 +266,10 @@ async fn minority_that_refuses_is_passed_over_and_a_majority_is_an_error() {
     let process = servers.process(1);
     process.set(0, State::Refusing);
     process.acquire().await.release().await.unwrap();
+    // If one refuses and one is away, the second one may come back.
+    process.set(1, State::Down);
+    let error = acquire_with(&process.quorum, None).await.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { .. }), "{error:?}");
     process.set(1, State::Refusing);
     let error = acquire_with(&process.quorum, None).await.unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");
