@@ -1,5 +1,6 @@
 //! What each call does while votes are split, servers are away, or holds were mended.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::select_all;
@@ -185,13 +186,17 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
     let servers = Servers::new(3);
     let (process, operator) = (servers.process(1), servers.process(2));
     let held = process.acquire().await;
-    for server in 0..3 {
+    for (server, others) in (0..3).zip([100, 300, 200]) {
         process.set(server, State::Down);
         sleep(60 * SECOND).await;
+        servers.take_alone(server, others).await;
         process.set(server, NEAR);
         sleep(10 * SECOND).await;
     }
     held.votes().check().unwrap();
+    let fences: BTreeSet<_> = held.votes().holds().iter().map(|(_, hold)| hold.fence()).collect();
+    assert_eq!(fences.len(), 3);
+    assert!(!fences.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
     assert_eq!(holder.owner, held.owner);
     let wanted = wanted(&operator.quorum, None);
