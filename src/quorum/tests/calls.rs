@@ -194,7 +194,12 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
         sleep(10 * SECOND).await;
     }
     held.votes().check().unwrap();
-    let fences: BTreeSet<_> = held.votes().holds().iter().map(|(_, hold)| hold.fence()).collect();
+    let fences: BTreeSet<_> = held
+        .votes()
+        .holds()
+        .iter()
+        .map(|(_, hold)| hold.fence())
+        .collect();
     assert_eq!(fences.len(), 3);
     assert!(!fences.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
