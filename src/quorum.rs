@@ -28,7 +28,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-pub(crate) use self::answers::no_majority;
+pub(crate) use self::answers::{majority_of, no_majority};
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
 pub(crate) use self::majority::Majority;
@@ -81,7 +81,7 @@ impl Quorum {
 
     /// How many servers are a majority.
     pub(crate) fn majority(&self) -> usize {
-        self.servers.len() / 2 + 1
+        majority_of(self.servers.len())
     }
 
     /// Starts the background tasks of all clients.

@@ -16,7 +16,7 @@ use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::Options;
-use crate::store::{Answer, Durability, Store};
+use crate::store::{Durability, Store};
 
 impl LockManagerBuilder {
     /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
@@ -106,24 +106,17 @@ impl LockManagerBuilder {
 }
 
 pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockManager {
+    LockManager::of(client_in_memory(ClientId::random(), options, store))
+}
+
+pub(super) fn client_in_memory(id: ClientId, options: ManagerOptions, store: &MemoryStore) -> Shared {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
     let store = store.connect(listener);
-    let first = ask_time(&*store);
-    LockManager::of(Shared::new(
-        late_listener,
-        ClientId::random(),
-        store,
-        options,
-        &first,
-    ))
-}
-
-/// The time of an in-memory store.
-pub(super) fn ask_time(store: &dyn Store) -> Answer<()> {
     let time = store.time().now_or_never();
-    let time = time.and_then(std::result::Result::ok);
-    time.unwrap_or_else(|| unreachable!("the in-memory store answers at once"))
+    let first = time.and_then(std::result::Result::ok);
+    let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
+    Shared::new(late_listener, id, store, options, &first)
 }
 
 /// The options of a client of one server.

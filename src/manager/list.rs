@@ -12,7 +12,7 @@ use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
 use crate::lock::Place;
-use crate::quorum::no_majority;
+use crate::quorum::{majority_of, no_majority};
 use crate::status::Listed;
 use crate::store::keys::Keys;
 use crate::store::{Page, Position};
@@ -124,7 +124,7 @@ impl Search {
         let clients = place.clients();
         Search {
             place: place.clone(),
-            wanted: clients.len() / 2 + 1,
+            wanted: majority_of(clients.len()),
             clients,
             from: Position::default(),
             errors: Vec::new(),

@@ -11,13 +11,15 @@ use futures_util::StreamExt;
 #[cfg(feature = "redis")]
 use futures_util::stream::FuturesUnordered;
 
-use super::connect::ask_time;
+use super::connect::client_in_memory;
 #[cfg(feature = "redis")]
 use super::connect::store_options;
 use super::{LockManager, LockManagerBuilder};
 #[cfg(feature = "redis")]
 use crate::engine::client::runtime;
+#[cfg(feature = "redis")]
 use crate::engine::shared::Shared;
+#[cfg(feature = "redis")]
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::lock::Place;
@@ -187,18 +189,9 @@ impl LockManagerBuilder {
         check_count("stores", stores.len())?;
         let settings = self.checked_for_quorum()?;
         let id = ClientId::random();
-        let shareds = stores.into_iter().map(|store| {
-            let late_listener = Arc::new(LateListener::default());
-            let store = store.connect(Arc::downgrade(&late_listener) as _);
-            let first = ask_time(&*store);
-            Arc::new(Shared::new(
-                late_listener,
-                id.clone(),
-                store,
-                settings.clone(),
-                &first,
-            ))
-        });
+        let shareds = stores
+            .into_iter()
+            .map(|store| Arc::new(client_in_memory(id.clone(), settings.clone(), store)));
         Ok(LockManager::of_quorum(Quorum::new(shareds.collect())))
     }
 
@@ -243,7 +236,7 @@ async fn first_times(
 ) -> Result<Vec<Option<Answer<()>>>> {
     use tokio::time::Instant;
 
-    use crate::quorum::no_majority;
+    use crate::quorum::{majority_of, no_majority};
     use crate::time::backoff::Backoff;
 
     let deadline = Instant::now() + settings.server_timeout;
@@ -266,7 +259,7 @@ async fn first_times(
         .collect();
     let mut times: Vec<_> = stores.iter().map(|_| None).collect();
     let mut errors = Vec::new();
-    let majority = stores.len() / 2 + 1;
+    let majority = majority_of(stores.len());
     let mut answering = 0;
     while let Some((server, answer)) = asked.next().await {
         match answer {

@@ -51,9 +51,14 @@ impl<T> Answers<T> {
     }
 }
 
+/// How many of so many servers are a majority.
+pub(crate) fn majority_of(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
 /// The error of a call to so many servers, of which so many answered.
 pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) -> Error {
-    let wanted = servers / 2 + 1;
+    let wanted = majority_of(servers);
     let refusals = errors.iter().filter(|error| matches!(error, Error::Refused(_)));
     if let Some(closed) = errors.iter().find(|error| matches!(error, Error::Closed)) {
         return closed.clone();
