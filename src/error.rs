@@ -40,8 +40,8 @@ pub enum Error {
     Timeout {
         /// How long the call waited.
         waited: Duration,
-        /// The time until the holder's lease ends if it is not renewed (never zero). The holder may release the
-        /// lock sooner, or renew its lease.
+        /// The time until the holder's lease ends if it is not renewed (never zero). The holder may release
+        /// the lock sooner, or renew its lease.
         retry_after: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.

@@ -253,8 +253,8 @@ impl LockGuard {
         Ok(self.lease())
     }
 
-    /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority of
-    /// the servers. By then the next waiter has the lock.
+    /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
+    /// of the servers. By then the next waiter has the lock.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.

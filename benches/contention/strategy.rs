@@ -86,8 +86,8 @@ impl Strategy {
             .unwrap_or(Strategy::Fairlock)
     }
 
-    /// Connects this process once for all of its waiters. Several URLs are those of a quorum. The name is that of the lock, if the waiters share
-    /// one.
+    /// Connects this process once for all of its waiters. Several URLs are those of a quorum. The name is
+    /// that of the lock, if the waiters share one.
     pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
         Ok(match self {
             // New servers of a quorum grant nothing in their first minute, unless they count as durable.

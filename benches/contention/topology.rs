@@ -48,7 +48,8 @@ pub(crate) struct Place {
     /// Product and version.
     pub(crate) version: String,
     own: Own,
-    /// The URL that clients connect to, perhaps through a delay; in a quorum all of them, with commas between.
+    /// The URL that clients connect to, perhaps through a delay; in a quorum all of them, with commas
+    /// between.
     url: String,
     /// The URL of the lock's server, or of all in a quorum, perhaps through the same delay.
     pings: Vec<String>,

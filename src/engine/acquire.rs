@@ -41,8 +41,8 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
-    /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because those
-    /// would carry it along.
+    /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because
+    /// those would carry it along.
     pub(crate) vote: Option<Box<VoteParams>>,
 }
 

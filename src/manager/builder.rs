@@ -6,7 +6,8 @@ use crate::options::ManagerOptions;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
 
-/// The settings of a [`LockManager`](crate::LockManager). A value outside its range is refused when the manager is created.
+/// The settings of a [`LockManager`](crate::LockManager). A value outside its range is refused when the
+/// manager is created.
 ///
 /// # Examples
 /// ```

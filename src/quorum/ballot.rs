@@ -191,8 +191,8 @@ impl Ballot {
         self.ask(server, Duration::ZERO);
     }
 
-    /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated until
-    /// it is answered or refused, or until the vote is lost.
+    /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated
+    /// until it is answered or refused, or until the vote is lost.
     fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
         if std::mem::replace(&mut self.seats[server].is_looking, true) {
             return;

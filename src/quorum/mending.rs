@@ -1,6 +1,6 @@
 //! What a ballot does once it is decided, for as long as its hold lasts. It replaces votes that are lost, and
-//! asks for those that it has not got, before all who wait. So a hold that lasts outlives one server after the
-//! other, as long as a majority is there at any time.
+//! asks for those that it has not got, before all who wait. So a hold that lasts outlives one server after
+//! the other, as long as a majority is there at any time.
 
 use std::sync::Arc;
 use std::time::Duration;

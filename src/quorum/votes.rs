@@ -284,9 +284,9 @@ impl Votes {
         (before, votes)
     }
 
-    /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that are
-    /// left are no majority, it does not wait for servers that are much slower. The background tasks do what is
-    /// left, also if this is dropped midway.
+    /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
+    /// are left are no majority, it does not wait for servers that are much slower. The background tasks do
+    /// what is left, also if this is dropped midway.
     ///
     /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
     pub(super) async fn release(&self) -> Result<()> {

@@ -128,8 +128,8 @@ impl ClockOffset {
         self.offsets().map(latest).min()
     }
 
-    /// The likely time of the server now, in µs: in the middle of what all replies allow. It is off by no more
-    /// than half of the shortest round trip, half a ms, and the drift.
+    /// The likely time of the server now, in µs: in the middle of what all replies allow. It is off by no
+    /// more than half of the shortest round trip, half a ms, and the drift.
     pub(crate) fn likely_us(&self, now: LocalTime) -> Option<u64> {
         let Offset {
             at_least, at_most, ..

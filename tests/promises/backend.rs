@@ -159,8 +159,8 @@ impl Backend {
             sleep(Duration::from_millis(2)).await;
         }
         if matches!(self.home, Home::Quorum(_)) {
-            // What is asked for next has a later ticket, although the clients' estimates of the servers' clocks
-            // differ, on a busy machine by several ms.
+            // What is asked for next has a later ticket, although the clients' estimates of the servers'
+            // clocks differ, on a busy machine by several ms.
             sleep(Duration::from_millis(50)).await;
         }
         if self.is_in_memory() {

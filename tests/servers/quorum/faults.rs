@@ -304,7 +304,8 @@ async fn server_whose_clock_is_days_off_does_not_hinder_the_others() {
     }
 }
 
-/// Without the right to look for earlier requests, callers that have too few grants would wait for each other.
+/// Without the right to look for earlier requests, callers that have too few grants would wait for each
+/// other.
 #[tokio::test(flavor = "multi_thread")]
 async fn user_who_may_not_look_is_refused_when_votes_are_split() {
     let servers = servers::<3>().await;

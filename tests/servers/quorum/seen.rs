@@ -114,8 +114,8 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
     }
     let after = spent(&servers).await;
     for (before, after) in before.iter().zip(&after) {
-        // On a slow machine a hold may last for long enough to be renewed, and a waiter may miss its turn at a
-        // server, and ask again there.
+        // On a slow machine a hold may last for long enough to be renewed, and a waiter may miss its turn at
+        // a server, and ask again there.
         let (calls, messages) = (after.0 - before.0, after.1 - before.1);
         assert!(
             (2 * HAND_OVERS - 2..=2 * HAND_OVERS + 4).contains(&calls),

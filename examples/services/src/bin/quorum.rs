@@ -3,8 +3,8 @@
 //!     QUORUM_URLS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 \
 //!         cargo run --package fairlock-examples --bin quorum
 //!
-//! Start it on several machines: one of them settles at a time. Without the variable, the three servers are in
-//! memory. Servers that have just been started grant nothing for the longest lease, here 5 s, and for 2 s
+//! Start it on several machines: one of them settles at a time. Without the variable, the three servers are
+//! in memory. Servers that have just been started grant nothing for the longest lease, here 5 s, and for 2 s
 //! more.
 
 use std::error::Error;
