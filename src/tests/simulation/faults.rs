@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Ends all faults that last.
+    /// Ends all faults that last, except stalls.
     pub(super) fn calm(&mut self) {
         self.network.calm();
         self.server.calm();

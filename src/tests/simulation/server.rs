@@ -70,14 +70,16 @@ impl Server {
         *locked(&self.refuses_until) = Instant::now() + span;
     }
 
+    /// Executes nothing for this time. Nothing ends a stall earlier: calls that arrived before the end would
+    /// run after calls that arrive later on the same connection.
     pub(super) fn stall(&self, span: Duration) {
-        *locked(&self.stalls_until) = Instant::now() + span;
+        let mut until = locked(&self.stalls_until);
+        *until = (*until).max(Instant::now() + span);
     }
 
-    /// Ends refusals and stalls.
+    /// Ends refusals. A stall ends by itself.
     pub(super) fn calm(&self) {
         self.refuse(Duration::ZERO);
-        self.stall(Duration::ZERO);
     }
 
     pub(super) fn stalled(&self) -> Option<Instant> {
@@ -358,5 +360,27 @@ impl Operation for Time {
 
     fn effect(&self, (): &()) -> Effect {
         Effect::Other("time")
+    }
+}
+
+mod tests {
+    use fastrand::Rng;
+
+    use super::*;
+    use crate::tests::simulation::plan::Plan;
+
+    /// Otherwise a call that arrived during the stall would run after a later one of its connection.
+    #[tokio::test(start_paused = true)]
+    async fn nothing_ends_a_stall_early() {
+        let plan = Plan::draw(&mut Rng::with_seed(1));
+        let server = Server::new(MemoryStore::new(), 0, History::new(plan.timing()));
+        let end = Instant::now() + Duration::from_secs(4);
+        server.stall(Duration::from_secs(4));
+        server.stall(Duration::from_secs(1));
+        assert_eq!(server.stalled(), Some(end));
+        server.calm();
+        assert_eq!(server.stalled(), Some(end));
+        tokio::time::sleep_until(end).await;
+        assert_eq!(server.stalled(), None);
     }
 }
