@@ -19,6 +19,7 @@ use super::{Majority, Quorum, Wanted};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
+use crate::fence::Fence;
 use crate::options::{LockOptions, ManagerOptions};
 use crate::store::Store;
 use crate::store::ids::ClientId;
@@ -128,6 +129,11 @@ fn votes(held: &Majority) -> usize {
     held.votes().holds().len()
 }
 
+fn fences(held: &Majority) -> Vec<Fence> {
+    let holds = held.votes().holds();
+    holds.iter().map(|(_, hold)| hold.fence()).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn free_lock_is_taken_on_all_servers_under_one_fence() {
     let servers = Servers::new(3);
@@ -135,13 +141,7 @@ async fn free_lock_is_taken_on_all_servers_under_one_fence() {
     let began = Instant::now();
     let held = process.acquire().await;
     sleep(MS).await;
-    let fences: Vec<_> = held
-        .votes()
-        .holds()
-        .iter()
-        .map(|(_, hold)| hold.fence())
-        .collect();
-    assert_eq!(fences, [held.fence; 3]);
+    assert_eq!(fences(&held), [held.fence; 3]);
     held.release().await.unwrap();
     // The release waits for a majority only.
     sleep(MS).await;

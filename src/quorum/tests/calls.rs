@@ -7,7 +7,7 @@ use futures_util::future::select_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, votes, wanted};
+use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, fences, votes, wanted};
 use crate::engine::counters::Counters;
 use crate::error::{Error, LostReason};
 use crate::lease::LeaseState;
@@ -194,14 +194,9 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
         sleep(10 * SECOND).await;
     }
     held.votes().check().unwrap();
-    let fences: BTreeSet<_> = held
-        .votes()
-        .holds()
-        .iter()
-        .map(|(_, hold)| hold.fence())
-        .collect();
-    assert_eq!(fences.len(), 3);
-    assert!(!fences.contains(&held.fence));
+    let others = BTreeSet::from_iter(fences(&held));
+    assert_eq!(others.len(), 3);
+    assert!(!others.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
     assert_eq!(holder.owner, held.owner);
     let wanted = wanted(&operator.quorum, None);
@@ -224,13 +219,7 @@ async fn servers_with_other_fences_give_one_fence_from_the_next_release_on() {
     held.release().await.unwrap();
     let next = waiter.await.unwrap();
     sleep(MS).await;
-    let fences: Vec<_> = next
-        .votes()
-        .holds()
-        .iter()
-        .map(|(_, hold)| hold.fence())
-        .collect();
-    assert_eq!(fences, [next.fence; 3]);
+    assert_eq!(fences(&next), [next.fence; 3]);
     assert_eq!(raised(), before);
     next.release().await.unwrap();
 }

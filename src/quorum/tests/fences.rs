@@ -1,12 +1,6 @@
 //! Fences of servers that know different ones.
 
 use super::*;
-use crate::fence::Fence;
-
-fn fences(held: &Majority) -> Vec<Fence> {
-    let holds = held.votes().holds();
-    holds.iter().map(|(_, hold)| hold.fence()).collect()
-}
 
 #[tokio::test(start_paused = true)]
 async fn fences_that_differ_are_raised_to_the_largest() {
