@@ -1,9 +1,10 @@
 //! Locks that are spread over several connection pairs. The calls and messages of each lock use one pair.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use fairlock::LockManager;
-use fairlock_testkit::{Server, eventually};
+use fairlock_testkit::{Client, Server, eventually};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -36,17 +37,40 @@ async fn that_last_did(server: &Server, command: &str) -> Vec<String> {
     lines.map(|line| field(line, "id=")).collect()
 }
 
+/// By the name of a lock, the addresses of the connections that called scripts for it, up to now.
+async fn callers(server: &Server, monitor: &mut Client) -> HashMap<String, HashSet<String>> {
+    server.command(&["ECHO", "that is all"]).await;
+    let mut callers: HashMap<_, HashSet<_>> = HashMap::new();
+    loop {
+        // `1764063059.524 [0 127.0.0.1:40000] "EVALSHA" "…" "1" "fairlock:{lock0}" …`
+        let line = monitor.read().await.unwrap().text().to_owned();
+        if line.ends_with("\"that is all\"") {
+            return callers;
+        }
+        let between = |from, to| Some(line.split_once(from)?.1.split_once(to)?.0.to_owned());
+        // The commands of a script come from `lua`. The client's label belongs to no lock.
+        if let (Some(address), Some(name)) = (between("[0 127.", "] \"EVALSHA\""), between(":{", "}")) {
+            callers.entry(name).or_default().insert(address);
+        }
+    }
+}
+
 #[tokio::test]
 async fn locks_are_spread_and_each_keeps_to_its_connection() {
     let server = Server::start().await;
-    let one = client(&server.url(), 3).await;
-    for _ in 0..LOCKS {
-        one.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let mut monitor = server.client().await;
+    monitor.command(&["MONITOR"]).await.unwrap();
+    let locks = client(&server.url(), 3).await;
+    for _ in 0..3 {
+        acquire_all(&locks).await;
     }
-    assert_eq!(that_last_did(&server, "evalsha").await.len(), 1, "one lock");
-    let many = client(&server.url(), 3).await;
-    acquire_all(&many).await;
-    assert_eq!(that_last_did(&server, "evalsha").await.len(), 1 + 3, "many");
+    let callers = callers(&server, &mut monitor).await;
+    assert_eq!(callers.len(), LOCKS);
+    for (name, connections) in &callers {
+        assert_eq!(connections.len(), 1, "{name}: {connections:?}");
+    }
+    let connections: HashSet<_> = callers.values().flatten().collect();
+    assert_eq!(connections.len(), 3, "{connections:?}");
 }
 
 #[tokio::test]
