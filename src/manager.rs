@@ -231,7 +231,7 @@ impl LockManager {
             unconfirmed,
             raised: read(&counters.raised),
             yielded: read(&counters.yielded),
-            mended: read(&counters.mended),
+            repaired: read(&counters.repaired),
         }
     }
 
@@ -366,7 +366,7 @@ pub struct Stats {
     /// few of them.
     pub yielded: u64,
     /// In a quorum: grants of single servers that a hold got later than at its beginning, or again.
-    pub mended: u64,
+    pub repaired: u64,
 }
 
 /// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.

@@ -12,8 +12,8 @@
 mod answers;
 mod ballot;
 mod majority;
-mod mending;
 mod operator;
+mod repair;
 mod seat;
 #[cfg(test)]
 mod tests;

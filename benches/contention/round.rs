@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
                 (Err(e), _) => return Err(e),
             }
         }
-        task.place.mend().await;
+        task.place.repair().await;
         Ok(Played {
             history,
             begin_ns,

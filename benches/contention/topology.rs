@@ -211,7 +211,7 @@ impl Place {
 
     /// Makes that server well again. If it was killed, it has forgotten all locks, so this may only be called
     /// after the end of the clients: they take the servers for durable.
-    pub(crate) async fn mend(&self) {
+    pub(crate) async fn repair(&self) {
         match (&self.own, self.condition) {
             (Own::Quorum(servers), Condition::Down) => servers[0].restart().await,
             (Own::Quorum(servers), Condition::Hung) => servers[0].resume(),

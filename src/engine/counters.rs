@@ -14,7 +14,7 @@ pub(crate) struct Counters {
     /// got later or again.
     pub(crate) raised: AtomicU64,
     pub(crate) yielded: AtomicU64,
-    pub(crate) mended: AtomicU64,
+    pub(crate) repaired: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

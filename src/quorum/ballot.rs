@@ -9,7 +9,7 @@
 //! counts no more; a new request queues under the same ticket, and thus behind the earlier one; once that is
 //! queued, the vote is released. A lost vote takes the same way.
 //!
-//! A ballot that is decided goes on for as long as the hold lasts ([mending](super::mending)).
+//! A ballot that is decided goes on for as long as the hold lasts ([repair](super::repair)).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ impl Ballot {
         self.votes.put(server, vote);
         (self.look_after, self.look_at) = (FIRST_LOOK, None);
         if self.is_hold() && self.seats[server].attempts > 1 {
-            count(&self.quorum.counters.mended);
+            count(&self.quorum.counters.repaired);
         }
     }
 
@@ -270,7 +270,7 @@ impl Ballot {
             Event::Lost(hold) => {
                 if self.votes.counts(server, &hold) {
                     if self.is_hold() {
-                        self.mend(server);
+                        self.repair(server);
                     } else {
                         self.begin_again(server);
                     }

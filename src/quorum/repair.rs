@@ -33,7 +33,7 @@ impl Ballot {
 
     /// Drops a vote that is lost, and asks for it again. A vote that the server took away is not asked for:
     /// a lock that was taken by force must not come back.
-    pub(super) fn mend(&mut self, server: usize) {
+    pub(super) fn repair(&mut self, server: usize) {
         drop(self.votes().take(server));
         if self.votes().missing().contains(&server) {
             self.ask(server, Duration::ZERO);

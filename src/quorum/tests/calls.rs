@@ -1,4 +1,4 @@
-//! What each call does while votes are split, servers are away, or holds were mended.
+//! What each call does while votes are split, servers are away, or holds were repaired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -162,7 +162,7 @@ async fn hold_of_a_bounded_wait_gets_its_missing_vote_after_the_bound() {
     process.set(1, NEAR);
     sleep(10 * SECOND).await;
     assert_eq!(votes(&held), 3);
-    assert_eq!(process.counted(|counters| &counters.mended), 1);
+    assert_eq!(process.counted(|counters| &counters.repaired), 1);
     held.release().await.unwrap();
 }
 

@@ -27,7 +27,7 @@ const TASKS_END: Duration = Duration::from_secs(5);
 const CONFIRMED: Duration = Duration::from_secs(10);
 
 /// Starts a client process. On `stop` it finishes its work, and answers `idle <held> <waiting> <unconfirmed>`
-/// when all its tasks have ended, and then the votes that it `<raised> <yielded> <mended>`. On `close` it
+/// when all its tasks have ended, and then the votes that it `<raised> <yielded> <repaired>`. On `close` it
 /// closes its client, answers `closed` or what was left, and then answers `tasks <n>`: the number of tasks
 /// that the client left behind.
 pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64, record: &str) -> Process {
@@ -98,7 +98,7 @@ async fn client_part() {
         "idle {} {} {}",
         stats.held, stats.waiting, stats.unconfirmed
     ));
-    role.say(&format!("{} {} {}", stats.raised, stats.yielded, stats.mended));
+    role.say(&format!("{} {} {}", stats.raised, stats.yielded, stats.repaired));
 
     assert_eq!(role.heard().await, "close");
     beat.abort();

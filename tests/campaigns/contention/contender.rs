@@ -33,7 +33,7 @@ pub(crate) struct Contender {
 pub(crate) struct Rare {
     pub(crate) raised: u64,
     pub(crate) yielded: u64,
-    pub(crate) mended: u64,
+    pub(crate) repaired: u64,
 }
 
 impl Contender {
@@ -141,10 +141,10 @@ impl Rare {
     /// Adds what a process counted: three numbers.
     fn add(&mut self, said: &str) {
         let numbers: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
-        if let [raised, yielded, mended] = numbers[..] {
+        if let [raised, yielded, repaired] = numbers[..] {
             self.raised += raised;
             self.yielded += yielded;
-            self.mended += mended;
+            self.repaired += repaired;
         }
     }
 }

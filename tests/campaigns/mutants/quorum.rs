@@ -7,7 +7,7 @@ const BALLOT: &str = "src/quorum/ballot.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
 const MAJORITY: &str = "src/quorum/majority.rs";
-const MENDING: &str = "src/quorum/mending.rs";
+const REPAIR: &str = "src/quorum/repair.rs";
 const OPERATOR: &str = "src/quorum/operator.rs";
 const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
@@ -35,13 +35,13 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("the two calls keep their order on one connection; the model shows what happens if they do not"),
     edit("a look that the server refuses ends the call", BALLOT, "                    Err(refused @ Failure::Refused(_)) => {\n                        earlier = Err(refused.into());\n                        break;\n                    }\n", "", FAULTS),
 
-    edit("a hold asks for what it lacks before all who wait", MENDING, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
-    edit("a hold asks for the votes that it lacks at its first renewal", MENDING, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
-    edit("a vote that comes late is raised to the fence of the hold", MENDING, "                self.raise_to(self.floor);\n", "", IN_MEMORY),
-    edit("a hold asks again for a vote that it lost", MENDING, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
-    edit("a hold asks for the votes that it lacks without a bound", MENDING, "        self.wanted.until = None;\n", "", IN_MEMORY),
-    edit("the votes of a hold get their whole lease", MENDING, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
-    edit("what is left of a lost hold is released", MENDING, "        drop(votes.end());\n", "", WORLDS)
+    edit("a hold asks for what it lacks before all who wait", REPAIR, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
+    edit("a hold asks for the votes that it lacks at its first renewal", REPAIR, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
+    edit("a vote that comes late is raised to the fence of the hold", REPAIR, "                self.raise_to(self.floor);\n", "", IN_MEMORY),
+    edit("a hold asks again for a vote that it lost", REPAIR, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
+    edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.wanted.until = None;\n", "", IN_MEMORY),
+    edit("the votes of a hold get their whole lease", REPAIR, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
+    edit("what is left of a lost hold is released", REPAIR, "        drop(votes.end());\n", "", WORLDS)
         .equal("the guard is told, and dropping it does the same"),
 
     edit("a vote that a server took away is not asked for again", VOTES, "if *why != Some(LostReason::Taken)", "if *why != Some(LostReason::Released)", SEEN),
@@ -56,7 +56,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
     edit("a release waits for no server that makes no difference", VOTES, "if is_free(answers.so_far().len()) {", "if false {", IN_MEMORY),
 
-    edit("a hold ends its mending", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
+    edit("a hold ends its repair", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
         .equal("the task ends by itself once all votes are gone"),
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),

@@ -27,7 +27,7 @@ impl Outcome {
             ("holds", self.holds),
             ("votes raised", self.rare.raised),
             ("votes yielded", self.rare.yielded),
-            ("votes mended", self.rare.mended),
+            ("votes repaired", self.rare.repaired),
             ("leases lost, or left to expire", self.lost),
             ("waits given up", self.given_up),
             ("waits that ended as NoQuorum", self.no_quorum),

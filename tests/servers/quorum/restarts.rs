@@ -71,12 +71,12 @@ async fn hold_outlives_one_restart_after_the_other() {
         .await
         .expect("served")
         .unwrap();
-    for (server, mended) in servers.iter().zip(1..) {
+    for (server, repaired) in servers.iter().zip(1..) {
         server.kill();
         server.restart().await;
-        eventually("mended", LIMIT, async || {
+        eventually("repaired", LIMIT, async || {
             guard.check().unwrap();
-            locks.stats().mended >= mended
+            locks.stats().repaired >= repaired
         })
         .await;
     }
