@@ -10,6 +10,7 @@
 //! `tests/model/src/quorum/` explores this protocol, and shows what breaks without each of its rules.
 
 mod answers;
+mod applicants;
 mod ballot;
 mod majority;
 mod operator;
@@ -29,6 +30,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 pub(crate) use self::answers::{majority_of, no_majority};
+use self::applicants::Applicants;
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
 pub(crate) use self::majority::Majority;
@@ -43,7 +45,7 @@ use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::ClientId;
 use crate::sync::locked;
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// How far a server's clock may be ahead of the median and still count for fences. It is far less than what
@@ -61,6 +63,14 @@ pub(crate) struct Quorum {
     last_ballot: AtomicU64,
     /// The holds whose guards live, by their ballots.
     held: Mutex<BTreeMap<u64, (Fence, Arc<Votes>)>>,
+    applicants: Applicants,
+}
+
+/// When a caller asked for the lock: by this client's clock, and among the requests of all clients.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    at: LocalTime,
+    ticket: Ticket,
 }
 
 impl Quorum {
@@ -71,6 +81,7 @@ impl Quorum {
             last_ticket: AtomicU64::new(0),
             last_ballot: AtomicU64::new(0),
             held: Mutex::default(),
+            applicants: Applicants::default(),
         }
     }
 
@@ -130,17 +141,37 @@ impl Quorum {
         self.servers[0].client().store.clock()
     }
 
+    /// The arrival of a caller, now.
+    fn arrival(&self) -> Arrival {
+        Arrival {
+            at: self.client().now(),
+            ticket: self.next_ticket(),
+        }
+    }
+
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         let _permit = self.servers[0].waitlists().admit()?;
-        let mut ballot = Ballot::new(self, wanted)?;
+        let outcome = self.wait(wanted).await;
+        if matches!(outcome, Err(Error::Timeout { .. })) {
+            count(&self.counters.timed_out);
+        }
+        outcome
+    }
+
+    async fn wait(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
+        // The order of arrival counts, also for callers that get their ballot later.
+        let arrival = self.arrival();
+        let admitted = self.admit(&wanted, arrival).await?;
+        let mut ballot = Ballot::new(self, wanted, arrival)?;
         match ballot.decided().await {
-            Ok(fence) => Ok(Majority::begin(ballot, fence)),
+            Ok(fence) => {
+                admitted.granted();
+                Ok(Majority::begin(ballot, fence))
+            }
             Err(error) => {
-                if matches!(error, Error::Timeout { .. }) {
-                    count(&self.counters.timed_out);
-                }
+                admitted.failed(&error);
                 Err(error)
             }
         }
@@ -173,6 +204,7 @@ impl Quorum {
         for server in &self.servers {
             server.waitlists().close();
         }
+        self.applicants.refuse_all(&Error::Closed);
         let bound = self.client().options.server_timeout;
         let drained: FuturesUnordered<_> = (self.servers.iter())
             .map(|server| server.background().drained())

@@ -8,7 +8,7 @@
 //! Replies and pushes are handled without waiting. Calls that no caller sends are put on the schedule of the
 //! waitlist's driver.
 
-mod admission;
+pub(crate) mod admission;
 mod applicants;
 mod calls;
 pub(super) mod driver;
@@ -134,6 +134,10 @@ impl Waitlist {
 
     fn is_empty(&self) -> bool {
         locked(&self.state).is_empty()
+    }
+
+    fn free_at(&self) -> Option<LocalTime> {
+        locked(&self.state).free_at
     }
 
     /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.

@@ -22,10 +22,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Quorum;
 use super::seat;
 use super::seat::{Seat, SeatAnswer};
 use super::votes::Votes;
+use super::{Arrival, Quorum};
 use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
@@ -35,6 +35,7 @@ use crate::fence::Fence;
 use crate::store::Failure;
 use crate::store::keys::Keys;
 use crate::time::backoff::Backoff;
+use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
 
@@ -96,7 +97,8 @@ pub(crate) struct Ballot {
     pub(super) wanted: Wanted,
     /// Which of this client's ballots it is.
     pub(super) number: u64,
-    began: Instant,
+    /// When the caller began to wait.
+    arrived: LocalTime,
     /// Numbers the requests.
     numbers: Arc<AtomicU64>,
     pub(super) ticket: Ticket,
@@ -115,16 +117,16 @@ pub(crate) struct Ballot {
 }
 
 impl Ballot {
-    pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted) -> Result<Ballot> {
+    pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted, arrival: Arrival) -> Result<Ballot> {
         let votes = Votes::new(quorum, &wanted.keys.name, wanted.terms);
         let mut seats = Vec::new();
         seats.resize_with(quorum.servers.len(), Seat::new);
         let number = quorum.next_ballot();
         Ok(Ballot {
             number,
-            began: Instant::now(),
+            arrived: arrival.at,
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
-            ticket: quorum.next_ticket(),
+            ticket: arrival.ticket,
             floor: quorum.floor()?,
             quorum: Arc::clone(quorum),
             wanted,
@@ -292,7 +294,8 @@ impl Ballot {
 
     /// Fails if so many servers have failed that the others are no majority.
     fn check_failures(&self) -> Result<()> {
-        seat::check_failures(&self.seats, self.quorum.majority(), self.began.elapsed())
+        let waited = self.quorum.client().now().since(self.arrived);
+        seat::check_failures(&self.seats, self.quorum.majority(), waited)
     }
 
     /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.

@@ -3,6 +3,7 @@
 mod calls;
 mod fences;
 mod link;
+mod overload;
 mod worlds;
 
 use std::future::poll_fn;
@@ -58,6 +59,7 @@ impl Servers {
             let link = Arc::new(Link {
                 server: server.connect(Arc::downgrade(&late_listener) as _),
                 state: Mutex::new(NEAR),
+                done: Mutex::new(Instant::now()),
             });
             links.push(Arc::clone(&link));
             let first = link.time().now_or_never().unwrap().unwrap();

@@ -34,7 +34,7 @@ impl Quorum {
     /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
     /// may get too few votes.
     pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried> {
-        let mut ballot = Ballot::new(self, wanted)?;
+        let mut ballot = Ballot::new(self, wanted, self.arrival())?;
         Ok(match ballot.tried().await? {
             Ok(fence) => Tried::Held(Majority::begin(ballot, fence)),
             Err(occupied) => Tried::Busy(occupied),

@@ -34,7 +34,7 @@ const ENOUGH: f64 = 3.0;
 const LEFT: f64 = 0.75;
 
 #[derive(Debug)]
-pub(super) struct Admission<T> {
+pub(crate) struct Admission<T> {
     arrivals: u64,
     queue: DeadlineQueue<T>,
     /// How long a request takes from its admission to its grant.
@@ -53,7 +53,7 @@ pub(super) struct Admission<T> {
 
 /// Identifies an applicant in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     number: u64,
     gives_up: GivesUp,
 }
@@ -75,12 +75,12 @@ impl<T> Default for Admission<T> {
 
 impl<T> Admission<T> {
     /// Whether a newcomer is admitted at once, when there are already `waiters`.
-    pub(super) fn is_open(&self, waiters: usize) -> bool {
+    pub(crate) fn is_open(&self, waiters: usize) -> bool {
         self.queue.is_empty() && self.has_place(waiters)
     }
 
     /// Makes a newcomer an applicant.
-    pub(super) fn wait(&mut self, mut gives_up: GivesUp, item: T) -> Place {
+    pub(crate) fn wait(&mut self, mut gives_up: GivesUp, item: T) -> Place {
         let number = self.arrivals;
         self.arrivals += 1;
         if let GivesUp::Between(_, latest) = &mut gives_up {
@@ -92,7 +92,7 @@ impl<T> Admission<T> {
     }
 
     /// Takes out an applicant that gives up. `None` if it has been admitted.
-    pub(super) fn remove(&mut self, place: Place) -> Option<T> {
+    pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
         let item = self.queue.remove(place.number, place.gives_up)?;
         self.ended(true);
         Some(item)
@@ -100,7 +100,7 @@ impl<T> Admission<T> {
 
     /// When a caller gives up that arrived at `arrived`. While the lock is overloaded, a caller without a
     /// bound is expected to give up as the others did.
-    pub(super) fn gives_up(&self, arrived: LocalTime, until: Option<LocalTime>) -> GivesUp {
+    pub(crate) fn gives_up(&self, arrived: LocalTime, until: Option<LocalTime>) -> GivesUp {
         match (until, self.patience.range()) {
             (Some(until), _) => GivesUp::At(until),
             (None, Some((least, most))) if self.is_overloaded => {
@@ -114,7 +114,7 @@ impl<T> Admission<T> {
     }
 
     /// Admits the next applicant, if there is a place for it beside `waiters`.
-    pub(super) fn next(&mut self, now: LocalTime, waiters: usize) -> Option<T> {
+    pub(crate) fn next(&mut self, now: LocalTime, waiters: usize) -> Option<T> {
         let time_to_grant = if self.is_overloaded {
             self.time_to_grant.at_most()
         } else {
@@ -126,14 +126,14 @@ impl<T> Admission<T> {
     }
 
     /// A waiter was granted the lock, `time_to_grant` after its admission.
-    pub(super) fn granted(&mut self, time_to_grant: Duration) {
+    pub(crate) fn granted(&mut self, time_to_grant: Duration) {
         self.time_to_grant.record(time_to_grant);
         self.places = (self.places + 1.0 / self.places).min(ENOUGH);
         self.ended(false);
     }
 
     /// A waiter gave up, `waited` after its admission.
-    pub(super) fn gave_up(&mut self, waited: Duration) {
+    pub(crate) fn gave_up(&mut self, waited: Duration) {
         self.places = (LEFT * self.places).max(1.0);
         // The grant would have taken even longer. Grants alone teach nothing while there are none.
         if waited > self.time_to_grant.at_most() {
@@ -143,16 +143,16 @@ impl<T> Admission<T> {
     }
 
     /// A caller without a bound gave up after `waited`.
-    pub(super) fn lost_patience(&mut self, waited: Duration) {
+    pub(crate) fn lost_patience(&mut self, waited: Duration) {
         self.patience.record(waited);
     }
 
     /// Takes out all applicants.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         std::mem::take(&mut self.queue).into_items()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 

@@ -11,6 +11,7 @@ use crate::engine::waitlist::Waitlist;
 use crate::error::{Error, Result};
 use crate::store::keys::Keys;
 use crate::store::{Listener, ServerId};
+use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
 pub(crate) struct Waitlists {
@@ -96,6 +97,11 @@ impl Waitlists {
             leaves
         };
         self.waitlists.remove_if(&waitlist.channel, leaves).is_some()
+    }
+
+    /// When a lock can next be free, as far as its waitlist knows.
+    pub(crate) fn free_at(&self, channel: &str) -> Option<LocalTime> {
+        self.waitlists.get(channel)?.free_at()
     }
 
     /// Ends all waits. The drivers leave.

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::ServerError;
 use crate::store::label::Label;
@@ -23,6 +23,8 @@ pub(super) enum State {
     Up(Duration),
     /// A call is executed at once, and the reply to it takes this long.
     Replies(Duration),
+    /// The server works on a call for this long, on one after the other.
+    Works(Duration),
     /// Nothing is executed, and nothing is answered.
     Hung,
     /// Nothing is executed. That is known at once.
@@ -35,11 +37,19 @@ pub(super) enum State {
 pub(super) struct Link {
     pub(super) server: Arc<dyn Store>,
     pub(super) state: Mutex<State>,
+    /// When the server has worked on all calls so far.
+    pub(super) done: Mutex<Instant>,
 }
 
 impl Link {
     fn carry<T: Send + 'static>(&self, call: Call<T>) -> Call<T> {
         let state = *locked(&self.state);
+        let mut done = Instant::now();
+        if let State::Works(time) = state {
+            let mut last = locked(&self.done);
+            done = done.max(*last) + time;
+            *last = done;
+        }
         Box::pin(async move {
             match state {
                 State::Up(way) => {
@@ -52,6 +62,10 @@ impl Link {
                     let reply = call.await;
                     sleep(way).await;
                     reply
+                }
+                State::Works(_) => {
+                    sleep_until(done).await;
+                    call.await
                 }
                 State::Hung => {
                     // As long as a real connection waits for an answer.

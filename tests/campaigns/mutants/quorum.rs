@@ -3,6 +3,7 @@
 use super::{Edit, edit};
 
 const ANSWERS: &str = "src/quorum/answers.rs";
+const APPLICANTS: &str = "src/quorum/applicants.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
@@ -23,6 +24,21 @@ const REFUSED: &[&str] = &["--test servers quorum::settings"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
+    edit("callers of an overloaded lock wait in the client", APPLICANTS, ".filter(|rule| !rule.is_open(ballots))", ".filter(|_| false)", IN_MEMORY),
+    edit("a ballot that ends makes a place for the next caller", APPLICANTS, "self.admission.as_mut()?.next(now, self.ballots)?", "self.admission.as_mut()?.next(now, self.ballots + usize::MAX / 2)?", IN_MEMORY),
+    edit("a caller that leaves the client's queue makes a place for the next one", APPLICANTS, "admission.remove(self.place).is_some()", "now > LocalTime::ZERO && false", IN_MEMORY),
+    edit("admission counts a ballot that gives up", APPLICANTS, "                admission.gave_up(waited);\n", "", IN_MEMORY),
+    edit("admission counts a ballot that is decided", APPLICANTS, "                admission.granted(waited);\n", "                let _ = admission;\n", IN_MEMORY),
+    edit("callers in the client are told of a dead majority", APPLICANTS, "            self.caller.callers.refuse(error);\n", "", IN_MEMORY),
+    edit("callers in the client are told that it is closed", QUORUM, "        self.applicants.refuse_all(&Error::Closed);\n", "", IN_MEMORY),
+    edit("no caller enters a closed client", APPLICANTS, "        self.client().check_open()?;\n", "", IN_MEMORY)
+        .equal("its ballot finds that the servers' clients are closed"),
+    edit("an overloaded lock is remembered", APPLICANTS, "state.is_idle() && state.admission.is_none()", "state.is_idle()", IN_MEMORY),
+    edit("an overload of long ago counts no more", APPLICANTS, "        if callers.are_outdated(arrival.at) {\n            *callers = make();\n        }\n", "", IN_MEMORY),
+    edit("only so many idle locks are remembered", APPLICANTS, "            self.caller.quorum.applicants.keep_few();\n", "", IN_MEMORY),
+    edit("a caller that never had a ballot is told when the lock can be free", APPLICANTS, "left[self.majority() - 1].max", "left[0].min(Duration::ZERO).max", IN_MEMORY),
+    edit("a caller has its turn by its arrival", BALLOT, "            ticket: arrival.ticket,\n", "            ticket: quorum.arrival().ticket,\n", IN_MEMORY),
+
     edit("a call fails if so many servers fail that the others are no majority", SEAT, "if seats.len() - failures.len() >= majority {", "if true {", IN_MEMORY),
     edit("a server that fails is asked again after a pause", BALLOT, "                self.ask(server, pause);\n                self.check_failures()?;", "                self.check_failures()?;", WORLDS),
     edit("a wait that is over at all servers is a time-out", SEAT, "match retry_after.len().min(majority).checked_sub(1) {", "match retry_after.len().min(majority).checked_sub(100) {", IN_MEMORY),
