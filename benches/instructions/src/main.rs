@@ -34,6 +34,7 @@ async fn main() -> ExitCode {
         ("busy", None) => busy(rounds).await,
         ("hand-over", None) => hand_overs(rounds).await,
         ("give-up", None) => give_ups(rounds).await,
+        ("quorum", None) => quorum(rounds).await,
         #[cfg(feature = "server")]
         ("on-server", Some(url)) => on_server(&url, rounds).await,
         _ => {
@@ -77,6 +78,13 @@ async fn pairs(locks: &LockManager, rounds: u32) -> Result<()> {
 #[cfg(feature = "server")]
 async fn on_server(url: &str, rounds: u32) -> Result<()> {
     pairs(&LockManager::connect(url).await?, rounds).await
+}
+
+/// The same in a quorum of three. In memory the first two servers have granted the lock before the third one
+/// is asked.
+async fn quorum(rounds: u32) -> Result<()> {
+    let servers = [(); 3].map(|()| MemoryStore::new());
+    pairs(&LockManager::builder().quorum_in_memory(&servers)?, rounds).await
 }
 
 /// Tries to acquire a lock that is held.
