@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -117,12 +117,13 @@ pub(crate) struct Ballot {
 }
 
 impl Ballot {
-    pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted, arrival: Arrival) -> Result<Ballot> {
+    /// On the heap, since it is moved from the caller to the task that goes on with it.
+    pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted, arrival: Arrival) -> Result<Box<Ballot>> {
         let votes = Votes::new(quorum, &wanted.keys.name, wanted.terms);
         let mut seats = Vec::new();
         seats.resize_with(quorum.servers.len(), Seat::new);
         let number = quorum.next_ballot();
-        Ok(Ballot {
+        Ok(Box::new(Ballot {
             number,
             arrived: arrival.at,
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
@@ -136,7 +137,7 @@ impl Ballot {
             queued: mpsc::unbounded_channel(),
             look_after: FIRST_LOOK,
             look_at: None,
-        })
+        }))
     }
 
     pub(super) fn votes(&self) -> &Arc<Votes> {
@@ -158,10 +159,10 @@ impl Ballot {
             }
             acquire(&waitlists, &params, until).await
         };
-        self.pending.push(Box::pin(async move {
-            let acquired = Abortable::new(attempt, registration).await;
+        let attempt = Abortable::new(attempt, registration);
+        self.pending.push(Box::pin(attempt.map(move |acquired| {
             (server, acquired.map_or(Event::Aborted, Event::Acquired))
-        }));
+        })));
     }
 
     /// The next request for the vote of a server.

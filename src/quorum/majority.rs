@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::{AbortHandle, Abortable};
-
 use super::Quorum;
 use super::ballot::Ballot;
 use super::votes::Votes;
@@ -23,33 +21,26 @@ pub(crate) struct Majority {
     quorum: Arc<Quorum>,
     ballot: u64,
     votes: Arc<Votes>,
-    /// Ends the task that keeps the votes together.
-    keeping: AbortHandle,
 }
 
 impl Majority {
     /// The hold of a ballot that was decided under this fence.
-    pub(super) fn begin(mut ballot: Ballot, fence: Fence) -> Majority {
+    pub(super) fn begin(mut ballot: Box<Ballot>, fence: Fence) -> Majority {
         let (quorum, votes) = (Arc::clone(&ballot.quorum), Arc::clone(ballot.votes()));
         count(&quorum.counters.acquired);
         if votes.were_handed_over() {
             count(&quorum.counters.handed_over);
         }
         locked(&quorum.held).insert(ballot.number, (fence, Arc::clone(&votes)));
-        let (keeping, registration) = AbortHandle::new_pair();
         let majority = Majority {
             fence,
             owner: quorum.owner_of(&quorum.client().id, ballot.number),
             ballot: ballot.number,
             votes,
-            keeping,
             quorum: Arc::clone(&quorum),
         };
         ballot.begin_hold(fence);
-        quorum.client().spawn(async move {
-            // It is aborted when the hold ends.
-            let _ = Abortable::new(ballot.keep(), registration).await;
-        });
+        quorum.client().spawn(ballot.keep());
         majority
     }
 
@@ -81,9 +72,8 @@ impl Majority {
         }
     }
 
-    /// Ends what goes on for this hold. The requests for missing votes are withdrawn.
+    /// Takes the hold out of those whose guards live.
     fn leave(&self) {
-        self.keeping.abort();
         let left = locked(&self.quorum.held).remove(&self.ballot);
         drop(left);
     }

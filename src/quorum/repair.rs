@@ -47,7 +47,7 @@ impl Ballot {
     }
 
     /// Keeps the votes of a hold together until it is over.
-    pub(super) async fn keep(mut self) {
+    pub(super) async fn keep(mut self: Box<Self>) {
         let votes = Arc::clone(self.votes());
         let first_renewal = Instant::now() + self.wanted.terms.grant() / 3;
         let mut asks_first = false;

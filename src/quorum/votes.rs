@@ -270,7 +270,8 @@ impl Votes {
         answers.of_majority().map(drop)
     }
 
-    /// Ends the hold, and takes all votes. Fails if the hold was over before.
+    /// Ends the hold, and takes all votes. The task that kept them together ends too. Fails if the hold was
+    /// over before.
     pub(super) fn end(&self) -> (Result<(), Lost>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);

@@ -72,8 +72,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
     edit("a release waits for no server that makes no difference", VOTES, "if is_free(answers.so_far().len()) {", "if false {", IN_MEMORY),
 
-    edit("a hold ends its repair", MAJORITY, "        self.keeping.abort();\n", "", IN_MEMORY)
-        .equal("the task ends by itself once all votes are gone"),
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
