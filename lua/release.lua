@@ -24,22 +24,33 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs
---          late must not free a newer grant) or 'force' (all holds under this fence)
+--          late must not free a newer grant), 'turns' (the same, and the hold has used more fences than this
+--          one) or 'force' (all holds under this fence)
 -- ARGV[3]  the fence
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
--- ARGV[5]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next owner and
---          takes the place of the server's time
+-- ARGV[5]  'turns': the last fence that the hold has used, of 16 digits
+--          otherwise only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next
+--          owner and takes the place of the server's time
 local request, what, fence, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-if floor_us and floor_us - now_us > MAX_AHEAD_US then
-  return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
-end
 
 local was_until = string.sub(summary, UNTIL, UNTIL_END)
+if floor_us then
+  if what == 'turns' then
+    if was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then
+      -- What follows writes this summary, and knows the hold by its last fence.
+      summary = string.sub(summary, UNTIL, FENCE - 1) .. floor_us .. string.sub(summary, FENCE_END + 1)
+      fence = floor_us
+    end
+    what, floor_us = 'grant', nil
+  elseif floor_us - now_us > MAX_AHEAD_US then
+    return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
+  end
+end
 local is_only = was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request
 -- The fast path: nobody has to be told, and the key lives no longer than it may. A server without memory
 -- refuses a script that begins with this write.

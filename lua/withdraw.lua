@@ -40,7 +40,7 @@ if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
-local status, was_until = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END)
+local status, was_until, is_only = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), false
 local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
 if queue_key then

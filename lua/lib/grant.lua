@@ -8,14 +8,20 @@ local function extend_ttl(key, ms)
   end
 end
 
--- The fence of the next owner. It is larger than the last one, also when the clock was set back. `least_us`
--- is the server's time or, in a quorum, the floor of the call.
-local function next_fence(summary, least_us)
+-- The fence of the next owner. It is larger than all that the last hold can have used, also when the clock
+-- was set back. A hold that was released has told its last one (`is_told`). One that ran out, was withdrawn
+-- or was ended by force may have used all that its request reserved. `least_us` is the server's time or, in a
+-- quorum, the floor of the call. The second value is the summary with the last fence that may have been used.
+local function next_fence(summary, least_us, is_told)
   local fence = string.sub(summary, FENCE, FENCE_END)
-  if fence >= least_us then
-    return string.format('%d', fence + 1)
+  if not is_told and summary >= NOT_RELEASED and string.sub(summary, RESERVES, RESERVES) == PLUS then
+    fence = string.format('%d', fence + string.sub(summary, MORE, MORE_END))
+    summary = string.sub(summary, UNTIL, FENCE - 1) .. fence .. string.sub(summary, FENCE_END + 1)
   end
-  return least_us
+  if fence >= least_us then
+    return string.format('%d', fence + 1), summary
+  end
+  return least_us, summary
 end
 
 -- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, or nil where

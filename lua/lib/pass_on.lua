@@ -2,14 +2,16 @@
 -- gets the lock, or the lock is free.
 --
 -- This part uses what both scripts have defined by then: the keys, `channel_prefix`, `floor_us`, `request`,
--- `summary` and `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil) and
--- `was_held` (whether there was a hold before).
+-- `summary` and `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil), `was_held`
+-- (whether there was a hold before) and `is_only` (whether it was the only one and is released by its client,
+-- so that its last fence is known).
 
 local more, denied = NO, NO
 local fence_of_next, next_request, deadline, lease_ms, pushed
+fence_of_next, summary = next_fence(summary, floor_us or now_us, is_only)
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
-    hand_over(queue_key, clients_key, channel_prefix, next_fence(summary, floor_us or now_us), now, lock)
+    hand_over(queue_key, clients_key, channel_prefix, fence_of_next, now, lock)
 end
 if next_request then
   grant(lock_key, lock, deadline, lease_ms, pushed, YES, fence_of_next, next_request)

@@ -49,6 +49,9 @@ impl fmt::Debug for ClientId {
 /// The id of one request: `<client>:<grant_ms>:<n>:<owner>`. The first two parts have a fixed width, and the
 /// owner is empty or has a fixed width, so a script can extract them by position. The string carries all that
 /// a hand-over must know: which client to wake, how long to grant, and for which owner.
+///
+/// A request whose hold may serve several turns reserves a fence for each:
+/// `<client>:<grant_ms>+<more>:<n>:`, with three digits for the fences beyond its first one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestId(Arc<str>);
 
@@ -56,8 +59,16 @@ impl RequestId {
     /// Holds a day in milliseconds, which is the longest lease.
     const GRANT_DIGITS: usize = 8;
     const GRANT_AT: usize = ClientId::LEN + 1;
+    const TURNS_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS;
+    const MORE_DIGITS: usize = 3;
+    /// How many fences one request can reserve.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "used by the local hand-off, which follows")
+    )]
+    pub(crate) const MAX_TURNS: u16 = 1000;
     /// The longest number has 20 digits.
-    const MOST: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1 + 20 + 1 + Owner::LEN;
+    const MOST: usize = Self::TURNS_AT + 1 + 20 + 1 + Owner::LEN;
 
     /// The `n`-th request of `client`. The client has `grant` (whole milliseconds, at most a day) to claim a
     /// pushed grant.
@@ -75,14 +86,34 @@ impl RequestId {
         RequestId(text.into())
     }
 
+    /// The `n`-th request of `client`, as in [`new`](Self::new). It reserves a fence for each of its turns, from
+    /// 1 to [`MAX_TURNS`](Self::MAX_TURNS), and is its own owner.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "used by the local hand-off, which follows")
+    )]
+    pub(crate) fn with_turns(client: &ClientId, grant: Duration, n: u64, turns: u16) -> RequestId {
+        let one = RequestId::new(client, grant, n, None);
+        if turns == 1 {
+            return one;
+        }
+        let (start, end) = one.0.split_at(Self::TURNS_AT);
+        let more = turns - 1;
+        RequestId(format!("{start}+{more:0width$}{end}", width = Self::MORE_DIGITS).into())
+    }
+
     /// Parses a request id that a server sent. Returns `None` if the form is wrong.
     pub(crate) fn from_wire(text: &str) -> Option<RequestId> {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
-            && text.as_bytes().get(Self::GRANT_AT + Self::GRANT_DIGITS) == Some(&b':')
-            && text[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS]
-                .bytes()
-                .all(|b| b.is_ascii_digit());
+            && match text.as_bytes().get(Self::TURNS_AT) {
+                Some(b':') => true,
+                Some(b'+') => text[Self::TURNS_AT + 1..]
+                    .split_once(':')
+                    .is_some_and(|(more, _)| more.len() == Self::MORE_DIGITS && all_digits(more)),
+                _ => false,
+            }
+            && all_digits(&text[Self::GRANT_AT..Self::TURNS_AT]);
         well_formed.then(|| RequestId(text.into()))
     }
 
@@ -96,15 +127,24 @@ impl RequestId {
 
     /// How long a pushed grant lasts if it is not claimed.
     pub(crate) fn grant(&self) -> Duration {
-        let digits = &self.0[Self::GRANT_AT..Self::GRANT_AT + Self::GRANT_DIGITS];
+        let digits = &self.0[Self::GRANT_AT..Self::TURNS_AT];
         Duration::from_millis(digits.parse().unwrap_or_default())
+    }
+
+    /// How many fences this request reserves, one for each turn.
+    pub(crate) fn turns(&self) -> u16 {
+        let more = self.0[Self::TURNS_AT..].strip_prefix('+');
+        1 + more
+            .and_then(|rest| rest[..Self::MORE_DIGITS].parse::<u16>().ok())
+            .unwrap_or_default()
     }
 
     /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
-        let rest = &self.0[Self::GRANT_AT + Self::GRANT_DIGITS + 1..];
+        // What stands before the first colon says how many turns there are.
+        let rest = &self.0[Self::TURNS_AT..];
         rest.split(':')
-            .next()
+            .nth(1)
             .and_then(|digits| digits.parse().ok())
             .unwrap_or_default()
     }
@@ -133,5 +173,36 @@ impl fmt::Display for RequestId {
 impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+fn all_digits(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_says_how_many_fences_it_reserves() {
+        let client = ClientId::from_number(7);
+        let grant = Duration::from_secs(5);
+        for turns in [1, 2, 64, RequestId::MAX_TURNS] {
+            let request = RequestId::with_turns(&client, grant, 42, turns);
+            let read = RequestId::from_wire(request.as_str()).expect("a request");
+            assert_eq!((read.turns(), read.number(), read.grant()), (turns, 42, grant));
+            assert!(read.is_owner() && read.owner() == request.as_str());
+        }
+        let one = RequestId::with_turns(&client, grant, 42, 1);
+        assert_eq!(one, RequestId::new(&client, grant, 42, None));
+    }
+
+    #[test]
+    fn a_malformed_number_of_fences_is_refused() {
+        let start = format!("{}:00005000", ClientId::from_number(7));
+        for end in ["+1:42:", "+0010:42:", "+-01:42:", "+", "-001:42:", "+001"] {
+            assert_eq!(RequestId::from_wire(&format!("{start}{end}")), None, "{end}");
+        }
     }
 }

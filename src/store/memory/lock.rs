@@ -148,6 +148,19 @@ impl Holder {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
+    /// The last fence that the last hold can have used. A release tells it; otherwise it may have used all that
+    /// its request reserved.
+    fn last_fence(&self) -> u64 {
+        let request = self.request.as_ref().filter(|_| self.owner.is_some());
+        self.fence + request.map_or(0, |request| u64::from(request.turns() - 1))
+    }
+
+    /// The only hold is released, and has used fences up to `last`.
+    pub(super) fn end_told(&mut self, last: Fence) {
+        self.owner = None;
+        self.fence = last.get();
+    }
+
     /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.
     pub(super) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
@@ -248,7 +261,7 @@ impl Lock {
     /// Leaves the lock without a holder.
     pub(super) fn free(&mut self, holder: &Holder, now: Now) {
         let nobody = Holder {
-            fence: holder.fence,
+            fence: holder.last_fence(),
             ..Holder::default()
         };
         self.write(&nobody, now.ms);
@@ -303,9 +316,10 @@ impl Lock {
     }
 }
 
-/// The fence of the next owner. It is larger than the last one, even if the clock was set back.
+/// The fence of the next owner. It is larger than all that the last hold can have used, even if the clock was
+/// set back.
 pub(super) fn next_fence(holder: &Holder, least: u64) -> u64 {
-    least.max(holder.fence + 1)
+    least.max(holder.last_fence() + 1)
 }
 
 /// The grant of a hand-over with this fence, or `None` if there is no larger fence.

@@ -170,15 +170,26 @@ impl Rules {
             floor,
         } = call;
         self.end(keys, request, *floor, now, channels, |_, holder| {
-            let (ReleaseWhat::Grant(fence) | ReleaseWhat::Force(fence)) = *what;
+            let (fence, last) = match *what {
+                ReleaseWhat::Grant(fence) => (fence, Some(fence)),
+                ReleaseWhat::Turns { first, last } => (first, Some(last)),
+                ReleaseWhat::Force(fence) => (fence, None),
+            };
             let fence_counts = fence.get() == holder.fence;
             let ended = match what {
-                ReleaseWhat::Grant(_) => fence_counts && holder.holds.remove(request).is_some(),
+                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } => {
+                    fence_counts && holder.holds.remove(request).is_some()
+                }
                 ReleaseWhat::Force(_) => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
             };
             match ended {
                 true if holder.is_held() => ReleaseOutcome::OneFewer,
-                true => ReleaseOutcome::Released,
+                true => {
+                    if let Some(last) = last {
+                        holder.end_told(last);
+                    }
+                    ReleaseOutcome::Released
+                }
                 false if holder.ran_out(fence) => ReleaseOutcome::Expired,
                 false => ReleaseOutcome::Taken,
             }

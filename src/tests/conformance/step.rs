@@ -104,6 +104,8 @@ pub(super) enum Trouble {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Grant(PickFence),
+    /// The hold has used this fence and so many more.
+    Turns(PickFence, u64),
     Force(PickFence),
 }
 
@@ -137,6 +139,14 @@ pub(super) enum Key {
     Queue,
     Clients,
     Spin,
+}
+
+/// The number of fences that some requests reserve.
+pub(super) const TURNS: u16 = 4;
+
+/// The requests that reserve them.
+pub(super) fn reserving() -> Vec<usize> {
+    (5..REQUESTS).filter(|n| n % 5 < 2).collect()
 }
 
 /// The requests of owners that all clients share. Each other request is its own owner.
@@ -196,7 +206,8 @@ fn call() -> impl Strategy<Value = Call> {
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
     let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
     let what = prop_oneof![
-        4 => fence().prop_map(What::Grant), 1 => fence().prop_map(What::Force)
+        4 => fence().prop_map(What::Grant), 2 => (fence(), 0..u64::from(TURNS)).prop_map(|(fence, more)| What::Turns(fence, more)),
+        1 => fence().prop_map(What::Force)
     ];
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let in_quorum = || prop::option::weighted(0.3, floor());

@@ -11,7 +11,8 @@ use super::expected::{Check, Expected};
 use super::model::{Modelled, PubSub};
 use super::server::{Scripts, Snapshot};
 use super::step::{
-    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, Trouble, What, owned,
+    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, TURNS, Trouble, What, owned,
+    reserving,
 };
 use crate::fence::Fence;
 use crate::owner::Owner;
@@ -88,7 +89,11 @@ impl World<'_> {
         let requests = (0..REQUESTS).map(|n| {
             let owner = owned().contains(&n).then(|| &owners[n % 2]);
             let grant = Duration::from_millis([100, 1_000, 5_000][n % 4 % 3]);
-            RequestId::new(&clients[n % CLIENTS], grant, n as u64, owner)
+            let client = &clients[n % CLIENTS];
+            if reserving().contains(&n) {
+                return RequestId::with_turns(client, grant, n as u64, TURNS);
+            }
+            RequestId::new(client, grant, n as u64, owner)
         });
         World {
             rules: Rules::new(setting.bound),
@@ -218,14 +223,27 @@ impl World<'_> {
                 self.make(lock, call, trouble);
             }
             Call::Release { request, what, floor } => {
+                let request = match what {
+                    // Nobody takes a lock from itself by force.
+                    What::Force(_) => RequestId::new(&self.clients[0], Duration::ZERO, u64::MAX, None),
+                    _ => self.request(lock, request),
+                };
+                // Only a request that is its own owner has several turns, and none in a quorum.
+                let what = match what {
+                    What::Turns(which, _) if !request.is_owner() => What::Grant(which),
+                    what => what,
+                };
                 let call = Release {
                     keys,
-                    request: self.request(lock, request),
+                    request,
                     what: match what {
                         What::Grant(which) => ReleaseWhat::Grant(self.fence(lock, which)),
+                        What::Turns(which, more) => self.turns(lock, which, more),
                         What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
                     },
-                    floor: floor.map(|floor| self.floor(lock, floor)),
+                    floor: floor
+                        .filter(|_| !matches!(what, What::Turns(..)))
+                        .map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
             }
@@ -434,6 +452,13 @@ impl World<'_> {
             PickFence::Present => fences[fences.len() - 1],
             PickFence::Former => fences[fences.len().saturating_sub(2)],
         }
+    }
+
+    /// The release of a hold that has used this fence and so many more.
+    fn turns(&self, lock: usize, picked: PickFence, more: u64) -> ReleaseWhat {
+        let first = self.fence(lock, picked);
+        let last = Fence::new(first.get() + more).expect("a fence");
+        ReleaseWhat::Turns { first, last }
     }
 
     /// All floors have 16 digits, like server times in µs.

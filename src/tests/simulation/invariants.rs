@@ -63,7 +63,9 @@ impl<'a> Facts<'a> {
                     ..
                 } => {
                     let found = matches!(reply.outcome, ReleaseOutcome::Released | ReleaseOutcome::OneFewer);
-                    if let (true, ReleaseWhat::Grant(fence)) = (found, call.what) {
+                    if let (true, ReleaseWhat::Grant(fence) | ReleaseWhat::Turns { first: fence, .. }) =
+                        (found, call.what)
+                    {
                         *facts.released.entry((&call.keys.lock, fence)).or_default() += 1;
                     }
                 }

@@ -168,6 +168,13 @@ impl World {
         self.release(&grant.request, ReleaseWhat::Grant(grant.fence))
     }
 
+    /// Releases a hold that has used so many fences beyond its first one.
+    fn end_turns(&mut self, grant: &Grant, more: u64) -> ReleaseOutcome {
+        let last = Fence::new(grant.fence.get() + more).unwrap();
+        let first = grant.fence;
+        self.release(&grant.request, ReleaseWhat::Turns { first, last })
+    }
+
     fn renew(&mut self, grant: &Grant, lease_ms: u64, cap: ServerTime) -> Renewed {
         let call = Renew {
             keys: self.keys.clone(),
@@ -630,4 +637,87 @@ fn the_spin_lock_is_counted_and_ends_with_its_lease() {
     world.pass(1_000);
     assert_eq!(release(&mut world, &other), SpinReleased::NotHeld);
     assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(1));
+}
+
+/// A world whose clock was set back by an hour. So the next fence follows the last one, not the clock.
+fn set_back() -> World {
+    let mut world = World::new();
+    let grant = world.grant(&request(7));
+    world.give(&grant);
+    world.now_us -= 3_600_000_000;
+    world
+}
+
+fn with_turns(client: u128) -> RequestId {
+    let client = ClientId::from_number(client);
+    RequestId::with_turns(&client, Duration::from_millis(GRANT_MS), 1, 10)
+}
+
+#[test]
+fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last_one() {
+    type Ending = fn(&mut World, &Grant);
+    let told: [(Ending, u64); 2] = [
+        (
+            |world, grant| assert_eq!(world.give(grant), ReleaseOutcome::Released),
+            1,
+        ),
+        (
+            |world, grant| assert_eq!(world.end_turns(grant, 3), ReleaseOutcome::Released),
+            4,
+        ),
+    ];
+    let not_told: [(Ending, u64); 4] = [
+        (|world, _| world.pass(LEASE_MS), 10),
+        (
+            |world, grant| {
+                let outcome = world.release(&request(8), ReleaseWhat::Force(grant.fence));
+                assert_eq!(outcome, ReleaseOutcome::Released);
+            },
+            10,
+        ),
+        (
+            |world, grant| world.withdraw(std::slice::from_ref(&grant.request)),
+            10,
+        ),
+        (
+            |world, grant| {
+                world.pass(LEASE_MS);
+                assert_eq!(world.end_turns(grant, 3), ReleaseOutcome::Expired);
+            },
+            10,
+        ),
+    ];
+    for (ending, further) in told.into_iter().chain(not_told) {
+        let mut world = set_back();
+        let grant = world.grant(&with_turns(1));
+        ending(&mut world, &grant);
+        assert_eq!(world.grant(&request(9)).fence.get(), grant.fence.get() + further);
+    }
+}
+
+#[test]
+fn a_hand_over_gives_the_fence_after_the_last_one_that_the_hold_used() {
+    let mut world = set_back();
+    let grant = world.grant(&with_turns(1));
+    world.queue(&with_turns(2));
+    world.end_turns(&grant, 3);
+    let pushed = world.pushed();
+    assert_eq!(pushed.fence.get(), grant.fence.get() + 4);
+    // A renewal, and a release that is repeated or late, name a hold that is over.
+    assert_eq!(world.end_turns(&grant, 3), ReleaseOutcome::Taken);
+    assert_eq!(world.give(&grant), ReleaseOutcome::Taken);
+    assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Taken);
+    assert_eq!(
+        world.inspect().holder.map(|holder| holder.fence),
+        Some(pushed.fence)
+    );
+}
+
+#[test]
+fn a_release_of_turns_that_is_repeated_changes_nothing() {
+    let mut world = set_back();
+    let grant = world.grant(&with_turns(1));
+    assert_eq!(world.end_turns(&grant, 3), ReleaseOutcome::Released);
+    assert_eq!(world.end_turns(&grant, 5), ReleaseOutcome::Taken);
+    assert_eq!(world.grant(&request(9)).fence.get(), grant.fence.get() + 4);
 }

@@ -128,11 +128,13 @@ impl Operation for Release {
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
         let script_call = ScriptCall::of_lock(&RELEASE, &self.keys, declared);
         let script_call = script_call.with(&self.request);
-        let script_call = match self.what {
-            ReleaseWhat::Grant(fence) => script_call.with("grant").with(fence),
-            ReleaseWhat::Force(fence) => script_call.with("force").with(fence),
+        let (what, fence, last) = match self.what {
+            ReleaseWhat::Grant(fence) => ("grant", fence, None),
+            ReleaseWhat::Turns { first, last } => ("turns", first, Some(last)),
+            ReleaseWhat::Force(fence) => ("force", fence, None),
         };
-        script_call.with_address(way, &self.keys).with_floor(self.floor)
+        let script_call = script_call.with(what).with(fence).with_address(way, &self.keys);
+        script_call.with_floor(last.or(self.floor))
     }
 
     fn goes_alone(&self) -> bool {

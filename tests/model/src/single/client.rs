@@ -4,7 +4,7 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, Call, Client, ClientId, Grant, Mode, Reply, Request, RequestId, Stage, State,
+    Acquire, Answer, Call, Client, ClientId, Grant, Mode, Reply, Request, RequestId, Stage, State, Turn,
 };
 
 impl Protocol {
@@ -146,14 +146,31 @@ impl Protocol {
                 self.withdraw(state, client, grant);
             }
             Stage::Waiting => {
-                state.requests[request].stage = Stage::Holding(fence);
-                state.history.went_back |= fence < state.history.newest_believed;
-                state.history.newest_believed = state.history.newest_believed.max(fence);
+                self.has_turn(state, request, Turn { first: fence, fence });
             }
             Stage::Holding(_) if late && !self.has(Rule::IgnoreOlderPush) => {
                 state.clients[client].calls.push(Call::Withdraw(request));
             }
             _ => {}
+        }
+    }
+
+    fn has_turn(&self, state: &mut State, request: RequestId, turn: Turn) {
+        state.requests[request].stage = Stage::Holding(turn);
+        state.history.went_back |= turn.fence < state.history.newest_believed;
+        state.history.newest_believed = state.history.newest_believed.max(turn.fence);
+    }
+
+    /// Whether the hold has a fence for another turn.
+    pub fn has_turns_left(&self, turn: Turn) -> bool {
+        turn.fence < turn.first + self.more_turns()
+    }
+
+    /// The holder passes its turn on inside its process. The server hears nothing of it.
+    pub fn pass_turn(&self, state: &mut State, request: RequestId) {
+        if let Stage::Holding(Turn { first, fence }) = state.requests[request].stage {
+            let fence = fence + 1;
+            self.has_turn(state, request, Turn { first, fence });
         }
     }
 
@@ -166,7 +183,7 @@ impl Protocol {
             let give_back = if self.has(Rule::ReleaseNamesFence) {
                 Call::Withdraw(request)
             } else {
-                Call::Release(request, fence)
+                Call::Release(request, Turn { first: fence, fence })
             };
             state.clients[client].calls.push(give_back);
             self.ask(state, request, false);
@@ -209,19 +226,19 @@ impl Protocol {
 
     /// The holder stops believing that it holds, and releases.
     pub fn release(&self, state: &mut State, request: RequestId) {
-        if let Stage::Holding(fence) = state.requests[request].stage {
+        if let Stage::Holding(turn) = state.requests[request].stage {
             state.requests[request].stage = Stage::Releasing;
             state.clients[self.client_of(request)]
                 .calls
-                .push(Call::Release(request, fence));
+                .push(Call::Release(request, turn));
         }
     }
 
     pub fn renew(&self, state: &mut State, request: RequestId) {
-        if let Stage::Holding(fence) = state.requests[request].stage {
+        if let Stage::Holding(turn) = state.requests[request].stage {
             state.clients[self.client_of(request)]
                 .calls
-                .push(Call::Renew(request, fence));
+                .push(Call::Renew(request, turn.first));
         }
     }
 

@@ -26,6 +26,8 @@ pub struct Budget {
     /// Polls for which nothing gave a reason.
     pub polls: u8,
     pub renewals: u8,
+    /// Turns that pass inside a process. Each hold may serve one more than these.
+    pub turns: u8,
 }
 
 impl Budget {
@@ -40,6 +42,7 @@ impl Budget {
         crashes: 0,
         polls: 0,
         renewals: 0,
+        turns: 0,
     };
 }
 
@@ -161,6 +164,26 @@ pub const RENEWAL: Configuration = Configuration::of(
     },
 )
 .with_callers(&[1, 1]);
+pub const TURNS: Configuration = Configuration::of(
+    "turns, a crash, a late grant",
+    Budget {
+        turns: 2,
+        crashes: 1,
+        slowness: 1,
+        ..NOTHING
+    },
+)
+.with_callers(&[1, 1]);
+pub const TURNS_DISCONNECT: Configuration = Configuration::of(
+    "turns, a lost connection, a renewal",
+    Budget {
+        turns: 2,
+        disconnects: 1,
+        renewals: 1,
+        ..NOTHING
+    },
+)
+.with_callers(&[1, 1]);
 pub const TWICE_SLOW: Configuration = Configuration::of(
     "two late grants",
     Budget {
@@ -185,7 +208,7 @@ pub const PROMPT_LOST_SUBSCRIPTION: Configuration = Configuration::prompt(
 );
 
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 14] = [
+pub const SMALL: [Configuration; 16] = [
     CALM,
     CANCEL,
     DISCONNECT,
@@ -197,13 +220,24 @@ pub const SMALL: [Configuration; 14] = [
     CRASH,
     TWICE_SLOW.with_callers(&[1, 1]),
     RENEWAL,
+    TURNS,
+    TURNS_DISCONNECT,
     PROMPT_CALM,
     PROMPT_DISCONNECT,
     PROMPT_LOST_SUBSCRIPTION,
 ];
 
 /// Two faults that meet, more callers, or a third client. They are explored as far as time allows.
-pub const LARGE: [Configuration; 16] = [
+pub const LARGE: [Configuration; 17] = [
+    Configuration::of(
+        "turns, a lost connection, a late grant",
+        Budget {
+            turns: 2,
+            disconnects: 1,
+            slowness: 1,
+            ..NOTHING
+        },
+    ),
     Configuration::of(
         "a cancelled wait, a lost connection",
         Budget {

@@ -2,7 +2,7 @@
 
 use crate::single::configuration::{
     CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DISCONNECT, PROMPT_LOST_SUBSCRIPTION,
-    RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TWICE_SLOW,
+    RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TURNS, TWICE_SLOW,
 };
 use crate::single::properties::{
     CLAIM_WINDOW, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING, NOBODY_FORGOTTEN,
@@ -39,7 +39,7 @@ const fn example(
 
 const PAIR: &[usize] = &[1, 1];
 
-pub const COUNTEREXAMPLES: [Counterexample; 23] = [
+pub const COUNTEREXAMPLES: [Counterexample; 25] = [
     example(
         &[Rule::NewIdAfterWithdrawal],
         TWICE_SLOW.with_callers(PAIR),
@@ -107,6 +107,8 @@ pub const COUNTEREXAMPLES: [Counterexample; 23] = [
     example(&[Rule::HandOverGoesOn], CALM, NOT_LEFT_FREE),
     example(&[Rule::ClaimWindow], CRASH, CLAIM_WINDOW),
     example(&[Rule::RenewNeverCreates], RENEWAL, NO_GHOST_HOLDER),
+    example(&[Rule::ReserveFences], TURNS, NEWEST_FENCE),
+    example(&[Rule::TellLastFence], TURNS, NEWEST_FENCE),
 ];
 
 pub const UNBROKEN: [Unbroken; 7] = [

@@ -46,8 +46,8 @@ impl Protocol {
     fn run(&self, state: &mut State, call: &Call) -> Outcome {
         let outcome = match call {
             Call::Acquire(acquire) => Outcome::Acquired(self.run_acquire(state, acquire)),
-            Call::Release(request, fence) => Outcome::Released {
-                found: self.run_release(state, *request, Some(*fence)),
+            Call::Release(request, turn) => Outcome::Released {
+                found: self.run_release(state, *request, Some(*turn)),
             },
             Call::Withdraw(request) => Outcome::Released {
                 found: self.run_release(state, *request, None),

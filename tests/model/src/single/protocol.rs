@@ -25,6 +25,7 @@ pub enum Action {
     UserAcquires(RequestId),
     UserCancels(RequestId),
     UserReleases(RequestId),
+    UserPassesTurn(RequestId),
     ClientReadsReply(ClientId),
     ClientReadsPush(ClientId),
     ClientSubscribes(ClientId),
@@ -68,6 +69,11 @@ impl Protocol {
 
     pub fn client_of(&self, request: RequestId) -> ClientId {
         self.clients[request]
+    }
+
+    /// How many fences each hold reserves beyond its first one.
+    pub fn more_turns(&self) -> u8 {
+        self.configuration.budget.turns
     }
 
     fn ids_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> {
@@ -175,7 +181,10 @@ impl Protocol {
             for request in self.ids_of(client) {
                 match state.requests[request].stage {
                     Stage::Waiting if budget.cancels > 0 => actions.push(Action::UserCancels(request)),
-                    Stage::Holding(_) => {
+                    Stage::Holding(turn) => {
+                        if budget.turns > 0 && self.has_turns_left(turn) {
+                            actions.push(Action::UserPassesTurn(request));
+                        }
                         if budget.slowness > 0 {
                             actions.push(Action::ClientLosesLease(request));
                         }
@@ -275,6 +284,10 @@ impl Model for Protocol {
                 self.cancel(state, request);
             }
             Action::UserReleases(request) => self.release(state, request),
+            Action::UserPassesTurn(request) => {
+                state.budget.turns -= 1;
+                self.pass_turn(state, request);
+            }
             Action::ClientReadsReply(client) => {
                 let reply = state.clients[client].replies.remove(0);
                 self.on_reply(state, client, reply);

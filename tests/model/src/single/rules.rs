@@ -30,10 +30,12 @@ pub enum Rule {
     CountBeforePublishing,
     OwnFences,
     RenewUnseen,
+    ReserveFences,
+    TellLastFence,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 26] = [
+    pub const ALL: [Rule; 28] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -60,6 +62,8 @@ impl Rule {
         Rule::CountBeforePublishing,
         Rule::OwnFences,
         Rule::RenewUnseen,
+        Rule::ReserveFences,
+        Rule::TellLastFence,
     ];
 }
 
@@ -92,6 +96,10 @@ impl fmt::Display for Rule {
             Rule::CountBeforePublishing => "a client is told only if the server sees it listen",
             Rule::OwnFences => "no two requests are told the same fence",
             Rule::RenewUnseen => "a subscription that the server does not see is replaced",
+            Rule::ReserveFences => {
+                "all fences that a hold reserved count as used, unless it tells the last one"
+            }
+            Rule::TellLastFence => "a release tells the last fence that its hold used",
         })
     }
 }

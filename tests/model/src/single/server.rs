@@ -4,7 +4,7 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket,
+    Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket, Turn,
 };
 
 impl Server {
@@ -101,12 +101,19 @@ impl Protocol {
 
     /// `lua/release.lua` for the grant under this fence; without a fence, `lua/withdraw.lua`. Returns whether
     /// there was such a hold.
-    pub fn run_release(&self, state: &mut State, request: RequestId, fence: Option<Fence>) -> bool {
+    pub fn run_release(&self, state: &mut State, request: RequestId, turn: Option<Turn>) -> bool {
         self.drop_ended(state, self.client_of(request));
-        let by_id = fence.is_none() || !self.has(Rule::ReleaseNamesFence);
-        let counts = |hold: &Hold| hold.request == request && (by_id || fence == Some(hold.fence));
-        let found = state.server.hold.take_if(|hold| counts(hold)).is_some();
-        if fence.is_none() {
+        let by_id = turn.is_none() || !self.has(Rule::ReleaseNamesFence);
+        let fence_counts = |hold: &Hold| turn.is_some_and(|turn| turn.first == hold.fence);
+        let counts = |hold: &Hold| hold.request == request && (by_id || fence_counts(hold));
+        let found = state.server.hold.take_if(|hold| counts(hold));
+        match (&found, turn) {
+            (Some(hold), None) => self.use_up(state, hold),
+            (Some(_), Some(turn)) if self.has(Rule::TellLastFence) => state.server.fence = turn.fence,
+            _ => {}
+        }
+        let found = found.is_some();
+        if turn.is_none() {
             state.server.queue.retain(|&(_, queued)| queued != request);
         }
         if state.server.hold.is_none() {
@@ -132,10 +139,18 @@ impl Protocol {
         }
     }
 
+    /// A hold has ended without a word of the last fence that it used.
+    fn use_up(&self, state: &mut State, hold: &Hold) {
+        if self.has(Rule::ReserveFences) {
+            state.server.fence = hold.fence + self.more_turns();
+        }
+    }
+
     /// Drops a hold whose deadline has passed, and the presence record of its client, which is dead or
     /// asleep. A client that makes the call itself keeps its record.
     fn drop_ended(&self, state: &mut State, caller: ClientId) {
         if let Some(ended) = state.server.hold.take_if(|hold| hold.over) {
+            self.use_up(state, &ended);
             let client = self.client_of(ended.request);
             if client != caller {
                 state.server.presence[client].record = false;

@@ -24,7 +24,7 @@ pub struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     pub hold: Option<Hold>,
-    /// The last fence that was granted.
+    /// The last fence that was granted, or that a hold which is over can have used.
     pub fence: Fence,
     /// Queued requests, in the order of their tickets.
     pub queue: Vec<(Ticket, RequestId)>,
@@ -36,6 +36,7 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     pub request: RequestId,
+    /// The fence of its first turn. Those of the others follow it.
     pub fence: Fence,
     /// Granted by the call of another request, and not claimed yet.
     pub pushed: bool,
@@ -85,13 +86,20 @@ pub struct Request {
     pub missed_turn: bool,
 }
 
+/// The fences of a hold: that of its first turn, and that of the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Turn {
+    pub first: Fence,
+    pub fence: Fence,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stage {
     #[default]
     Unused,
     Waiting,
     /// Its user believes that it holds the lock.
-    Holding(Fence),
+    Holding(Turn),
     Releasing,
     /// The request has ended, and its id is never used again.
     Over,
@@ -106,8 +114,8 @@ impl Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Call {
     Acquire(Acquire),
-    /// Ends the hold of this request under this fence.
-    Release(RequestId, Fence),
+    /// Ends the hold of this request whose first turn has this fence, and tells the fence of its last one.
+    Release(RequestId, Turn),
     /// Ends whatever the server has of this request.
     Withdraw(RequestId),
     Renew(RequestId, Fence),
