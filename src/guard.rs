@@ -1,10 +1,10 @@
 //! The guard: a lock that is held.
 
-mod tenure;
+mod held;
 
 use std::fmt;
 
-use self::tenure::Tenure;
+use self::held::Held;
 use crate::engine::client::runtime;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
@@ -45,19 +45,19 @@ use crate::quorum::Majority;
 /// ```
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
-    held: Tenure,
+    held: Held,
 }
 
 impl LockGuard {
     pub(crate) fn of_one(held: OwnedHold) -> LockGuard {
         LockGuard {
-            held: Tenure::One(held),
+            held: Held::One(held),
         }
     }
 
     pub(crate) fn of_majority(majority: Majority) -> LockGuard {
         LockGuard {
-            held: Tenure::Quorum(Box::new(majority)),
+            held: Held::Quorum(Box::new(majority)),
         }
     }
 
@@ -294,8 +294,8 @@ impl LockGuard {
         let release = async {
             // In place, since each further future would be moved around.
             let released = match self.held {
-                Tenure::One(held) => held.release().await,
-                Tenure::Quorum(majority) => Box::pin(majority.release()).await,
+                Held::One(held) => held.release().await,
+                Held::Quorum(majority) => Box::pin(majority.release()).await,
             };
             tracing::Span::current().record(
                 "lock.outcome",

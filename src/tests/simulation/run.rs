@@ -237,8 +237,8 @@ impl World {
     async fn quiesce(&mut self, plan: &Plan, rng: &mut Rng) -> Vec<String> {
         let mut wrong = Vec::new();
         tokio::time::sleep(CLEANUP_TIME).await;
-        for tenure in self.server.store().held() {
-            wrong.push(format!("still held: {tenure:?}"));
+        for hold in self.server.store().held() {
+            wrong.push(format!("still held: {hold:?}"));
         }
         let last = self.connect(plan.clients, plan, rng).await;
         for lock in 0..plan.locks {

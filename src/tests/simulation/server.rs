@@ -103,10 +103,10 @@ impl Server {
     }
 
     pub(super) fn flush(&self) {
-        for tenure in self.store().held() {
+        for hold in self.store().held() {
             self.history.record(Event::Revoked {
-                key: tenure.key,
-                fence: tenure.fence,
+                key: hold.key,
+                fence: hold.fence,
             });
         }
         self.store().flush();
@@ -143,7 +143,7 @@ impl Server {
         self.store()
             .held()
             .iter()
-            .any(|tenure| tenure.key == key && tenure.fence == fence)
+            .any(|hold| hold.key == key && hold.fence == fence)
     }
 
     /// Executes a call, and records its effect.

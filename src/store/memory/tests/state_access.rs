@@ -12,7 +12,7 @@ use crate::time::server_time::millis;
 
 /// A held lock, identified by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tenure {
+pub(crate) struct LiveHold {
     pub(crate) key: String,
     pub(crate) fence: Fence,
 }
@@ -58,17 +58,17 @@ impl MemoryStore {
     }
 
     /// The locks that are held now, in the order of their keys.
-    pub(crate) fn held(&self) -> Vec<Tenure> {
+    pub(crate) fn held(&self) -> Vec<LiveHold> {
         let now = self.now_ms();
         let state = self.0.state();
-        let mut held: Vec<Tenure> = state
+        let mut held: Vec<LiveHold> = state
             .rules
             .locks
             .iter()
             .filter_map(|(key, lock)| {
                 let holder = lock.written.as_ref()?;
                 let lives = holder.holds.values().any(|hold| hold.deadline > now);
-                Fence::new(holder.fence).filter(|_| lives).map(|fence| Tenure {
+                Fence::new(holder.fence).filter(|_| lives).map(|fence| LiveHold {
                     key: key.clone(),
                     fence,
                 })

@@ -10,60 +10,60 @@ use crate::owner::Owner;
 use crate::quorum::Majority;
 
 #[derive(Debug)]
-pub(super) enum Tenure {
+pub(super) enum Held {
     One(OwnedHold),
     /// Boxed, because it is larger, and a guard of one server is moved as often.
     Quorum(Box<Majority>),
 }
 
-impl Tenure {
+impl Held {
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
-            Tenure::One(held) => &held.hold().keys.name,
-            Tenure::Quorum(majority) => majority.name(),
+            Held::One(held) => &held.hold().keys.name,
+            Held::Quorum(majority) => majority.name(),
         }
     }
 
     pub(super) fn owner(&self) -> &Owner {
         match self {
-            Tenure::One(held) => &held.hold().owner,
-            Tenure::Quorum(majority) => &majority.owner,
+            Held::One(held) => &held.hold().owner,
+            Held::Quorum(majority) => &majority.owner,
         }
     }
 
     pub(super) fn fence(&self) -> Fence {
         match self {
-            Tenure::One(held) => held.hold().fence(),
-            Tenure::Quorum(majority) => majority.fence,
+            Held::One(held) => held.hold().fence(),
+            Held::Quorum(majority) => majority.fence,
         }
     }
 
     /// How many servers' holds these are, in a quorum.
     pub(super) fn votes(&self) -> Option<usize> {
         match self {
-            Tenure::One(_) => None,
-            Tenure::Quorum(majority) => Some(majority.votes().count()),
+            Held::One(_) => None,
+            Held::Quorum(majority) => Some(majority.votes().count()),
         }
     }
 
     pub(super) fn lease(&self) -> Lease {
         match self {
-            Tenure::One(held) => held.hold().lease(),
-            Tenure::Quorum(majority) => majority.lease(),
+            Held::One(held) => held.hold().lease(),
+            Held::Quorum(majority) => majority.lease(),
         }
     }
 
     pub(super) fn check(&self) -> Result<(), Lost> {
         match self {
-            Tenure::One(held) => held.hold().check(),
-            Tenure::Quorum(majority) => majority.votes().check().map(drop),
+            Held::One(held) => held.hold().check(),
+            Held::Quorum(majority) => majority.votes().check().map(drop),
         }
     }
 
     pub(super) fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         let watched = match self {
-            Tenure::One(held) => Ok(Arc::clone(held.hold())),
-            Tenure::Quorum(majority) => Err(Arc::clone(majority.votes())),
+            Held::One(held) => Ok(Arc::clone(held.hold())),
+            Held::Quorum(majority) => Err(Arc::clone(majority.votes())),
         };
         async move {
             match watched {
@@ -75,15 +75,15 @@ impl Tenure {
 
     pub(super) async fn renew(&self) -> Result<()> {
         match self {
-            Tenure::One(held) => Ok(held.background().renew(held.hold()).await?),
-            Tenure::Quorum(majority) => Box::pin(majority.votes().renew()).await,
+            Held::One(held) => Ok(held.background().renew(held.hold()).await?),
+            Held::Quorum(majority) => Box::pin(majority.votes().renew()).await,
         }
     }
 
     pub(super) fn forget(self) {
         match self {
-            Tenure::One(held) => held.forget(),
-            Tenure::Quorum(majority) => majority.forget(),
+            Held::One(held) => held.forget(),
+            Held::Quorum(majority) => majority.forget(),
         }
     }
 }
