@@ -5,6 +5,7 @@ mod background;
 pub(crate) mod client;
 pub(crate) mod counters;
 pub(crate) mod hold;
+pub(crate) mod local_queue;
 pub(crate) mod operator;
 mod pending_calls;
 mod presence;

@@ -7,6 +7,7 @@ use std::fmt;
 use self::held::Held;
 use crate::engine::client::runtime;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::local_queue::turn::Turn;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
@@ -55,6 +56,12 @@ impl LockGuard {
         }
     }
 
+    pub(crate) fn of_turn(turn: Turn) -> LockGuard {
+        LockGuard {
+            held: Held::Turn(turn),
+        }
+    }
+
     pub(crate) fn of_majority(majority: Majority) -> LockGuard {
         LockGuard {
             held: Held::Quorum(Box::new(majority)),
@@ -64,6 +71,11 @@ impl LockGuard {
     /// How many servers have granted the lock, in a quorum.
     pub(crate) fn votes(&self) -> Option<usize> {
         self.held.votes()
+    }
+
+    /// Whether another guard of this process handed the lock over.
+    pub(crate) fn is_local_handoff(&self) -> bool {
+        self.held.is_local_handoff()
     }
 
     /// Returns the name of the lock.
@@ -295,6 +307,7 @@ impl LockGuard {
             // In place, since each further future would be moved around.
             let released = match self.held {
                 Held::One(held) => held.release().await,
+                Held::Turn(turn) => turn.release().await,
                 Held::Quorum(majority) => Box::pin(majority.release()).await,
             };
             tracing::Span::current().record(

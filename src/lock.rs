@@ -21,9 +21,10 @@ use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
 use crate::engine::counters::count;
+use crate::engine::local_queue;
 use crate::error::{Error, Invalid, Result};
 use crate::guard::LockGuard;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, local_handoffs_in_quorum};
 use crate::owner::Owner;
 use crate::quorum::{Tried, Wanted};
 use crate::status::{Busy, TryAcquire};
@@ -223,11 +224,17 @@ impl Lock {
     /// Refuses what is wrong before anything is sent.
     fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
         let terms = self.options.terms(&self.client().options)?;
+        let turns = self.options.turns(&self.client().options)?;
         let (keys, _) = self.keys.clone()?;
-        if matches!(self.place, Place::Quorum(_)) && self.owner.is_some() {
-            return Err(
-                Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
-            );
+        if let Place::Quorum(_) = self.place {
+            if self.owner.is_some() {
+                return Err(
+                    Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
+                );
+            }
+            if turns > 1 {
+                return Err(local_handoffs_in_quorum(turns.into()).into());
+            }
         }
         self.client().check_open()?;
         self.place.start()?;
@@ -237,11 +244,19 @@ impl Lock {
     fn params(&self) -> Result<AcquireParams> {
         let (keys, terms) = self.open()?;
         let (_, channel) = self.keys.clone()?;
+        // A hold with an owner, or whose length is limited, is for one guard alone.
+        let is_plain = self.owner.is_none() && !terms.fixed && terms.max_hold.is_none();
+        let turns = if is_plain {
+            self.options.turns(&self.client().options)?
+        } else {
+            1
+        };
         Ok(AcquireParams {
             keys,
             channel,
             terms,
             owner: self.owner.clone(),
+            turns,
             vote: None,
         })
     }
@@ -253,6 +268,7 @@ impl Lock {
             lock.name = &*self.name,
             lock.fence = Empty,
             lock.votes = Empty,
+            lock.local_handoff = Empty,
             lock.outcome = Empty,
             wait_ms = Empty
         );
@@ -263,6 +279,9 @@ impl Lock {
                 span.record("lock.fence", guard.fence().get());
                 if let Some(votes) = guard.votes() {
                     span.record("lock.votes", votes);
+                }
+                if guard.is_local_handoff() {
+                    span.record("lock.local_handoff", true);
                 }
                 "acquired"
             }
@@ -298,6 +317,10 @@ impl Lock {
         };
         if until.is_none_or(|until| until > now) {
             return match &self.place {
+                Place::One(shared) if params.turns > 1 => {
+                    let turn = local_queue::acquire(shared.local_queues(), &params, until).await?;
+                    Ok(LockGuard::of_turn(turn))
+                }
                 Place::One(shared) => {
                     let held = acquire::acquire(shared.waitlists(), &params, until).await?;
                     Ok(LockGuard::of_one(held))
@@ -324,6 +347,13 @@ impl Lock {
     async fn attempt(self) -> Result<TryAcquire> {
         let params = self.params()?;
         Ok(match &self.place {
+            Place::One(shared) if params.turns > 1 => {
+                let queues = Arc::clone(shared.local_queues());
+                match Box::pin(local_queue::try_acquire(queues, params)).await? {
+                    local_queue::Tried::Held(turn) => TryAcquire::Acquired(LockGuard::of_turn(turn)),
+                    local_queue::Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
+                }
+            }
             Place::One(shared) => match acquire::try_acquire(Arc::clone(shared.waitlists()), params).await? {
                 Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
                 Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),

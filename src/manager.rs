@@ -224,6 +224,7 @@ impl LockManager {
             waiting,
             acquired: read(&counters.acquired),
             handed_over: read(&counters.handed_over),
+            local_handoffs: read(&counters.local_handoffs),
             lost: read(&counters.lost),
             timed_out: read(&counters.timed_out),
             released_by_drop: read(&counters.released_by_drop),
@@ -347,6 +348,9 @@ pub struct Stats {
     pub acquired: u64,
     /// Acquired locks that were handed over by the holder before, without a call by this client.
     pub handed_over: u64,
+    /// Acquired locks that another guard of this process handed over, without a call
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)).
+    pub local_handoffs: u64,
     /// Leases lost before their release.
     pub lost: u64,
     /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::Invalid;
 use crate::store::Durability;
+use crate::store::ids::RequestId;
 use crate::store::keys::check_prefix;
 use crate::store::label::Label;
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -46,6 +47,8 @@ pub(crate) struct ManagerOptions {
     /// The number of connections over which the locks are spread.
     pub(crate) connections: usize,
     pub(crate) durability: Durability,
+    /// How many turns a hold may serve inside the process.
+    pub(crate) local_handoffs: u32,
     pub(crate) label: Label,
 }
 
@@ -62,6 +65,7 @@ impl Default for ManagerOptions {
             slow_acquire: None,
             connections: 1,
             durability: Durability::default(),
+            local_handoffs: 1,
             label: Label::of_this_process(),
         }
     }
@@ -88,6 +92,7 @@ impl ManagerOptions {
                 self.connections
             )));
         }
+        turns(self.local_handoffs)?;
         if self.max_waiters == 0 {
             return Err(Invalid::new("max_waiters 0: must be at least 1"));
         }
@@ -116,9 +121,15 @@ pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) local_handoffs: Option<u32>,
 }
 
 impl LockOptions {
+    /// How many turns a hold may serve inside the process, as far as the lease allows several.
+    pub(crate) fn turns(&self, manager: &ManagerOptions) -> Result<u16, Invalid> {
+        turns(self.local_handoffs.unwrap_or(manager.local_handoffs))
+    }
+
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
         check_span("lease", length, MIN_LEASE, manager.longest_lease)?;
@@ -133,6 +144,23 @@ impl LockOptions {
             claim_window,
         })
     }
+}
+
+/// The number of turns of a hold, if it is in its range.
+fn turns(local_handoffs: u32) -> Result<u16, Invalid> {
+    let turns = u16::try_from(local_handoffs).ok();
+    let max = RequestId::MAX_TURNS;
+    turns.filter(|turns| (1..=max).contains(turns)).ok_or_else(|| {
+        Invalid::new(format!(
+            "local_handoffs {local_handoffs}: must be from 1 to {max}"
+        ))
+    })
+}
+
+pub(crate) fn local_handoffs_in_quorum(turns: u32) -> Invalid {
+    Invalid::new(format!(
+        "local_handoffs {turns}: must be 1 in a quorum, which hands over through its servers"
+    ))
 }
 
 pub(crate) fn check_span(what: &str, span: Duration, min: Duration, max: Duration) -> Result<(), Invalid> {

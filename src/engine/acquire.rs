@@ -41,6 +41,8 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
+    /// How many turns the hold may serve inside this process. Only a request without an owner has several.
+    pub(crate) turns: u16,
     /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because
     /// those would carry it along.
     pub(crate) vote: Option<Box<VoteParams>>,
@@ -70,6 +72,7 @@ pub(crate) struct VoteAttempt {
 impl AcquireParams {
     fn next_request(&self, client: &Client) -> RequestId {
         match &self.vote {
+            None if self.turns > 1 => client.next_tenure(&self.terms, self.turns),
             None => client.next_request(&self.terms, self.owner.as_ref()),
             Some(vote) => {
                 let number = vote.numbers.fetch_add(1, Ordering::Relaxed);
@@ -91,18 +94,11 @@ pub(crate) async fn acquire(
 ) -> Result<OwnedHold> {
     let client = waitlists.client();
     let began = client.now();
-    // The votes of a quorum count as one caller, where they are counted together.
-    let _permit = match params.vote {
-        None => Some(waitlists.admit()?),
-        Some(_) => None,
-    };
-    let mut bound = pin!(async {
-        match until {
-            // On the heap: most waits have no bound, and would carry the timer along.
-            Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
-            None => std::future::pending().await,
-        }
-    });
+    // The votes of a quorum count as one caller, where they are counted together. A tenure is no caller:
+    // those that wait for it are counted.
+    let is_caller = params.vote.is_none() && params.turns == 1;
+    let _permit = is_caller.then(|| waitlists.admit()).transpose()?;
+    let mut bound = pin!(bound(until));
     let mut standing = Standing {
         arrived: began,
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
@@ -137,13 +133,26 @@ pub(crate) async fn acquire(
                 },
             },
         };
-        count(&client.counters.timed_out);
-        let now = client.now();
-        let left = free_at.map_or(Duration::ZERO, |at| at.since(now));
-        return Err(Error::Timeout {
-            waited: now.since(began),
-            retry_after: left.max(Duration::from_millis(1)),
-        });
+        let free_in = free_at.map_or(Duration::ZERO, |at| at.since(client.now()));
+        return Err(timed_out(client, began, free_in));
+    }
+}
+
+/// Waits until the bound of a wait, for ever if there is none.
+pub(super) async fn bound(until: Option<Instant>) {
+    match until {
+        // On the heap: most waits have no bound, and would carry the timer along.
+        Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The error of a wait whose bound is over, while the lock can be held for another `free_in`.
+pub(super) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
+    count(&client.counters.timed_out);
+    Error::Timeout {
+        waited: client.now().since(began),
+        retry_after: free_in.max(Duration::from_millis(1)),
     }
 }
 

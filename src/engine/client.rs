@@ -62,6 +62,12 @@ impl Client {
         RequestId::new(&self.id, terms.grant(), n, owner)
     }
 
+    /// A request whose hold may serve several turns.
+    pub(super) fn next_tenure(&self, terms: &LeaseTerms, turns: u16) -> RequestId {
+        let n = self.requests.fetch_add(1, Ordering::Relaxed);
+        RequestId::with_turns(&self.id, terms.grant(), n, turns)
+    }
+
     pub(crate) fn now(&self) -> LocalTime {
         self.clock.now()
     }

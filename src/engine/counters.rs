@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counters {
     pub(crate) acquired: AtomicU64,
     pub(crate) handed_over: AtomicU64,
+    pub(crate) local_handoffs: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) timed_out: AtomicU64,
     pub(crate) released_by_drop: AtomicU64,

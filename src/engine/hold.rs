@@ -7,12 +7,14 @@ pub(crate) mod durability;
 pub(crate) mod owned;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turns;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use self::turns::Turns;
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
@@ -41,6 +43,8 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Has no permits, and is closed when the hold ends. A watcher that comes later is told all the same.
     ended: Semaphore,
+    /// `None` if the hold has one turn. Boxed, because most have.
+    turns: Option<Box<Turns>>,
 }
 
 #[derive(Debug)]
@@ -100,6 +104,7 @@ impl Hold {
                 over: None,
             }),
             ended: Semaphore::new(0),
+            turns: Turns::of(grant, clock.now()),
         }
     }
 

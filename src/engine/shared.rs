@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::background::Background;
 use crate::engine::client::{Client, runtime};
+use crate::engine::local_queue::registry::LocalQueues;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
 use crate::fence::Fence;
@@ -16,6 +17,7 @@ use crate::store::{Answer, Store};
 #[derive(Debug)]
 pub(crate) struct Shared {
     waitlists: Arc<Waitlists>,
+    local_queues: Arc<LocalQueues>,
     /// Passes the store's messages to the waitlists, and lives as long as they are wanted.
     _relay: Arc<LateListener>,
 }
@@ -33,6 +35,7 @@ impl Shared {
         let waitlists = Arc::new(Waitlists::new(client, background));
         late_listener.lead_to(&waitlists);
         Shared {
+            local_queues: Arc::new(LocalQueues::new(Arc::clone(&waitlists))),
             waitlists,
             _relay: late_listener,
         }
@@ -40,6 +43,10 @@ impl Shared {
 
     pub(crate) fn waitlists(&self) -> &Arc<Waitlists> {
         &self.waitlists
+    }
+
+    pub(crate) fn local_queues(&self) -> &Arc<LocalQueues> {
+        &self.local_queues
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -54,7 +61,7 @@ impl Shared {
     pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
         let held = self.background().held();
         held.iter()
-            .map(|hold| (Arc::clone(&hold.keys.name), hold.fence()))
+            .map(|hold| (Arc::clone(&hold.keys.name), hold.last_fence()))
             .collect()
     }
 

@@ -136,8 +136,10 @@ impl Waitlist {
         locked(&self.state).is_empty()
     }
 
-    fn free_at(&self) -> Option<LocalTime> {
-        locked(&self.state).free_at
+    /// The time until the lock can next be free, as far as is known.
+    fn free_in(&self) -> Duration {
+        let free_at = locked(&self.state).free_at;
+        free_at.map_or(Duration::ZERO, |at| at.since(self.client.now()))
     }
 
     /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.

@@ -1,8 +1,9 @@
-//! What a guard holds: one server's hold, or those of a majority.
+//! What a guard holds: one server's hold, a turn of one, or the holds of a majority.
 
 use std::sync::Arc;
 
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::local_queue::turn::Turn;
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
@@ -12,6 +13,7 @@ use crate::quorum::Majority;
 #[derive(Debug)]
 pub(super) enum Held {
     One(OwnedHold),
+    Turn(Turn),
     /// Boxed, because it is larger, and a guard of one server is moved as often.
     Quorum(Box<Majority>),
 }
@@ -20,6 +22,7 @@ impl Held {
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
             Held::One(held) => &held.hold().keys.name,
+            Held::Turn(turn) => &turn.hold().keys.name,
             Held::Quorum(majority) => majority.name(),
         }
     }
@@ -27,6 +30,7 @@ impl Held {
     pub(super) fn owner(&self) -> &Owner {
         match self {
             Held::One(held) => &held.hold().owner,
+            Held::Turn(turn) => &turn.hold().owner,
             Held::Quorum(majority) => &majority.owner,
         }
     }
@@ -34,6 +38,7 @@ impl Held {
     pub(super) fn fence(&self) -> Fence {
         match self {
             Held::One(held) => held.hold().fence(),
+            Held::Turn(turn) => turn.fence(),
             Held::Quorum(majority) => majority.fence,
         }
     }
@@ -41,14 +46,20 @@ impl Held {
     /// How many servers' holds these are, in a quorum.
     pub(super) fn votes(&self) -> Option<usize> {
         match self {
-            Held::One(_) => None,
+            Held::One(_) | Held::Turn(_) => None,
             Held::Quorum(majority) => Some(majority.votes().count()),
         }
+    }
+
+    /// Whether another guard of this process had the same hold before.
+    pub(super) fn is_local_handoff(&self) -> bool {
+        matches!(self, Held::Turn(turn) if turn.is_local_handoff())
     }
 
     pub(super) fn lease(&self) -> Lease {
         match self {
             Held::One(held) => held.hold().lease(),
+            Held::Turn(turn) => turn.hold().lease(),
             Held::Quorum(majority) => majority.lease(),
         }
     }
@@ -56,18 +67,20 @@ impl Held {
     pub(super) fn check(&self) -> Result<(), Lost> {
         match self {
             Held::One(held) => held.hold().check(),
+            Held::Turn(turn) => turn.hold().check(),
             Held::Quorum(majority) => majority.votes().check().map(drop),
         }
     }
 
     pub(super) fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         let watched = match self {
-            Held::One(held) => Ok(Arc::clone(held.hold())),
+            Held::One(held) => Ok((Arc::clone(held.hold()), held.hold().fence())),
+            Held::Turn(turn) => Ok((Arc::clone(turn.hold()), turn.fence())),
             Held::Quorum(majority) => Err(Arc::clone(majority.votes())),
         };
         async move {
             match watched {
-                Ok(hold) => hold.lost().await,
+                Ok((hold, fence)) => hold.turn_over(fence).await,
                 Err(votes) => votes.lost().await,
             }
         }
@@ -76,6 +89,7 @@ impl Held {
     pub(super) async fn renew(&self) -> Result<()> {
         match self {
             Held::One(held) => Ok(held.background().renew(held.hold()).await?),
+            Held::Turn(turn) => Ok(turn.background().renew(turn.hold()).await?),
             Held::Quorum(majority) => Box::pin(majority.votes().renew()).await,
         }
     }
@@ -83,6 +97,7 @@ impl Held {
     pub(super) fn forget(self) {
         match self {
             Held::One(held) => held.forget(),
+            Held::Turn(turn) => turn.forget(),
             Held::Quorum(majority) => majority.forget(),
         }
     }

@@ -297,6 +297,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets how many guards of this process may have the lock one after the other, in one tenure, before it
+    /// is handed to the next process (default 1: off; 1 to 1,000; in a [quorum](Self::quorum) 1).
+    /// [`Lock::local_handoffs`](crate::Lock::local_handoffs) says what that means.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// // Many tasks of each process want the same few locks, and hold them for a moment.
+    /// let builder = LockManager::builder().local_handoffs(64);
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "cohort")]
+    pub fn local_handoffs(mut self, turns: u32) -> Self {
+        self.options.local_handoffs = turns;
+        self
+    }
+
     /// Logs a warning (`tracing`) for every acquire that takes this long or longer (default `None`: off).
     ///
     /// # Examples

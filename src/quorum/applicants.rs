@@ -139,11 +139,7 @@ impl Quorum {
 
     /// The time until a majority of the servers can be free, as far as is known.
     fn retry_after(&self, channel: &str) -> Duration {
-        let now = self.client().now();
-        let left = self.servers.iter().map(|server| {
-            let free_at = server.waitlists().free_at(channel);
-            free_at.map_or(Duration::ZERO, |at| at.since(now))
-        });
+        let left = (self.servers.iter()).map(|server| server.waitlists().free_in(channel));
         let mut left: Vec<_> = left.collect();
         left.sort_unstable();
         left[self.majority() - 1].max(Duration::from_millis(1))

@@ -174,6 +174,7 @@ impl Ballot {
             channel: Arc::clone(&self.wanted.channel),
             terms: terms_of_votes(&self.wanted.terms),
             owner: None,
+            turns: 1,
             vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,
                 floor: self.floor,

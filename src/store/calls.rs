@@ -104,10 +104,6 @@ pub(crate) enum ReleaseWhat {
     /// Releases the grant with this fence. Never removes a queue entry or a newer grant of the request.
     Grant(Fence),
     /// The same for a hold that has used several fences, from the first one to the last one.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "used by the local hand-off, which follows")
-    )]
     Turns { first: Fence, last: Fence },
     /// Releases every hold under this fence, of any request. The request only names the call.
     Force(Fence),

@@ -62,10 +62,6 @@ impl RequestId {
     const TURNS_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS;
     const MORE_DIGITS: usize = 3;
     /// How many fences one request can reserve.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "used by the local hand-off, which follows")
-    )]
     pub(crate) const MAX_TURNS: u16 = 1000;
     /// The longest number has 20 digits.
     const MOST: usize = Self::TURNS_AT + 1 + 20 + 1 + Owner::LEN;
@@ -86,12 +82,8 @@ impl RequestId {
         RequestId(text.into())
     }
 
-    /// The `n`-th request of `client`, as in [`new`](Self::new). It reserves a fence for each of its turns, from
-    /// 1 to [`MAX_TURNS`](Self::MAX_TURNS), and is its own owner.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "used by the local hand-off, which follows")
-    )]
+    /// The `n`-th request of `client`, as in [`new`](Self::new). It reserves a fence for each of its turns,
+    /// from 1 to [`MAX_TURNS`](Self::MAX_TURNS), and is its own owner.
     pub(crate) fn with_turns(client: &ClientId, grant: Duration, n: u64, turns: u16) -> RequestId {
         let one = RequestId::new(client, grant, n, None);
         if turns == 1 {

@@ -120,6 +120,25 @@ fn spans_tell_which_lock_which_fence_how_it_ended_and_how_long_it_took() {
 }
 
 #[test]
+fn the_span_of_a_turn_says_whether_the_lock_was_handed_over_in_this_process() {
+    let recorder = recorded(async || {
+        let locks = LockManager::in_memory();
+        let lock = locks.lock("counter").local_handoffs(2);
+        let guard = lock.acquire().await.unwrap();
+        let (next, ()) = tokio::join!(lock.acquire(), async {
+            tokio::task::yield_now().await;
+            guard.release().await.unwrap();
+        });
+        next.unwrap().release().await.unwrap();
+    });
+    let acquires = recorder.all("fairlock.acquire");
+    let handed = acquires
+        .iter()
+        .map(|span| span.get("lock.local_handoff").cloned());
+    assert_eq!(handed.collect::<Vec<_>>(), [None, Some("true".to_owned())]);
+}
+
+#[test]
 fn a_lost_lease_and_a_slow_acquire_warn() {
     let recorder = recorded(async || {
         let builder = LockManager::builder().slow_acquire(Duration::from_secs(2));

@@ -103,7 +103,10 @@ impl Background {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
-                what: ReleaseWhat::Grant(hold.fence()),
+                what: match (hold.fence(), hold.last_fence()) {
+                    (first, last) if first == last => ReleaseWhat::Grant(first),
+                    (first, last) => ReleaseWhat::Turns { first, last },
+                },
                 floor: hold.next_floor(),
             };
             let failure = match self.client.release(call).await {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake};
 use std::thread;
 
+use futures_util::FutureExt;
 use tokio::time::sleep;
 
 use super::*;
@@ -14,6 +15,11 @@ const LEASE: Duration = Duration::from_secs(6);
 
 /// A hold that was granted just now.
 fn hold(max_hold: Option<Duration>) -> Hold {
+    hold_with(max_hold, 1, LEASE)
+}
+
+/// A hold with so many turns, of which the client heard when `left` of its lease was left.
+fn hold_with(max_hold: Option<Duration>, turns: u16, left: Duration) -> Hold {
     let terms = LeaseTerms {
         length: LEASE,
         fixed: false,
@@ -22,7 +28,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
     };
     let client = ClientId::from_number(1);
     let grant = Grant {
-        request: RequestId::new(&client, terms.grant(), 1, None),
+        request: RequestId::with_turns(&client, terms.grant(), 1, turns),
         deadline: server(LEASE),
         fence: Fence::new(1).unwrap(),
         pushed: false,
@@ -35,7 +41,7 @@ fn hold(max_hold: Option<Duration>) -> Hold {
         terms,
         PendingCalls::new(LEASE, GivesUp::Unknown, None),
         clock,
-        LocalTime::ZERO.after(LEASE),
+        LocalTime::ZERO.after(left),
     )
 }
 
@@ -190,4 +196,43 @@ async fn maximum_hold_ends_by_the_local_clock() {
     let lost = tokio::time::timeout(max_hold, hold.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::MaxHold);
     assert_eq!(hold.clock.now(), end);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_turn_has_a_fence_of_its_own_and_there_are_no_more_than_were_reserved() {
+    let hold = hold_with(None, 3, LEASE);
+    assert_eq!(hold.last_fence(), hold.fence());
+    let mut lost = Box::pin(hold.turn_over(hold.fence()));
+    assert!(lost.as_mut().now_or_never().is_none());
+    let next = [(); 3].map(|()| hold.next_turn().map(Fence::get));
+    assert_eq!(next, [Some(2), Some(3), None]);
+    assert_eq!((hold.last_fence().get(), hold.fence().get()), (3, 1));
+    assert_eq!(lost.await.reason(), LostReason::Released);
+    assert_eq!(hold_with(None, 1, LEASE).next_turn(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_turn_begins_once_the_hold_is_old_or_lost_or_in_doubt_or_nearly_over() {
+    let turns = || hold_with(None, 3, LEASE);
+    assert!(turns().next_turn().is_some());
+    let nearly_over = |left| hold_with(None, 3, left).next_turn();
+    assert!(nearly_over(LEASE / 4).is_some());
+    assert!(nearly_over(LEASE / 4 - Duration::from_millis(1)).is_none());
+    let in_doubt = turns();
+    in_doubt.set_in_doubt();
+    assert!(in_doubt.next_turn().is_none());
+    let lost = turns();
+    lost.end(LostReason::Taken);
+    assert!(lost.next_turn().is_none());
+    let old = turns();
+    sleep(turns::LONGEST_TENURE).await;
+    assert!(old.next_turn().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn watcher_of_a_turn_is_told_of_the_end_of_its_hold() {
+    let hold = hold_with(None, 3, LEASE);
+    let fence = hold.next_turn().unwrap();
+    let lost = tokio::time::timeout(2 * LEASE, hold.turn_over(fence));
+    assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use dashmap::DashMap;
 
@@ -11,7 +12,6 @@ use crate::engine::waitlist::Waitlist;
 use crate::error::{Error, Result};
 use crate::store::keys::Keys;
 use crate::store::{Listener, ServerId};
-use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
 pub(crate) struct Waitlists {
@@ -99,9 +99,10 @@ impl Waitlists {
         self.waitlists.remove_if(&waitlist.channel, leaves).is_some()
     }
 
-    /// When a lock can next be free, as far as its waitlist knows.
-    pub(crate) fn free_at(&self, channel: &str) -> Option<LocalTime> {
-        self.waitlists.get(channel)?.free_at()
+    /// The time until the lock of a channel can next be free, as far as is known.
+    pub(crate) fn free_in(&self, channel: &str) -> Duration {
+        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
+        waitlist.map_or(Duration::ZERO, |waitlist| waitlist.free_in())
     }
 
     /// Ends all waits. The drivers leave.

@@ -1,0 +1,91 @@
+//! All local queues of a client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+
+use super::turn::Turn;
+use super::{LocalQueue, Place, Tried};
+use crate::engine::acquire::AcquireParams;
+use crate::engine::client::Client;
+use crate::engine::hold::owned::OwnedHold;
+use crate::engine::waitlist::registry::Waitlists;
+use crate::sync::locked;
+
+/// The channel, which names the lock, the lease, and the number of turns. Locks that differ in these share no
+/// tenure, and go side by side.
+type Key = (Arc<str>, Duration, u16);
+
+#[derive(Debug)]
+pub(crate) struct LocalQueues {
+    waitlists: Arc<Waitlists>,
+    pub(super) queues: DashMap<Key, Arc<LocalQueue>>,
+}
+
+impl LocalQueues {
+    pub(in crate::engine) fn new(waitlists: Arc<Waitlists>) -> LocalQueues {
+        LocalQueues {
+            waitlists,
+            queues: DashMap::new(),
+        }
+    }
+
+    pub(super) fn waitlists(&self) -> &Arc<Waitlists> {
+        &self.waitlists
+    }
+
+    pub(super) fn client(&self) -> &Arc<Client> {
+        self.waitlists.client()
+    }
+
+    /// Enters the local queue of a lock, and creates it if needed.
+    pub(super) fn enter(self: &Arc<Self>, params: &AcquireParams) -> Place {
+        let (place, ask) = self.with(params, LocalQueue::join);
+        if let Some(ask) = ask {
+            self.client().spawn(ask.run());
+        }
+        place
+    }
+
+    /// Why a try need not ask the server.
+    pub(super) fn busy(&self, params: &AcquireParams) -> Option<Tried> {
+        self.queues.get(&key(params))?.busy()
+    }
+
+    /// The first turn of a tenure that did not come through the queue.
+    pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: OwnedHold) -> Turn {
+        self.with(params, |queue| {
+            locked(&queue.state).present = Some(Arc::clone(held.hold()));
+            let fence = held.hold().fence();
+            Turn::new(held, fence, Arc::clone(queue))
+        })
+    }
+
+    /// Runs `work` before the queue can be discarded.
+    pub(super) fn with<T>(
+        self: &Arc<Self>,
+        params: &AcquireParams,
+        work: impl FnOnce(&Arc<LocalQueue>) -> T,
+    ) -> T {
+        let make = || Arc::new(LocalQueue::new(Arc::clone(self), params.clone()));
+        work(&self.queues.entry(key(params)).or_insert_with(make))
+    }
+
+    /// Removes a queue in which nothing is left.
+    pub(super) fn discard(&self, queue: &LocalQueue) {
+        if queue.is_idle() {
+            self.queues
+                .remove_if(&key(&queue.params), |_, queue| queue.is_idle());
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queues.len()
+    }
+}
+
+fn key(params: &AcquireParams) -> Key {
+    (Arc::clone(&params.channel), params.terms.lease(), params.turns)
+}
