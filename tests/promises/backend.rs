@@ -28,6 +28,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) struct Backend {
     home: Home,
     prefix: String,
+    /// The number of turns of a tenure.
+    local_handoffs: u32,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,7 @@ impl Backend {
         Backend {
             home: Home::Memory(MemoryStore::new()),
             prefix: prefix(),
+            local_handoffs: 1,
         }
     }
 
@@ -50,6 +53,7 @@ impl Backend {
         Backend {
             home: Home::Server(Server::shared().await),
             prefix: prefix(),
+            local_handoffs: 1,
         }
     }
 
@@ -57,6 +61,7 @@ impl Backend {
         Backend {
             home: Home::QuorumInMemory([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()]),
             prefix: prefix(),
+            local_handoffs: 1,
         }
     }
 
@@ -64,6 +69,15 @@ impl Backend {
         Backend {
             home: Home::Quorum(Server::shared_quorum().await),
             prefix: prefix(),
+            local_handoffs: 1,
+        }
+    }
+
+    /// The same place, for clients with local hand-off.
+    pub(crate) fn with_local_handoffs(self) -> Backend {
+        Backend {
+            local_handoffs: 64,
+            ..self
         }
     }
 
@@ -76,7 +90,9 @@ impl Backend {
         &self,
         settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
     ) -> LockManager {
-        let mut builder = LockManager::builder().prefix(&self.prefix);
+        let mut builder = LockManager::builder()
+            .prefix(&self.prefix)
+            .local_handoffs(self.local_handoffs);
         if self.is_a_quorum() {
             builder = builder.longest_lease(Duration::from_secs(24 * 60 * 60));
         }
@@ -218,6 +234,30 @@ macro_rules! on_each_backend {
     };
 }
 
+/// Makes two tests more of each of these functions, with clients that have local hand-off.
+macro_rules! with_local_handoffs {
+    ($($body:ident),* $(,)?) => {
+        mod with_local_handoffs_in_memory {
+            $(
+                #[tokio::test(start_paused = true)]
+                async fn $body() {
+                    super::$body($crate::backend::Backend::in_memory().with_local_handoffs()).await;
+                }
+            )*
+        }
+
+        mod with_local_handoffs_on_a_server {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $body() {
+                    let backend = $crate::backend::Backend::on_a_server().await.with_local_handoffs();
+                    $crate::backend::to_its_end(super::$body(backend)).await;
+                }
+            )*
+        }
+    };
+}
+
 /// Makes two tests more of each of these functions: in a quorum in memory, and in one of servers.
 macro_rules! in_a_quorum {
     ($($body:ident),* $(,)?) => {
@@ -265,4 +305,4 @@ macro_rules! on_each_backend_in_parallel {
     };
 }
 
-pub(crate) use {in_a_quorum, on_each_backend, on_each_backend_in_parallel};
+pub(crate) use {in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs};

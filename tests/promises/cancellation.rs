@@ -12,7 +12,9 @@ use futures_util::FutureExt;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel};
+use crate::backend::{
+    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+};
 
 on_each_backend! {
     an_acquire_dropped_at_any_poll_leaves_no_holder,
@@ -24,6 +26,19 @@ on_each_backend! {
     a_release_dropped_at_any_poll_ends_released,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
+}
+
+// Not here: tests that count the requests on the server, where each process waits once, or that need one
+// order over all processes.
+with_local_handoffs! {
+    an_acquire_dropped_at_any_poll_leaves_no_holder,
+    a_try_dropped_at_any_poll_leaves_no_holder,
+    a_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
+    unread_grant_goes_to_the_next_waiter,
+    a_release_dropped_at_any_poll_ends_released,
+    with_dropped_midway_drops_the_work_and_releases,
 }
 
 in_a_quorum! {

@@ -9,7 +9,9 @@ use fairlock_testkit::{History, Proxy};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel};
+use crate::backend::{
+    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+};
 
 on_each_backend! {
     waiters_of_many_clients_are_served_in_the_order_of_the_queue,
@@ -19,6 +21,12 @@ on_each_backend! {
     wait_outlives_all_timers,
     a_release_and_a_new_wait_go_to_the_end_of_the_queue,
     leases_that_are_meant_to_run_out_change_no_order,
+}
+
+// Not here: tests that count the requests on the server, where each process waits once, or that need one
+// order over all processes.
+with_local_handoffs! {
+    a_release_and_a_new_wait_go_to_the_end_of_the_queue,
 }
 
 in_a_quorum! {

@@ -7,9 +7,22 @@ use fairlock::{Error, Listed, LockManager, LockManagerBuilder, Owner};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::sleep;
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend};
+use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
 
 on_each_backend! {
+    status_names_the_client_that_holds,
+    status_names_the_client_by_which_an_owner_holds,
+    status_names_the_waiter_that_was_handed_the_lock,
+    status_shows_how_long_the_lock_is_held,
+    default_label_names_this_process,
+    label_goes_with_its_client,
+    list_shows_locks_that_are_held_or_waited_for,
+    list_keeps_to_its_pattern_and_prefix,
+    list_finds_every_one_of_many_locks,
+    list_fails_once_its_client_is_closed,
+}
+
+with_local_handoffs! {
     status_names_the_client_that_holds,
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,

@@ -6,9 +6,24 @@ use fairlock::{Error, LockManager, LostReason, Owner};
 use fairlock_testkit::{Process, Proxy};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::{Backend, on_each_backend};
+use crate::backend::{Backend, on_each_backend, with_local_handoffs};
 
 on_each_backend! {
+    an_owner_holds_again_under_the_same_fence,
+    without_an_owner_a_lock_is_not_reentrant,
+    a_named_owner_is_the_same_for_every_client,
+    another_owner_waits_for_the_last_release,
+    the_holder_does_not_wait_behind_others,
+    a_short_hold_ends_alone_and_the_long_one_stays,
+    the_longest_hold_may_end_first,
+    an_owner_that_waits_twice_is_let_in_twice,
+    a_forced_release_ends_all_holds_of_the_owner,
+    dropped_guard_releases_one_hold,
+    a_grant_to_a_named_owner_is_its_own,
+    owner_at_its_limit_of_holds_gets_an_error,
+}
+
+with_local_handoffs! {
     an_owner_holds_again_under_the_same_fence,
     without_an_owner_a_lock_is_not_reentrant,
     a_named_owner_is_the_same_for_every_client,

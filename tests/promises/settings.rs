@@ -6,9 +6,16 @@ use std::time::Duration;
 use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
 use futures_util::FutureExt;
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend};
+use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
 
 on_each_backend! {
+    a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
+    a_bad_name_is_refused_before_anything_is_sent,
+    a_good_name_is_allowed,
+    the_limits_themselves_are_allowed,
+}
+
+with_local_handoffs! {
     a_bad_option_of_a_lock_is_refused_before_anything_is_sent,
     a_bad_name_is_refused_before_anything_is_sent,
     a_good_name_is_allowed,
@@ -72,6 +79,13 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
         (new().connections(0), "connections 0", "from 1 to 64"),
         (new().connections(65), "connections 65", "from 1 to 64"),
         (new().max_waiters(0), "max_waiters 0", "at least 1"),
+        (new().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),
+        (
+            new().local_handoffs(1001),
+            "local_handoffs 1001",
+            "from 1 to 1000",
+        ),
+        (new().local_handoffs(u32::MAX), "local_handoffs", "from 1 to 1000"),
         (new().prefix(""), "prefix \"\"", "must not"),
         (new().prefix("{a}"), "prefix \"{a}\"", "brace"),
         (new().prefix("a}"), "prefix \"a}\"", "brace"),
@@ -113,6 +127,12 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
         (lock().fixed_lease(Duration::MAX), "lease", "to 86400s"),
         (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
         (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
+        (lock().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),
+        (
+            lock().local_handoffs(1001),
+            "local_handoffs 1001",
+            "from 1 to 1000",
+        ),
     ];
     for (lock, value, limit) in cases {
         for message in at_once(&lock) {
@@ -199,6 +219,7 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
                 .heartbeat(1000 * MS)
                 .server_timeout(10_000 * MS)
                 .max_waiters(1)
+                .local_handoffs(1)
                 .slow_acquire(MS)
         })
         .await;
@@ -218,6 +239,35 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
     let guard = lock.acquire().await.unwrap();
     assert!(guard.lease().remaining() > DAY / 2);
     guard.release().await.unwrap();
+    if !backend.is_a_quorum() {
+        let guard = most.lock("a").local_handoffs(1000).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
     let guard = most.lock("a").fixed_lease(DAY).acquire().await.unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn local_handoff_is_refused_in_a_quorum_before_anything_is_sent() {
+    let new = || LockManager::builder().local_handoffs(64);
+    let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    let urls = [
+        "redis://127.0.0.1:1",
+        "redis://127.0.0.1:2",
+        "redis://127.0.0.1:3",
+    ];
+    let of_the_manager = [
+        refused(new().quorum_in_memory(&servers)),
+        refused(new().quorum(urls).await),
+    ];
+    let quorum = LockManager::builder().quorum_in_memory(&servers).unwrap();
+    let of_the_lock = at_once(&quorum.lock("a").local_handoffs(64));
+    for message in of_the_manager.into_iter().chain(of_the_lock) {
+        assert!(
+            message.contains("local_handoffs 64: must be 1 in a quorum"),
+            "{message}"
+        );
+    }
+    let one = quorum.lock("a").local_handoffs(1).acquire().await.unwrap();
+    one.release().await.unwrap();
 }
