@@ -53,6 +53,9 @@ impl Ask {
             if !self.is_wanted_again() {
                 return;
             }
+            // The turn that has just begun goes first: the others of this process, and then those of all
+            // processes, wait for it.
+            tokio::task::yield_now().await;
         }
     }
 

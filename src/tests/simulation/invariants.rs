@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::liveness;
-use super::plan::Plan;
+use super::plan::{MAX_TURNS, Plan};
 use crate::store::ids::RequestId;
 use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
@@ -36,7 +36,8 @@ pub(super) fn violations(
 struct Facts<'a> {
     beliefs: BTreeMap<Op, &'a Belief>,
     asked: BTreeMap<Op, (usize, Way)>,
-    /// Holds that were released by force or lost by the server. Their holders are promised nothing more.
+    /// Holds that were released by force or lost by the server, by the fences of their first turns. Their
+    /// holders are promised nothing more.
     revoked: BTreeSet<(&'a str, Fence)>,
     /// How many holds under a fence were released.
     released: BTreeMap<(&'a str, Fence), usize>,
@@ -63,7 +64,7 @@ impl<'a> Facts<'a> {
                     ..
                 } => {
                     let found = matches!(reply.outcome, ReleaseOutcome::Released | ReleaseOutcome::OneFewer);
-                    if let (true, ReleaseWhat::Grant(fence) | ReleaseWhat::Turns { first: fence, .. }) =
+                    if let (true, ReleaseWhat::Grant(fence) | ReleaseWhat::Turns { last: fence, .. }) =
                         (found, call.what)
                     {
                         *facts.released.entry((&call.keys.lock, fence)).or_default() += 1;
@@ -82,7 +83,18 @@ impl<'a> Facts<'a> {
     }
 
     fn is_revoked(&self, key: &str, fence: Fence) -> bool {
-        self.revoked.contains(&(key, fence))
+        let may_be_first = |turn: u32| Fence::new(fence.get().checked_sub(turn.into())?);
+        let mut firsts = (0..MAX_TURNS).filter_map(may_be_first);
+        firsts.any(|first| self.revoked.contains(&(key, first)))
+    }
+
+    /// Whether the turn with this fence was passed on inside its process: a later one has the same hold.
+    fn is_passed_on(&self, turn: &Belief) -> bool {
+        let mut later = self.beliefs.values();
+        later.any(|later| {
+            let same = (later.lock, &later.owner) == (turn.lock, &turn.owner);
+            same && later.fence > turn.fence
+        })
     }
 }
 
@@ -104,7 +116,9 @@ fn exclusion(
             wrong.push(format!("{at:?}: no hold on the server: {belief:?}"));
         }
         for (op, owner, fence) in &belief.beside {
-            if *owner != belief.owner && !facts.is_revoked(&key, *fence) {
+            // The turns of a tenure have one owner, but each has a fence of its own.
+            let is_other = (owner, fence) != (&belief.owner, &belief.fence);
+            if is_other && !facts.is_revoked(&key, *fence) {
                 wrong.push(format!(
                     "{at:?}: two holders at once: {belief:?} beside call {op}"
                 ));
@@ -156,7 +170,9 @@ fn releases(
                 if !believed[op] {
                     wrong.push(format!("{at:?}: a lost lease was released: {belief:?}"));
                 }
-                *confirmed.entry((key_of(belief.lock), belief.fence)).or_default() += 1;
+                if !facts.is_passed_on(belief) {
+                    *confirmed.entry((key_of(belief.lock), belief.fence)).or_default() += 1;
+                }
             }
             _ => {}
         }

@@ -230,7 +230,10 @@ impl<'a> Watch<'a> {
             }
             Event::Ended { op, end, .. } => {
                 if let Some(request) = self.guards.remove(op).filter(|_| *end != End::Forget) {
-                    self.used.remove(&request);
+                    // The next turn may have begun.
+                    if !self.guards.values().any(|other| *other == request) {
+                        self.used.remove(&request);
+                    }
                     self.used_until.insert(request, at);
                 }
             }

@@ -11,6 +11,9 @@ use super::timing::Timing;
 use crate::options::ManagerOptions;
 use crate::store::pipeline::MAX_IN_FLIGHT;
 
+/// The largest number of turns in one tenure.
+pub(super) const MAX_TURNS: u32 = 8;
+
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) clients: usize,
@@ -20,6 +23,8 @@ pub(super) struct Plan {
     pub(super) calls: usize,
     pub(super) locks: usize,
     pub(super) options: ManagerOptions,
+    /// Every other client has local hand-off off.
+    pub(super) mixed: bool,
     /// The longest time that a message takes without a fault.
     pub(super) latency: Duration,
     /// How many calls that may be delayed a client has in flight at most.
@@ -52,6 +57,7 @@ impl Plan {
                 .then(|| Duration::from_millis(rng.u64(100.max(longest_window / 4)..=longest_window))),
             heartbeat: Duration::from_millis(rng.u64(1000..=6000)),
             server_timeout: Duration::from_millis(rng.u64(1000..=8000)),
+            local_handoffs: if rng.bool() { rng.u32(2..=MAX_TURNS) } else { 1 },
             ..ManagerOptions::default()
         };
         // A seed with all faults at once would hide what two of them do together, so each seed has only some.
@@ -93,6 +99,7 @@ impl Plan {
             calls,
             locks: rng.usize(1..=2),
             options,
+            mixed: rng.bool(),
             latency: Duration::from_micros(rng.u64(200..=8000)),
             max_in_flight: if rng.bool() { rng.u32(1..=8) } else { MAX_IN_FLIGHT },
             yield_rate: if rng.bool() { rng.u8(1..=100) } else { 0 },

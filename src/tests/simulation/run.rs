@@ -152,7 +152,10 @@ impl World {
         let process = Process::new(rng.fork(), plan.yield_rate);
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
-        let options = plan.options.clone();
+        let mut options = plan.options.clone();
+        if plan.mixed && client % 2 == 0 {
+            options.local_handoffs = 1;
+        }
         let setting = Setting {
             attempt_timeout: options.attempt_timeout(),
             ping_every: options.heartbeat / 3,

@@ -143,7 +143,7 @@ impl Server {
         self.store()
             .held()
             .iter()
-            .any(|hold| hold.key == key && hold.fence == fence)
+            .any(|hold| hold.key == key && (hold.fence..=hold.last).contains(&fence))
     }
 
     /// Executes a call, and records its effect.

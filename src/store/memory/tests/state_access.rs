@@ -15,6 +15,8 @@ use crate::time::server_time::millis;
 pub(crate) struct LiveHold {
     pub(crate) key: String,
     pub(crate) fence: Fence,
+    /// The last fence that its turns can have.
+    pub(crate) last: Fence,
 }
 
 impl MemoryStore {
@@ -68,9 +70,11 @@ impl MemoryStore {
             .filter_map(|(key, lock)| {
                 let holder = lock.written.as_ref()?;
                 let lives = holder.holds.values().any(|hold| hold.deadline > now);
+                let turns = holder.request.as_ref()?.turns();
                 Fence::new(holder.fence).filter(|_| lives).map(|fence| LiveHold {
                     key: key.clone(),
                     fence,
+                    last: Fence::new(fence.get() + u64::from(turns - 1)).unwrap_or(fence),
                 })
             })
             .collect();
