@@ -9,6 +9,9 @@ use crate::condition::Condition;
 use crate::strategy::Strategy;
 use crate::topology::Topology;
 
+/// The turns in one tenure, unless the command line says otherwise.
+pub(crate) const LOCAL_HANDOFFS: u32 = 64;
+
 /// Compares strategies on one contended lock, with processes of their own as clients.
 ///
 /// The servers are started on free loopback ports and ended afterwards, unless --url names a running one.
@@ -33,7 +36,7 @@ pub(crate) struct CompareArgs {
     /// Unmeasured time at the start of a round, in seconds
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub(crate) warmup: f64,
-    /// Strategies, in the order of the first round: spin, publish, fairlock, and the peers of
+    /// Strategies, in the order of the first round: spin, publish, fairlock, local, and the peers of
     /// benches/README.md
     #[arg(long, value_parser = Strategy::parse, value_delimiter = ',', default_value = "spin,publish,fairlock")]
     pub(crate) strategies: Vec<Strategy>,
@@ -53,6 +56,12 @@ pub(crate) struct CompareArgs {
     /// Numbers of masters; for each of them there is a cluster without replicas, and the clusters take turns
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3], value_parser = clap::value_parser!(u32).range(1..=32), requires = "locks")]
     pub(crate) masters: Vec<u32>,
+    /// Beside fairlock also fairlock with local hand-off: this many turns of a process in one tenure
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) local_handoffs: Option<u32>,
+    /// Waiters of each process in place of equal shares: 1,4,16,43
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["waiters", "processes", "locks"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) shares: Vec<u32>,
     /// Delay that is added to the network in each direction, in µs; standalone and quorum only
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
@@ -102,6 +111,9 @@ impl CompareArgs {
         if self.conditions.contains(&Condition::Network) && self.delay_us == 0 {
             return Err("the condition network needs --delay-us".into());
         }
+        if self.local_handoffs.is_some() && !self.strategies.contains(&Strategy::Local) {
+            self.strategies.push(Strategy::Local);
+        }
         let left_out = self.strategies.iter().filter(|one| !one.runs_on(topology));
         for strategy in left_out {
             eprintln!(
@@ -110,6 +122,10 @@ impl CompareArgs {
             );
         }
         self.strategies.retain(|one| one.runs_on(topology));
+        if !self.shares.is_empty() {
+            self.processes = u32::try_from(self.shares.len())?;
+            self.waiters = vec![self.shares.iter().sum()];
+        }
         if self.strategies.is_empty() {
             return Err("no strategy is left".into());
         }
@@ -150,6 +166,9 @@ pub(crate) struct ClientArgs {
     /// Time for which a task holds the lock, in µs
     #[arg(long)]
     pub(crate) hold_us: u64,
+    /// Turns in one tenure of `local`
+    #[arg(long, default_value_t = LOCAL_HANDOFFS)]
+    pub(crate) local_handoffs: u32,
     /// Name of this process, which is the first part of its waiters' names
     #[arg(long)]
     pub(crate) id: String,

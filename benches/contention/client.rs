@@ -62,7 +62,9 @@ pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
     if args.apart && strategy == Strategy::Publish {
         return Err("publish has one lock for all waiters of a process".into());
     }
-    let connected = strategy.connect(&args.url, &args.name).await?;
+    let connected = strategy
+        .connect(&args.url, &args.name, args.local_handoffs)
+        .await?;
     let diaries: Vec<Diary> = (0..args.waiters).map(|_| Diary::default()).collect();
     for (waiter, diary) in diaries.iter().enumerate() {
         let name = match args.apart {

@@ -45,7 +45,7 @@ impl Field {
     async fn add(&mut self, args: &CompareArgs, strategy: Strategy) -> Outcome<()> {
         let version = match strategy {
             Strategy::Peer(peer) => peer.version(&args.programs)?,
-            Strategy::Fairlock | Strategy::Publish | Strategy::Spin => {
+            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
                 concat!("fairlock ", env!("CARGO_PKG_VERSION")).to_owned()
             }
         };
@@ -88,6 +88,7 @@ impl Field {
         let place = self.places.iter().find(|place| place.kind == strategy.kind());
         let settings = match strategy {
             Strategy::Fairlock => "defaults",
+            Strategy::Local => "local hand-off, otherwise defaults",
             Strategy::Publish => "benches/contention/publish.rs",
             Strategy::Spin => "1, 2, 4 … 128 ms",
             Strategy::Peer(peer) => peer.settings,

@@ -13,7 +13,7 @@ use fairlock_benches::wire::Wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::process::{Child, Command};
 
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, LOCAL_HANDOFFS};
 use crate::client::{monotonic_ns, sleep_until};
 use crate::strategy::Strategy;
 use crate::topology::Place;
@@ -97,7 +97,8 @@ impl<'a> Stage<'a> {
         let processes = self.args.processes.min(task.waiters);
         let mut clients = Vec::new();
         for id in 0..processes {
-            let share = task.waiters / processes + u32::from(id < task.waiters % processes);
+            let equal = task.waiters / processes + u32::from(id < task.waiters % processes);
+            let share = *self.args.shares.get(id as usize).unwrap_or(&equal);
             clients.push(self.client(task, share, id, start_ns, end_ns)?);
         }
 
@@ -143,7 +144,7 @@ impl<'a> Stage<'a> {
         let name = format!("contention:{}:{start_ns}", task.label);
         let program = match task.strategy {
             Strategy::Peer(peer) => peer.command(&self.args.programs),
-            Strategy::Fairlock | Strategy::Publish | Strategy::Spin => {
+            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
                 Some(std::process::Command::new(std::env::current_exe()?))
             }
         };
@@ -153,6 +154,10 @@ impl<'a> Stage<'a> {
             .args(["--name", &name])
             .args(["--waiters", &waiters.to_string()])
             .args(["--hold-us", &self.args.hold_us.to_string()])
+            .args([
+                "--local-handoffs",
+                &self.args.local_handoffs.unwrap_or(LOCAL_HANDOFFS).to_string(),
+            ])
             .args(["--id", &id.to_string()])
             .args(["--start", &start_ns.to_string(), "--end", &end_ns.to_string()])
             .args(task.apart.then_some("--apart"))
@@ -192,7 +197,9 @@ impl Drop for Stage<'_> {
 fn ready(strategy: Strategy, waiters: u32) -> Duration {
     match strategy {
         Strategy::Peer(peer) => peer.ready(waiters),
-        Strategy::Fairlock | Strategy::Publish | Strategy::Spin => READY + READY_PER_WAITER * waiters,
+        Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
+            READY + READY_PER_WAITER * waiters
+        }
     }
 }
 

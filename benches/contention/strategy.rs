@@ -22,6 +22,8 @@ const SPIN_WAIT: Duration = Duration::from_secs(60);
 pub(crate) enum Strategy {
     /// Waiters queue on the server, and the lock is handed to the next one.
     Fairlock,
+    /// The same, and the waiters of a process hand the lock on among themselves first.
+    Local,
     /// The lock is deleted and a message is sent; every waiter tries again.
     Publish,
     /// Every waiter tries again, after 1, 2, 4 … 128 ms.
@@ -31,12 +33,18 @@ pub(crate) enum Strategy {
 }
 
 /// The strategies of this program.
-const OURS: [Strategy; 3] = [Strategy::Fairlock, Strategy::Publish, Strategy::Spin];
+const OURS: [Strategy; 4] = [
+    Strategy::Fairlock,
+    Strategy::Local,
+    Strategy::Publish,
+    Strategy::Spin,
+];
 
 impl Strategy {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Strategy::Fairlock => "fairlock",
+            Strategy::Local => "local",
             Strategy::Publish => "publish",
             Strategy::Spin => "spin",
             Strategy::Peer(peer) => peer.name,
@@ -57,17 +65,17 @@ impl Strategy {
     /// The kind of server that keeps its locks.
     pub(crate) const fn kind(self) -> Kind {
         match self {
-            Strategy::Fairlock | Strategy::Publish | Strategy::Spin => Kind::Redis,
+            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => Kind::Redis,
             Strategy::Peer(peer) => peer.kind,
         }
     }
 
-    /// Publish-then-compete is written for one server, as the idea is, and so is the spin lock. A peer whose
+    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and so is the spin lock. A peer whose
     /// server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match (self, topology) {
             (Strategy::Fairlock, _) | (_, Topology::Standalone) => true,
-            (Strategy::Spin, _) => topology != Topology::Quorum,
+            (Strategy::Spin | Strategy::Local, _) => topology != Topology::Quorum,
             (Strategy::Peer(peer), Topology::Quorum) => peer.in_quorum || !peer.kind.is_redis(),
             (Strategy::Publish | Strategy::Peer(_), _) => false,
         }
@@ -88,7 +96,8 @@ impl Strategy {
 
     /// Connects this process once for all of its waiters. Several URLs are those of a quorum. The name is
     /// that of the lock, if the waiters share one.
-    pub(crate) async fn connect(self, url: &str, name: &str) -> Outcome<Connected> {
+    /// `local_handoffs` is for the strategy of that name.
+    pub(crate) async fn connect(self, url: &str, name: &str, local_handoffs: u32) -> Outcome<Connected> {
         Ok(match self {
             // New servers of a quorum grant nothing in their first minute, unless they count as durable.
             Strategy::Fairlock if url.contains(',') => {
@@ -96,6 +105,10 @@ impl Strategy {
                 Connected::Fairlock(quorum.quorum(url.split(',')).await?)
             }
             Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
+            Strategy::Local => {
+                let builder = LockManager::builder().local_handoffs(local_handoffs);
+                Connected::Fairlock(builder.connect(url).await?)
+            }
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),
             Strategy::Peer(peer) => return Err(format!("{} runs in a program of its own", peer.name).into()),
