@@ -58,7 +58,7 @@ impl LockGuard {
 
     pub(crate) fn of_turn(turn: Turn) -> LockGuard {
         LockGuard {
-            held: Held::Turn(turn),
+            held: Held::Turn(Box::new(turn)),
         }
     }
 

@@ -225,7 +225,7 @@ impl Lock {
     fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
-        let (keys, _) = self.keys.clone()?;
+        let (keys, _) = self.keys()?;
         if let Place::Quorum(_) = self.place {
             if self.owner.is_some() {
                 return Err(
@@ -238,12 +238,16 @@ impl Lock {
         }
         self.client().check_open()?;
         self.place.start()?;
-        Ok((keys, terms))
+        Ok((Arc::clone(keys), terms))
+    }
+
+    fn keys(&self) -> Result<&(Arc<Keys>, Arc<str>)> {
+        Ok(self.keys.as_ref().map_err(Invalid::clone)?)
     }
 
     fn params(&self) -> Result<AcquireParams> {
         let (keys, terms) = self.open()?;
-        let (_, channel) = self.keys.clone()?;
+        let (_, channel) = self.keys()?;
         // A hold with an owner, or whose length is limited, is for one guard alone.
         let is_plain = self.owner.is_none() && !terms.fixed && terms.max_hold.is_none();
         let turns = if is_plain {
@@ -253,7 +257,7 @@ impl Lock {
         };
         Ok(AcquireParams {
             keys,
-            channel,
+            channel: Arc::clone(channel),
             terms,
             owner: self.owner.clone(),
             turns,
@@ -318,8 +322,9 @@ impl Lock {
         if until.is_none_or(|until| until > now) {
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
-                    let turn = local_queue::acquire(shared.local_queues(), &params, until).await?;
-                    Ok(LockGuard::of_turn(turn))
+                    // On the heap, so that those without it do not carry it along.
+                    let turn = Box::pin(local_queue::acquire(shared.local_queues(), &params, until));
+                    Ok(LockGuard::of_turn(turn.await?))
                 }
                 Place::One(shared) => {
                     let held = acquire::acquire(shared.waitlists(), &params, until).await?;

@@ -13,8 +13,8 @@ use crate::quorum::Majority;
 #[derive(Debug)]
 pub(super) enum Held {
     One(OwnedHold),
-    Turn(Turn),
-    /// Boxed, because it is larger, and a guard of one server is moved as often.
+    /// Boxed, as a majority is, because it is larger, and any guard is moved often.
+    Turn(Box<Turn>),
     Quorum(Box<Majority>),
 }
 

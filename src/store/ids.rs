@@ -125,10 +125,11 @@ impl RequestId {
 
     /// How many fences this request reserves, one for each turn.
     pub(crate) fn turns(&self) -> u16 {
-        let more = self.0[Self::TURNS_AT..].strip_prefix('+');
-        1 + more
-            .and_then(|rest| rest[..Self::MORE_DIGITS].parse::<u16>().ok())
-            .unwrap_or_default()
+        if self.0.as_bytes()[Self::TURNS_AT] == b':' {
+            return 1;
+        }
+        let more = &self.0[Self::TURNS_AT + 1..][..Self::MORE_DIGITS];
+        1 + more.parse::<u16>().unwrap_or_default()
     }
 
     /// The number that the client gave to this request.

@@ -103,9 +103,9 @@ impl Background {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
-                what: match (hold.fence(), hold.last_fence()) {
-                    (first, last) if first == last => ReleaseWhat::Grant(first),
-                    (first, last) => ReleaseWhat::Turns { first, last },
+                what: match (hold.fence(), hold.later_turn()) {
+                    (fence, None) => ReleaseWhat::Grant(fence),
+                    (first, Some(last)) => ReleaseWhat::Turns { first, last },
                 },
                 floor: hold.next_floor(),
             };

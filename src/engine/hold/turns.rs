@@ -11,7 +11,7 @@ use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
 use crate::store::Grant;
 use crate::sync::locked;
-use crate::time::clock::LocalTime;
+use crate::time::clock::{Clock, LocalTime};
 
 /// No turn begins later than this after the grant, so that other processes need not wait long.
 pub(crate) const LONGEST_TENURE: Duration = Duration::from_millis(10);
@@ -30,14 +30,14 @@ pub(super) struct Turns {
 
 impl Turns {
     /// `None` if the request reserved no more than one fence.
-    pub(super) fn of(grant: &Grant, now: LocalTime) -> Option<Box<Turns>> {
+    pub(super) fn of(grant: &Grant, clock: Clock) -> Option<Box<Turns>> {
         let turns = grant.request.turns();
         let first = grant.fence.get();
         (turns > 1).then(|| {
             Box::new(Turns {
                 fence: AtomicU64::new(first),
                 reserved: first + u64::from(turns - 1),
-                until: now.after(LONGEST_TENURE),
+                until: clock.now().after(LONGEST_TENURE),
                 ended: Notify::new(),
             })
         })
@@ -51,8 +51,13 @@ impl Turns {
 impl Hold {
     /// The fence of the present turn, or of the last one.
     pub(crate) fn last_fence(&self) -> Fence {
-        let last = self.turns.as_ref().and_then(|turns| Fence::new(turns.fence()));
-        last.unwrap_or_else(|| self.fence())
+        self.later_turn().unwrap_or_else(|| self.fence())
+    }
+
+    /// The same, unless that is the first turn.
+    pub(in crate::engine) fn later_turn(&self) -> Option<Fence> {
+        let last = Fence::new(self.turns.as_ref()?.fence())?;
+        Some(last).filter(|last| *last != self.fence())
     }
 
     /// Ends the present turn and begins another one. Returns the fence of the new turn, or `None` if the

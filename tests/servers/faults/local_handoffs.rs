@@ -1,0 +1,132 @@
+//! Local hand-off in processes that die, next to others: nobody holds beside another, and fences increase.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fairlock_testkit::{History, Process, Server, eventually, role};
+use tokio::task::JoinSet;
+
+use super::scene::{NAME, SECOND, connect, epoch_ms, kept, lock_key, settings};
+
+const TURNS: u64 = 64;
+const LEASE: Duration = Duration::from_millis(900);
+
+/// Starts a process whose tasks take the lock again and again, until it is told `stop`.
+fn part(server: &Server, history: &Path, tasks: u64, local_handoffs: u64) -> Process {
+    let (url, history) = (server.url(), history.display().to_string());
+    let (tasks, local_handoffs) = (tasks.to_string(), local_handoffs.to_string());
+    let args = [
+        ("url", url.as_str()),
+        ("history", &history),
+        ("tasks", &tasks),
+        ("local-handoffs", &local_handoffs),
+    ];
+    Process::spawn("faults::local_handoffs::part_of_many", &args)
+}
+
+#[tokio::test]
+#[ignore = "a role for other tests, run in its own process"]
+async fn part_of_many() {
+    let Some(mut role) = role() else { return };
+    let history = History::in_file(role.arg("history"));
+    let turns = u32::try_from(role.number("local-handoffs")).unwrap();
+    let locks = settings().lease(LEASE).claim_window(LEASE).local_handoffs(turns);
+    let locks = locks.connect(&role.arg("url")).await.unwrap();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for _ in 0..role.number("tasks") {
+        let (lock, history, stopped) = (locks.lock(NAME), history.clone(), Arc::clone(&stopped));
+        tasks.spawn(async move {
+            while !stopped.load(Ordering::Relaxed) {
+                let entry = history.asks("task");
+                let guard = lock.acquire().await.expect("a guard");
+                entry.granted(guard.fence().get());
+                entry.released();
+                guard.release().await.expect("a release");
+            }
+        });
+    }
+    assert_eq!(role.heard().await, "stop");
+    stopped.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    role.say(&format!("{} local hand-offs", locks.stats().local_handoffs));
+}
+
+fn history_in(server: &Server) -> (PathBuf, History) {
+    let path = server.dir().join("history");
+    (path.clone(), History::in_file(path))
+}
+
+async fn has_grants(history: &History, count: usize) {
+    let is_so = async || history.grants().len() >= count;
+    eventually(&format!("{count} grants"), 20 * SECOND, is_so).await;
+}
+
+/// Stops the processes, and returns how many hand-offs each made inside itself.
+async fn stop(parts: &mut [Process]) -> Vec<u64> {
+    let mut local = Vec::new();
+    for part in parts {
+        part.tell("stop");
+        let line = part.line().await;
+        local.push(line.split(' ').next().unwrap().parse().unwrap());
+    }
+    local
+}
+
+/// Race: A process dies in the middle of a tenure.
+#[tokio::test]
+async fn no_turn_of_a_killed_process_has_a_fence_that_is_given_out_again() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();
+    // The clock was set back since. So the next fence depends on the last one alone.
+    let mut summary = kept(&server, NAME).await;
+    summary.fence = (epoch_ms() + 3_600_000) * 1000;
+    let written = summary.to_string();
+    server.command(&["HSET", &lock_key(NAME), "hold", &written]).await;
+
+    let (path, history) = history_in(&server);
+    let mut process = part(&server, &path, 8, TURNS);
+    has_grants(&history, 100).await;
+    let tenure = loop {
+        process.stop();
+        let kept = kept(&server, NAME).await;
+        if kept.until > epoch_ms() {
+            break kept;
+        }
+        process.cont();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    process.kill();
+    let next = locks.lock(NAME).acquire_timeout(10 * SECOND).await.unwrap();
+    let used = history.grants().into_iter().filter_map(|hold| hold.fence).max();
+    assert!(used.unwrap() < next.fence().get());
+    assert_eq!(next.fence().get(), tenure.fence + TURNS);
+}
+
+/// Race: A process dies while others wait. Subscriptions break meanwhile.
+#[tokio::test]
+async fn processes_with_and_without_it_never_hold_at_once_though_one_is_killed() {
+    let server = Server::start().await;
+    let (path, history) = history_in(&server);
+    let sizes = [(1, TURNS), (4, TURNS), (8, 16), (8, 1)];
+    let mut parts: Vec<_> = (sizes.into_iter())
+        .map(|(tasks, turns)| part(&server, &path, tasks, turns))
+        .collect();
+    has_grants(&history, 1000).await;
+    let mut killed = parts.remove(1);
+    killed.kill();
+    history.died(killed.pid());
+    for round in 1..=3 {
+        let count = history.grants().len();
+        server.kill_clients("pubsub").await;
+        has_grants(&history, count + 200 * round).await;
+    }
+    let local = stop(&mut parts).await;
+    assert!(local[1] > 0, "{local:?}");
+    assert_eq!(local[2], 0);
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+}
