@@ -125,19 +125,27 @@ impl RequestId {
 
     /// How many fences this request reserves, one for each turn.
     pub(crate) fn turns(&self) -> u16 {
-        if self.0.as_bytes()[Self::TURNS_AT] == b':' {
+        if !self.reserves() {
             return 1;
         }
         let more = &self.0[Self::TURNS_AT + 1..][..Self::MORE_DIGITS];
         1 + more.parse::<u16>().unwrap_or_default()
     }
 
+    /// Whether the number of further fences stands before the number of the request.
+    fn reserves(&self) -> bool {
+        self.0.as_bytes()[Self::TURNS_AT] == b'+'
+    }
+
     /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
-        // What stands before the first colon says how many turns there are.
-        let rest = &self.0[Self::TURNS_AT..];
+        let start = match self.reserves() {
+            true => Self::TURNS_AT + 1 + Self::MORE_DIGITS + 1,
+            false => Self::TURNS_AT + 1,
+        };
+        let rest = &self.0[start..];
         rest.split(':')
-            .nth(1)
+            .next()
             .and_then(|digits| digits.parse().ok())
             .unwrap_or_default()
     }
