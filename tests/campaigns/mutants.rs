@@ -6,6 +6,7 @@
 mod client;
 #[cfg(unix)]
 mod gate;
+mod local;
 mod lua;
 mod quorum;
 mod store;
@@ -74,6 +75,7 @@ impl Edit {
 
 fn edits() -> impl Iterator<Item = &'static Edit> {
     (lua::EDITS.iter().chain(client::EDITS))
+        .chain(local::EDITS)
         .chain(quorum::EDITS)
         .chain(store::EDITS)
 }

@@ -208,6 +208,20 @@ async fn close_ends_the_waits_and_passes_no_turn_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_turn_that_ends_as_the_client_closes_goes_to_nobody() {
+    let process = Process::of(&MemoryStore::new());
+    let guard = process.acquire().await;
+    let wait = tokio::spawn(process.lock.acquire());
+    settle().await;
+    // The waiter has not been told yet.
+    let mut close = Box::pin(process.locks.close());
+    assert!(close.as_mut().now_or_never().is_none());
+    drop(guard);
+    let outcome = wait.await.unwrap();
+    assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_still_held_at_the_close_is_named_with_the_fence_of_its_turn() {
     let process = Process::of(&MemoryStore::new());
     let guard = process.acquire().await;

@@ -1,0 +1,57 @@
+//! The guards of local hand-off, in the order of the files.
+
+use super::{Edit, edit};
+
+const ACQUIRE: &str = "src/engine/acquire.rs";
+const LOCAL_QUEUE: &str = "src/engine/local_queue.rs";
+const LOCK: &str = "src/lock.rs";
+const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
+const OUTBOX: &str = "src/engine/background/outbox.rs";
+const SHARED: &str = "src/engine/shared.rs";
+const TENURE: &str = "src/engine/local_queue/tenure.rs";
+const TURN: &str = "src/engine/local_queue/turn.rs";
+const TURNS: &str = "src/engine/hold/turns.rs";
+
+const LOCAL: &[&str] = &["--lib local_queue"];
+const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a hold has no more turns than its request reserved", TURNS, "next > turns.reserved || ", "", OF_A_HOLD),
+    edit("no turn begins long after the grant", TURNS, " || now >= turns.until", "", OF_A_HOLD),
+    edit("a hold that is over has no further turn", TURNS, "state.over.is_some() || ", "", OF_A_HOLD),
+    edit("a hold in doubt has no further turn", TURNS, "state.in_doubt || ", "", OF_A_HOLD),
+    edit("a hold that is nearly over has no further turn", TURNS, " || left < self.terms.grant() / 4", "", OF_A_HOLD),
+    edit("a watcher is told when its turn is passed on", TURNS, "        turns.ended.notify_waiters();\n", "", LOCAL),
+    edit("a release tells the last fence that its turns used", OUTBOX,
+        "(first, Some(last)) => ReleaseWhat::Turns { first, last },", "(first, Some(_)) => ReleaseWhat::Grant(first),", LOCAL),
+    edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
+    edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
+        "request.map_or(0, |request| u64::from(request.turns() - 1))", "request.map_or(0, |_| 0)", &["--lib store::memory::tests"]),
+    edit("a tenure reserves a fence for each turn", ACQUIRE,
+        "            None if self.turns > 1 => client.next_tenure(&self.terms, self.turns),\n", "", LOCAL),
+    edit("a tenure is no caller", ACQUIRE, "params.vote.is_none() && params.turns == 1", "params.vote.is_none()", LOCAL),
+    edit("those that wait locally are callers", LOCAL_QUEUE, "    let _permit = queues.waitlists().admit()?;\n", "", LOCAL),
+    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "        () = &mut bound => {}\n", "        () = &mut bound, if false => {}\n", LOCAL),
+    edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
+        "if let Some(busy) = queues.busy(&params) {", "if let Some(busy) = queues.busy(&params).filter(|_| false) {", LOCAL),
+    edit("a tenure that nobody waits for is given up", LOCAL_QUEUE,
+        "let is_wanted = !self.waiters.is_empty() || self.present.is_some();", "let is_wanted = true;", LOCAL),
+    edit("callers that give up while others have turns cost no call", LOCAL_QUEUE,
+        "let is_wanted = !self.waiters.is_empty() || self.present.is_some();", "let is_wanted = !self.waiters.is_empty();", LOCAL),
+    edit("a waiter that gives up leaves the local queue", LOCAL_QUEUE,
+        "            self.queue.leave(self.number);\n", "", LOCAL),
+    edit("a closed client passes no turn on", LOCAL_QUEUE, ".filter(|_| !self.client().is_closed())", ".filter(|_| true)", LOCAL),
+    edit("an error about one grant is told to one waiter", LOCAL_QUEUE,
+        "            Error::NotReplicated { .. } => state", "            Error::NotReplicated { .. } if false => state", LOCAL),
+    edit("an error about the server is told to all that wait here", LOCAL_QUEUE,
+        "            _ => std::mem::take(&mut state.waiters),", "            _ => state.waiters.pop_first().into_iter().collect(),", LOCAL),
+    edit("a local queue in which nothing is left is discarded", LOCAL_QUEUE, "        self.queues.discard(self);\n", "", LOCAL),
+    edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
+    edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),
+    edit("a turn that nobody reads, or whose guard is dropped, passes on", TURN, "        if self.held.is_some() {", "        if false {", LOCAL),
+    edit("a lock with an owner has no local queue", LOCK, "let is_plain = self.owner.is_none() && ", "let is_plain = ", LOCAL),
+    edit("a fixed lease has no local queue", LOCK, "!terms.fixed && ", "", LOCAL),
+    edit("a limited hold has no local queue", LOCK, " && terms.max_hold.is_none();", ";", LOCAL),
+    edit("a quorum refuses local hand-off", LOCK, "            if turns > 1 {", "            if false {", &["--test promises settings::"]),
+];
