@@ -28,11 +28,17 @@ pub(crate) struct Load {
     pub(crate) locks: usize,
     /// The tasks of each process for each lock.
     pub(crate) tasks: usize,
+    /// So many of the locks, the last ones, are taken with local hand-off by some of the tasks.
+    pub(crate) local: usize,
     /// Short leases, so that faults often outlast them.
     pub(crate) lease: Duration,
 }
 
 impl Load {
+    pub(crate) const fn is_local(&self, lock: usize) -> bool {
+        lock >= self.locks - self.local
+    }
+
     fn settings(&self) -> LockManagerBuilder {
         LockManager::builder()
             .prefix(PREFIX)

@@ -18,6 +18,8 @@ use super::{Load, lock_name};
 
 /// A lease that expires while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
+/// How many turns a tenure has.
+const TURNS: u32 = 16;
 /// A process that should run every few milliseconds counts as disturbed if it runs only this much later.
 pub(crate) const LATE: Duration = Duration::from_millis(50);
 /// The longest time that the tasks of a closed client take to end.
@@ -36,6 +38,7 @@ pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64,
         ("urls", urls.join(" ")),
         ("locks", load.locks.to_string()),
         ("tasks", load.tasks.to_string()),
+        ("local", load.local.to_string()),
         ("lease", lease.to_string()),
         ("resource", resource_port.to_string()),
         ("seed", seed.to_string()),
@@ -57,6 +60,7 @@ async fn client_part() {
     let load = Load {
         locks: number("locks"),
         tasks: number("tasks"),
+        local: number("local"),
         lease: Duration::from_millis(role.number("lease")),
     };
     let urls: Vec<_> = role.arg("urls").split(' ').map(str::to_owned).collect();
@@ -71,9 +75,14 @@ async fn client_part() {
     let stopped = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for task in 0..load.tasks * load.locks {
+        let (number, nth) = (task % load.locks, task / load.locks);
+        let lock = locks.lock(lock_name(number));
         let mut worker = Worker {
-            number: task % load.locks,
-            lock: locks.lock(lock_name(task % load.locks)),
+            number,
+            lock: match load.is_local(number) && nth % 2 == 0 {
+                true => lock.local_handoffs(TURNS),
+                false => lock,
+            },
             resource: Resource::connect(port).await,
             record: Arc::clone(&record),
             stopped: Arc::clone(&stopped),

@@ -22,6 +22,7 @@ const PROCESSES: usize = 4;
 const LOAD: Load = Load {
     locks: 6,
     tasks: 3,
+    local: 2,
     lease: Duration::from_millis(LEASE_MS),
 };
 
@@ -129,6 +130,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
 
     let mut history = History {
         lease: LOAD.lease,
+        local: (0..LOAD.locks).filter(|lock| LOAD.is_local(*lock)).collect(),
         ..History::default()
     };
     for victim in &scene.victims {
