@@ -12,7 +12,8 @@ use crate::error::{Error, Invalid};
 /// ([Kleppmann 2016]).
 ///
 /// A fence is the server's clock in µs at the change of owner, or one more than the last fence where that is
-/// larger.
+/// larger. Owners that hand over inside one process ([`local_handoffs`](crate::Lock::local_handoffs)) count
+/// on from there.
 ///
 /// # Examples
 /// ```

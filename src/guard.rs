@@ -84,7 +84,8 @@ impl LockGuard {
     }
 
     /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own. In a quorum
-    /// it is always the latter.
+    /// it is always the latter. With [local hand-off](crate::Lock::local_handoffs), all guards that have
+    /// their turns in one tenure have the same.
     pub fn owner(&self) -> &Owner {
         self.held.owner()
     }
@@ -92,7 +93,7 @@ impl LockGuard {
     /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
     ///
     /// All holds of a re-entrant owner have the same token. In a quorum, so have the holds of a majority of
-    /// the servers.
+    /// the servers. With [local hand-off](crate::Lock::local_handoffs), each guard has its own.
     ///
     /// # Examples
     /// ```
@@ -266,7 +267,8 @@ impl LockGuard {
     }
 
     /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
-    /// of the servers. By then the next waiter has the lock.
+    /// of the servers. By then the next waiter has the lock. If that is another guard of this process
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)), the server is not asked.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.

@@ -340,7 +340,7 @@ impl fmt::Debug for LockManager {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Holds whose guards live.
+    /// Holds whose guards live. Guards that hand a lock on inside this process have one hold.
     pub held: usize,
     /// Calls that wait for a lock, whether or not they are in the server's queue.
     pub waiting: usize,

@@ -113,8 +113,9 @@ pub struct Status {
     /// The holder, if there is one.
     pub holder: Option<Holder>,
     /// The number of requests in the server's queue. Under overload, a client does not queue all of its
-    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. In a quorum it is the
-    /// largest number of a server, and counts a request with too few votes where it is queued.
+    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. With [local
+    /// hand-off](crate::Lock::local_handoffs), a process counts once. In a quorum it is the largest number of
+    /// a server, and counts a request with too few votes where it is queued.
     pub waiting: u64,
 }
 

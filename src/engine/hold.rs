@@ -104,7 +104,7 @@ impl Hold {
                 over: None,
             }),
             ended: Semaphore::new(0),
-            turns: Turns::of(grant, clock),
+            turns: Turns::of(grant),
         }
     }
 

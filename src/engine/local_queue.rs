@@ -160,6 +160,14 @@ impl LocalQueue {
         is_left
     }
 
+    /// The first turn of a tenure.
+    fn first_turn(self: &Arc<Self>, state: &mut State, held: OwnedHold) -> Turn {
+        held.hold().begin_turns();
+        state.present = Some(Arc::clone(held.hold()));
+        let fence = held.hold().fence();
+        Turn::new(held, fence, Arc::clone(self))
+    }
+
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
     fn begin(self: &Arc<Self>, mut held: OwnedHold) {
         loop {
@@ -168,10 +176,8 @@ impl LocalQueue {
                 drop(state);
                 return self.end(&held);
             };
-            state.present = Some(Arc::clone(held.hold()));
+            let turn = self.first_turn(&mut state, held);
             drop(state);
-            let fence = held.hold().last_fence();
-            let turn = Turn::new(held, fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {
                 Ok(()) => return,
                 Err(unread) => match unread.ok().and_then(Turn::into_held) {

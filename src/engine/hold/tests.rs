@@ -225,7 +225,12 @@ async fn no_turn_begins_once_the_hold_is_old_or_lost_or_in_doubt_or_nearly_over(
     lost.end(LostReason::Taken);
     assert!(lost.next_turn().is_none());
     let old = turns();
+    // Until then, its grant may have waited for replicas.
     sleep(turns::LONGEST_TENURE).await;
+    old.begin_turns();
+    sleep(turns::LONGEST_TENURE / 2).await;
+    assert!(old.next_turn().is_some());
+    sleep(turns::LONGEST_TENURE / 2).await;
     assert!(old.next_turn().is_none());
 }
 

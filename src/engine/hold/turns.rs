@@ -1,6 +1,7 @@
 //! Turns: a hold that is passed on inside its process, from one guard to the next. Each turn has a fence of
 //! its own, and the server hears nothing of them until the release tells the last one.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
 use crate::store::Grant;
 use crate::sync::locked;
-use crate::time::clock::{Clock, LocalTime};
+use crate::time::clock::LocalTime;
 
-/// No turn begins later than this after the grant, so that other processes need not wait long.
+/// No turn begins later than this after the first one, so that other processes need not wait long.
 pub(crate) const LONGEST_TENURE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -22,25 +23,29 @@ pub(super) struct Turns {
     fence: AtomicU64,
     /// The last fence that the request reserved.
     reserved: u64,
-    /// No turn begins later.
-    until: LocalTime,
+    /// No turn begins later. Set when the first one begins.
+    until: OnceLock<LocalTime>,
     /// Wakes those that watch a turn.
     ended: Notify,
 }
 
 impl Turns {
     /// `None` if the request reserved no more than one fence.
-    pub(super) fn of(grant: &Grant, clock: Clock) -> Option<Box<Turns>> {
+    pub(super) fn of(grant: &Grant) -> Option<Box<Turns>> {
         let turns = grant.request.turns();
         let first = grant.fence.get();
         (turns > 1).then(|| {
             Box::new(Turns {
                 fence: AtomicU64::new(first),
                 reserved: first + u64::from(turns - 1),
-                until: clock.now().after(LONGEST_TENURE),
+                until: OnceLock::new(),
                 ended: Notify::new(),
             })
         })
+    }
+
+    fn until(&self, now: LocalTime) -> LocalTime {
+        *self.until.get_or_init(|| now.after(LONGEST_TENURE))
     }
 
     fn fence(&self) -> u64 {
@@ -60,6 +65,13 @@ impl Hold {
         Some(last).filter(|last| *last != self.fence())
     }
 
+    /// The first turn begins. The replicas and disks that must have the grant have it by now.
+    pub(in crate::engine) fn begin_turns(&self) {
+        if let Some(turns) = &self.turns {
+            turns.until(self.clock.now());
+        }
+    }
+
     /// Ends the present turn and begins another one. Returns the fence of the new turn, or `None` if the
     /// present turn is the last one: the hold must be released then.
     ///
@@ -68,7 +80,7 @@ impl Hold {
         let turns = self.turns.as_ref()?;
         let next = turns.fence() + 1;
         let now = self.clock.now();
-        if next > turns.reserved || now >= turns.until {
+        if next > turns.reserved || now >= turns.until(now) {
             return None;
         }
         let state = locked(&self.state);

@@ -55,11 +55,7 @@ impl LocalQueues {
 
     /// The first turn of a tenure that did not come through the queue.
     pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: OwnedHold) -> Turn {
-        self.with(params, |queue| {
-            locked(&queue.state).present = Some(Arc::clone(held.hold()));
-            let fence = held.hold().fence();
-            Turn::new(held, fence, Arc::clone(queue))
-        })
+        self.with(params, |queue| queue.first_turn(&mut locked(&queue.state), held))
     }
 
     /// Runs `work` before the queue can be discarded.

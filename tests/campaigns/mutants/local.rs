@@ -18,7 +18,8 @@ const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("a hold has no more turns than its request reserved", TURNS, "next > turns.reserved || ", "", OF_A_HOLD),
-    edit("no turn begins long after the grant", TURNS, " || now >= turns.until", "", OF_A_HOLD),
+    edit("no turn begins long after the grant", TURNS, " || now >= turns.until(now)", "", OF_A_HOLD),
+    edit("a tenure counts from its first turn, not from its grant", LOCAL_QUEUE, "        held.hold().begin_turns();\n", "", LOCAL),
     edit("a hold that is over has no further turn", TURNS, "state.over.is_some() || ", "", OF_A_HOLD),
     edit("a hold in doubt has no further turn", TURNS, "state.in_doubt || ", "", OF_A_HOLD),
     edit("a hold that is nearly over has no further turn", TURNS, " || left < self.terms.grant() / 4", "", OF_A_HOLD),
