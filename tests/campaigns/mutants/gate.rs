@@ -117,6 +117,7 @@ impl Tree {
             "lua",
             "tests",
             "benches",
+            "cli",
             "examples",
             "fuzz/seeds",
         ] {

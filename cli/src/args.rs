@@ -1,0 +1,315 @@
+//! The arguments, as clap reads them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nix::sys::signal::Signal;
+
+use crate::spans;
+
+const AFTER_HELP: &str = "\
+Without --url, the server is that of FAIRLOCK_URL, else REDIS_URL, else VALKEY_URL. Times are numbers of
+seconds, as in 1.5, or have a unit, as in 500ms, 2m, 1h.
+
+Exit status: that of CMD, or 128 + n if signal n ended it. Otherwise 75: not acquired; 76: the lease was lost;
+69: no server answered; 77: the server refuses; 64: wrong arguments; 126, 127: CMD is not executable, not found.";
+
+/// Runs a command under a fair distributed lock on Redis or Valkey.
+#[derive(Debug, Parser)]
+#[command(name = "fairlock", version, after_help = AFTER_HELP, subcommand_required = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take the lock, run CMD, and give the lock back.
+    Run(Run),
+    /// Take the lock, print its fence, and hold it until SIGINT, SIGTERM or the end of stdin.
+    Hold(Hold),
+    /// Show who holds locks, and how many wait.
+    Status(Status),
+    /// Show the locks that are held or waited for.
+    List(List),
+    /// Show locks whenever their holders or waiters change.
+    Watch(Watch),
+    /// End the hold that `status` showed.
+    Release(Release),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    /// Run STR with $SHELL -c, or with sh -c.
+    #[arg(short = 'c', long = "command", value_name = "STR", conflicts_with = "program")]
+    pub(crate) shell_command: Option<OsString>,
+    /// How long CMD has between the signal and SIGKILL when the lease is lost [default: 5s, or a third of the
+    /// lease or of --max-hold].
+    #[arg(long, value_name = "T", value_parser = spans::parse)]
+    pub(crate) kill_after: Option<Duration>,
+    /// The signal that stops CMD when the lease is lost.
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse_signal)]
+    pub(crate) signal: Signal,
+    /// What happens to CMD when the lease is lost.
+    #[arg(long, value_name = "WHAT", default_value = "kill")]
+    pub(crate) on_lost: OnLost,
+    #[command(flatten)]
+    pub(crate) foreign: Foreign,
+    /// The command and its arguments.
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub(crate) program: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// How a lock is taken, and what is said of it.
+#[derive(Debug, Args)]
+pub(crate) struct Taking {
+    /// The name of the lock.
+    pub(crate) name: String,
+    /// Do not wait.
+    #[arg(short = 'n', long, visible_alias = "try")]
+    pub(crate) nonblock: bool,
+    /// Wait no longer than this; 0 is -n.
+    #[arg(
+        short = 'w',
+        long,
+        visible_alias = "timeout",
+        value_name = "T",
+        allow_negative_numbers = true,
+        conflicts_with = "nonblock",
+        value_parser = spans::parse
+    )]
+    pub(crate) wait: Option<Duration>,
+    /// The exit status if the lock was not acquired.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::NOT_ACQUIRED)]
+    pub(crate) conflict_exit_code: u8,
+    /// How long the server keeps the lock without a renewal [default: 30s].
+    #[arg(long, value_name = "T", env = "FAIRLOCK_LEASE", hide_env_values = true, value_parser = spans::parse)]
+    pub(crate) lease: Option<Duration>,
+    /// End the hold after this time, whatever happens.
+    #[arg(long, value_name = "T", value_parser = spans::parse)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Say nothing of waiting, or that the lock was not acquired.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say how long it took, too.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Write events as JSON, one a line, to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write events as JSON, one a line, to this file descriptor.
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    pub(crate) status_fd: Option<u16>,
+}
+
+/// Flags of flock(1) that have no meaning here.
+#[derive(Debug, Args)]
+pub(crate) struct Foreign {
+    #[arg(short = 'F', long, hide = true)]
+    no_fork: bool,
+    #[arg(short = 'o', long, hide = true)]
+    close: bool,
+    #[arg(short = 's', long, hide = true)]
+    shared: bool,
+    #[arg(short = 'u', long, hide = true)]
+    unlock: bool,
+    /// What a lock is anyway.
+    #[arg(short = 'x', short_alias = 'e', long, hide = true)]
+    exclusive: bool,
+}
+
+impl Foreign {
+    /// Why one of them cannot be had, if one was given.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let Foreign {
+            no_fork,
+            close,
+            shared,
+            unlock,
+            exclusive: _,
+        } = self;
+        if *no_fork {
+            return Some("-F, --no-fork: fairlock must stay beside CMD, because it renews the lease");
+        }
+        if *close {
+            return Some(
+                "-o, --close: CMD inherits no lock that it could keep, so there is nothing to close",
+            );
+        }
+        if *shared {
+            return Some("-s, --shared: there are only exclusive locks");
+        }
+        unlock.then_some("-u, --unlock: the lock is given back when CMD ends; to end a hold by force, use `fairlock release`")
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Hold {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The names of the locks.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Exit with 1 if one of the locks is free.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+    #[command(flatten)]
+    pub(crate) looking: Looking,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Which names, with * for any number of characters, and ? for one.
+    #[arg(value_name = "GLOB", default_value = "*")]
+    pub(crate) pattern: String,
+    #[command(flatten)]
+    pub(crate) looking: Looking,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The names of the locks.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// How often to look.
+    #[arg(long, value_name = "T", default_value = "1s", value_parser = spans::parse)]
+    pub(crate) interval: Duration,
+    #[command(flatten)]
+    pub(crate) looking: Looking,
+}
+
+/// How locks are shown.
+#[derive(Debug, Args)]
+pub(crate) struct Looking {
+    /// Write each lock as JSON, one a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The name of the lock.
+    pub(crate) name: String,
+    /// The fence of the hold to end, as `status` shows it.
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: u64,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// Where the locks are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Connection {
+    /// The server; several are a quorum.
+    #[arg(long)]
+    pub(crate) url: Vec<String>,
+    /// In a quorum: its servers keep every write over a restart. The same in all clients.
+    #[arg(long)]
+    pub(crate) durable: bool,
+    /// In a quorum: the longest lease of any client. The same in all clients [default: 60s].
+    #[arg(long, value_name = "T", value_parser = spans::parse)]
+    pub(crate) longest_lease: Option<Duration>,
+    /// What the keys of the locks begin with [default: fairlock].
+    #[arg(long, value_name = "P", env = "FAIRLOCK_PREFIX", hide_env_values = true)]
+    pub(crate) prefix: Option<String>,
+    /// What `status` calls this process [default: user@host:pid].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// A file with the password, for a URL without one. FAIRLOCK_PASSWORD is the password itself.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FAIRLOCK_PASSWORD_FILE",
+        hide_env_values = true
+    )]
+    pub(crate) password_file: Option<PathBuf>,
+    /// The certificate authorities to trust instead of the system's, as PEM.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The certificate to show to the server, as PEM.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its key, as PEM.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// Stop it.
+    Kill,
+    /// Only say so.
+    Warn,
+}
+
+/// A name with or without SIG, or a number.
+fn parse_signal(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let named = Signal::from_str(&upper).or_else(|_| Signal::from_str(&format!("SIG{upper}")));
+    let numbered = || {
+        text.parse()
+            .ok()
+            .and_then(|number: i32| Signal::try_from(number).ok())
+    };
+    named
+        .ok()
+        .or_else(numbered)
+        .ok_or_else(|| "must be the name or the number of a signal, as TERM, SIGINT or 15".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definition_of_the_arguments_has_no_contradiction() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn signal_has_a_name_or_a_number() {
+        for text in ["TERM", "SIGTERM", "term", "15"] {
+            assert_eq!(parse_signal(text), Ok(Signal::SIGTERM), "{text}");
+        }
+        for text in ["", "TREM", "0", "-15", "99"] {
+            assert!(parse_signal(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_end_where_the_command_begins() {
+        let read = |words: &[&str]| {
+            let words = ["fairlock", "run"].iter().chain(words);
+            match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
+                Ok(Command::Run(run)) => run,
+                other => panic!("{other:?}"),
+            }
+        };
+        let run = read(&["-w", "2", "a", "grep", "-c", "-n", "x"]);
+        assert_eq!(run.program, ["grep", "-c", "-n", "x"]);
+        assert!(!run.taking.nonblock && run.shell_command.is_none());
+        let run = read(&["a", "--", "-odd", "--", "-n"]);
+        assert_eq!(run.program, ["-odd", "--", "-n"]);
+        let run = read(&["-n", "a", "-c", "echo $HOME"]);
+        assert_eq!(run.shell_command, Some("echo $HOME".into()));
+        assert!(run.taking.nonblock && run.program.is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! `fairlock hold`: a lock for a script.
+
+use std::io::{IsTerminal, Read, Write, stdin, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+
+use tokio::sync::oneshot;
+
+use crate::args::Hold;
+use crate::connection::Place;
+use crate::exit::{Failure, LOST};
+use crate::report::Report;
+use crate::signals::Signals;
+use crate::taking::{Held, reason};
+
+pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
+    let place = Place::of(&hold.connection)?;
+    let report = Report::of(&hold.taking)?;
+    let mut signals = Signals::catch()?;
+    let held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
+    let fence = held.guard.fence().get();
+    // A script that does not read the fence holds the lock all the same.
+    let _ = writeln!(stdout(), "{fence}").and_then(|()| stdout().flush());
+    tokio::select! {
+        _ = signals.next() => {}
+        () = end_of_stdin() => {}
+        lost = held.guard.lost() => {
+            report.lost(fence, reason(&lost), &lost.to_string());
+            held.give_up().await;
+            return Ok(LOST);
+        }
+    }
+    held.give_back(&mut signals, &report).await;
+    Ok(0)
+}
+
+/// Waits for the end of stdin, if somebody can write to it. A file and `/dev/null`, which a shell gives to its
+/// jobs in the background, are at their end from the beginning, and say nothing by that.
+async fn end_of_stdin() {
+    let (sender, ended) = oneshot::channel();
+    if is_written_to() {
+        // A thread of its own, which nobody waits for: it may read for ever.
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while !matches!(stdin().read(&mut buffer), Ok(0)) {}
+            let _ = sender.send(());
+        });
+        let _ = ended.await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn is_written_to() -> bool {
+    let file = stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let kind = file
+        .and_then(|file| file.metadata())
+        .map(|metadata| metadata.file_type());
+    stdin().is_terminal() || kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())
+}

@@ -1,0 +1,66 @@
+//! The command `fairlock`: a program runs under a distributed lock. `docs/cli.md` describes it.
+
+#[cfg(not(unix))]
+compile_error!("fairlock-cli needs process groups and signals, as Unix has them");
+
+mod args;
+mod child;
+mod connection;
+mod exit;
+mod hold;
+mod look;
+mod loss;
+mod nesting;
+mod report;
+mod run;
+mod signals;
+mod spans;
+mod supervise;
+mod taking;
+mod terminal;
+
+use std::panic;
+use std::process::exit;
+
+use clap::Parser;
+
+use self::args::{Arguments, Command};
+use self::exit::{BUG, Failure, USAGE};
+use self::report::say;
+
+fn main() {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        let _ = error.print();
+        exit(if error.use_stderr() { i32::from(USAGE) } else { 0 })
+    });
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |bug| {
+        print(bug);
+        exit(i32::from(BUG));
+    }));
+    let status = follow(&arguments.command).unwrap_or_else(|failure| {
+        if let Some(message) = &failure.message {
+            say(message);
+        }
+        failure.status
+    });
+    // Nothing is waited for: a thread may be reading from stdin.
+    exit(i32::from(status))
+}
+
+fn follow(command: &Command) -> Result<u8, Failure> {
+    // CMD is started by this thread, and gets a signal when this thread ends, so all work is done here.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Run(run) => run::run(run).await,
+            Command::Hold(hold) => hold::hold(hold).await,
+            Command::Status(status) => look::status(status).await,
+            Command::List(list) => look::list(list).await,
+            Command::Watch(watch) => look::watch(watch).await,
+            Command::Release(release) => look::release(release).await,
+        }
+    })
+}

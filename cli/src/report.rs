@@ -1,0 +1,200 @@
+//! What a command says of a lock while it waits for it and holds it. None of it goes to stdout.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Write, stderr, stdout};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use fairlock::{Holder, Status};
+use serde::Serialize;
+
+use crate::args::Taking;
+use crate::exit::Failure;
+use crate::spans::{millis, show};
+
+/// Something that has happened to a lock, or to CMD.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event<'a> {
+    Waiting {
+        name: &'a str,
+        waited_ms: u64,
+        holder: Option<Holding>,
+        waiting: u64,
+    },
+    Acquired {
+        name: &'a str,
+        fence: u64,
+        waited_ms: u64,
+    },
+    Lost {
+        name: &'a str,
+        fence: u64,
+        reason: &'a str,
+    },
+    ChildExited {
+        name: &'a str,
+        code: Option<u8>,
+        signal: Option<&'a str>,
+    },
+    Released {
+        name: &'a str,
+        fence: u64,
+    },
+}
+
+/// The holder of a lock, as JSON.
+#[derive(PartialEq, Serialize)]
+pub(crate) struct Holding {
+    pub(crate) owner: String,
+    pub(crate) label: Option<String>,
+    pub(crate) fence: u64,
+    pub(crate) holds: u64,
+    pub(crate) held_for_ms: u64,
+    pub(crate) ttl_ms: u64,
+}
+
+impl Holding {
+    pub(crate) fn of(holder: &Holder) -> Holding {
+        Holding {
+            owner: holder.owner.to_string(),
+            label: holder.label.clone(),
+            fence: holder.fence.get(),
+            holds: holder.holds,
+            held_for_ms: millis(holder.held_for),
+            ttl_ms: millis(holder.ttl),
+        }
+    }
+}
+
+pub(crate) struct Report {
+    name: String,
+    quiet: bool,
+    verbose: bool,
+    /// Whether events are told in words, on stderr.
+    words: bool,
+    json: Option<File>,
+}
+
+impl Report {
+    pub(crate) fn of(taking: &Taking) -> Result<Report, Failure> {
+        let number = taking.status_fd.or(taking.json.then_some(2));
+        let unusable = |error| Failure::usage(format!("--status-fd {}: {error}", number.unwrap_or(0)));
+        Ok(Report {
+            name: taking.name.clone(),
+            quiet: taking.quiet,
+            verbose: taking.verbose,
+            words: number != Some(2),
+            json: number.map(descriptor).transpose().map_err(unusable)?,
+        })
+    }
+
+    pub(crate) fn waiting(&self, status: &Status, waited: Duration) {
+        self.event(&Event::Waiting {
+            name: &self.name,
+            waited_ms: millis(waited),
+            holder: status.holder.as_ref().map(Holding::of),
+            waiting: status.waiting,
+        });
+        if self.quiet {
+            return;
+        }
+        let front = match &status.holder {
+            Some(holder) => held_by(holder),
+            None => "free, and about to be handed over".to_owned(),
+        };
+        let name = &self.name;
+        self.words(&format!(
+            "waiting for {name}: {front}, {} waiting",
+            status.waiting
+        ));
+    }
+
+    pub(crate) fn acquired(&self, fence: u64, waited: Duration) {
+        self.event(&Event::Acquired {
+            name: &self.name,
+            fence,
+            waited_ms: millis(waited),
+        });
+        if self.verbose {
+            self.words(&format!(
+                "acquired {} after {}, fence {fence}",
+                self.name,
+                show(waited)
+            ));
+        }
+    }
+
+    /// `reason` is for machines, `why` for people.
+    pub(crate) fn lost(&self, fence: u64, reason: &str, why: &str) {
+        self.event(&Event::Lost {
+            name: &self.name,
+            fence,
+            reason,
+        });
+        self.words(why);
+    }
+
+    pub(crate) fn child_exited(&self, code: Option<u8>, signal: Option<&str>) {
+        self.event(&Event::ChildExited {
+            name: &self.name,
+            code,
+            signal,
+        });
+    }
+
+    pub(crate) fn released(&self, fence: u64, held: Duration) {
+        self.event(&Event::Released {
+            name: &self.name,
+            fence,
+        });
+        if self.verbose {
+            self.words(&format!("released {} after {}", self.name, show(held)));
+        }
+    }
+
+    /// Whether it is worth a word that the lock was not acquired.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    pub(crate) fn words(&self, text: &str) {
+        if self.words {
+            say(text);
+        }
+    }
+
+    /// A reader that has gone changes nothing.
+    fn event(&self, event: &Event<'_>) {
+        if let (Some(mut file), Ok(mut line)) = (self.json.as_ref(), serde_json::to_vec(event)) {
+            line.push(b'\n');
+            let _ = file.write_all(&line);
+        }
+    }
+}
+
+/// Says something on stderr, if somebody reads that.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(stderr(), "fairlock: {text}");
+}
+
+/// As in `held by web-7:4711 for 12.3s, fence 1700000000000000, 21.0s left`.
+pub(crate) fn held_by(holder: &Holder) -> String {
+    let label = holder.label.as_deref().unwrap_or("an unknown client");
+    let (held_for, ttl) = (show(holder.held_for), show(holder.ttl));
+    format!(
+        "held by {label} for {held_for}, fence {}, {ttl} left",
+        holder.fence
+    )
+}
+
+/// The file behind a descriptor that this process was started with.
+fn descriptor(number: u16) -> std::io::Result<File> {
+    let standard = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from);
+    match number {
+        1 => standard(stdout().as_fd()),
+        2 => standard(stderr().as_fd()),
+        // A file that is opened again has a position of its own.
+        _ => OpenOptions::new().append(true).open(format!("/dev/fd/{number}")),
+    }
+}

@@ -1,0 +1,126 @@
+//! `fairlock run`: a command under a lock.
+
+use std::ffi::OsString;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::args::Run;
+use crate::connection::Place;
+use crate::exit::{Failure, IO, LOST, NOT_EXECUTABLE, NOT_FOUND};
+use crate::loss::Margin;
+use crate::nesting::Nesting;
+use crate::report::Report;
+use crate::signals::Signals;
+use crate::spans::show;
+use crate::supervise::{self, End, OnLoss};
+use crate::taking::Held;
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
+    let mut command = command(run)?;
+    let kill_after = kill_after(run)?;
+    let place = Place::of(&run.connection)?;
+    let report = Report::of(&run.taking)?;
+    let mut signals = Signals::catch()?;
+
+    // In a quorum no lock is re-entrant.
+    let nesting = (!place.is_quorum()).then(|| Nesting::of(&place, &run.taking.name));
+    let owner = nesting.as_ref().map(|nesting| &nesting.owner);
+    let held = Held::take(&run.taking, &place, owner, &mut signals, &report).await?;
+
+    command
+        .env("FAIRLOCK_HELD", "1")
+        .env("FAIRLOCK_NAME", &run.taking.name)
+        .env("FAIRLOCK_FENCE", held.guard.fence().to_string());
+    if let Some(nesting) = &nesting {
+        command.env("FAIRLOCK_OWNER", &nesting.for_child);
+    }
+    let on_loss = OnLoss {
+        what: run.on_lost,
+        signal: run.signal,
+        margin: Margin {
+            kill_after,
+            ends: run
+                .taking
+                .max_hold
+                .and_then(|max_hold| held.since.checked_add(max_hold)),
+        },
+    };
+    let end = supervise::run(&mut command, &held.guard, on_loss, &mut signals, &report).await;
+    match end {
+        Ok(End::Exited(exit)) => {
+            held.give_back(&mut signals, &report).await;
+            Ok(exit.status())
+        }
+        Ok(End::Stopped) => {
+            held.give_up().await;
+            Ok(LOST)
+        }
+        Ok(End::NotStarted(error)) => {
+            held.give_back(&mut signals, &report).await;
+            Err(not_started(&command, &error))
+        }
+        Err(error) => {
+            held.give_back(&mut signals, &report).await;
+            Err(error.into())
+        }
+    }
+}
+
+fn command(run: &Run) -> Result<Command, Failure> {
+    if let Some(refusal) = run.foreign.refusal() {
+        return Err(Failure::usage(refusal));
+    }
+    if let Some(text) = &run.shell_command {
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+        let mut command = Command::new(shell.unwrap_or_else(|| OsString::from("sh")));
+        command.arg("-c").arg(text);
+        return Ok(command);
+    }
+    let Some((program, arguments)) = run.program.split_first() else {
+        let name = &run.taking.name;
+        let message = if name.bytes().all(|byte| byte.is_ascii_digit()) {
+            format!(
+                "{name}: a file descriptor cannot hold this lock, since its lease needs a process that renews \
+                 it. Use `fairlock run NAME CMD`, or `fairlock hold NAME`"
+            )
+        } else {
+            format!("no command to run: use `fairlock run {name} CMD`, or `fairlock hold {name}`")
+        };
+        return Err(Failure::usage(message));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// A span that is as long as the lease would stop CMD as soon as one renewal is late.
+fn kill_after(run: &Run) -> Result<Duration, Failure> {
+    let lease = run.taking.lease.unwrap_or(DEFAULT_LEASE);
+    let longest = run.taking.max_hold.map_or(lease, |max_hold| max_hold.min(lease));
+    match run.kill_after {
+        None => Ok(DEFAULT_KILL_AFTER.min(longest / 3)),
+        Some(kill_after) if kill_after < longest => Ok(kill_after),
+        Some(kill_after) => Err(Failure::usage(format!(
+            "--kill-after {}: must be less than the lease and --max-hold, here {}",
+            show(kill_after),
+            show(longest)
+        ))),
+    }
+}
+
+fn not_started(command: &Command, error: &io::Error) -> Failure {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        // Not the command is at fault, but this system.
+        io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => IO,
+        _ => NOT_EXECUTABLE,
+    };
+    Failure::new(
+        status,
+        format!("{}: {error}", command.get_program().to_string_lossy()),
+    )
+}

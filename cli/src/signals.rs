@@ -1,0 +1,55 @@
+//! The signals that would end this process.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// From its creation on, these signals do not end the process, but wait here to be taken.
+pub(crate) struct Signals {
+    streams: Vec<(Signal, Stream)>,
+}
+
+impl Signals {
+    /// A signal that is ignored, as SIGHUP under `nohup`, would end nothing. It stays ignored, here and in CMD.
+    pub(crate) fn catch() -> io::Result<Signals> {
+        let ignored = ignored();
+        let mut streams = Vec::new();
+        for ending in ENDING {
+            if ignored & (1 << (ending as i32 - 1)) == 0 {
+                streams.push((ending, signal(SignalKind::from_raw(ending as i32))?));
+            }
+        }
+        Ok(Signals { streams })
+    }
+
+    /// The next signal. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (ending, stream) in &mut self.streams {
+                if stream.poll_recv(context).is_ready() {
+                    return Poll::Ready(*ending);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The signals that are ignored, as a mask. Where the system does not tell, none is.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// The number of a signal. The largest is 64.
+pub(crate) fn number(signal: Signal) -> u8 {
+    u8::try_from(signal as i32).unwrap_or(0)
+}

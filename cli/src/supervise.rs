@@ -1,0 +1,164 @@
+//! CMD while it runs: signals for it, its terminal, and its end when the lock is lost.
+
+use std::io;
+use std::pin::pin;
+use std::process::Command;
+use std::time::Duration;
+
+use fairlock::LockGuard;
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::args::OnLost;
+use crate::child::{Change, Child, Exit};
+use crate::loss::{Margin, due};
+use crate::report::Report;
+use crate::signals::Signals;
+use crate::terminal::Terminal;
+
+/// The system stops a process within this time of the signal, if it does.
+const TO_STOP: Duration = Duration::from_millis(100);
+/// How often a group is looked at whose first process has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What to do with CMD when the lock is lost.
+#[derive(Clone, Copy)]
+pub(crate) struct OnLoss {
+    pub(crate) what: OnLost,
+    pub(crate) signal: Signal,
+    pub(crate) margin: Margin,
+}
+
+/// How CMD ended, or why it did not start.
+pub(crate) enum End {
+    Exited(Exit),
+    /// It was stopped, because the lock was lost.
+    Stopped,
+    NotStarted(io::Error),
+}
+
+/// Runs the command until it ends. The signals are for it.
+pub(crate) async fn run(
+    command: &mut Command,
+    guard: &LockGuard,
+    on_loss: OnLoss,
+    signals: &mut Signals,
+    report: &Report,
+) -> io::Result<End> {
+    // From here on, no change of CMD is missed.
+    let mut changes = signal(SignalKind::child())?;
+    let mut continued = signal(SignalKind::from_raw(Signal::SIGCONT as i32))?;
+    let child = match Child::start(command) {
+        Ok(child) => child,
+        Err(error) => return Ok(End::NotStarted(error)),
+    };
+    let mut job = Job {
+        terminal: Terminal::of_stdin(),
+        child,
+        guard,
+        on_loss,
+    };
+    job.lend();
+    let mut loss = pin!(due(guard, on_loss.margin));
+    let mut is_lost = false;
+    let mut kill_at = None;
+    let exit = loop {
+        tokio::select! {
+            biased;
+            loss = &mut loss, if !is_lost => {
+                is_lost = true;
+                report.lost(guard.fence().get(), loss.reason, &loss.why);
+                if on_loss.what == OnLost::Kill {
+                    if !loss.grace.is_zero() {
+                        job.child.signal(on_loss.signal);
+                    }
+                    kill_at = Some(Instant::now() + loss.grace);
+                }
+            }
+            () = at(kill_at) => {
+                job.child.signal(Signal::SIGKILL);
+                kill_at = Some(Instant::now() + TO_STOP);
+            }
+            _ = changes.recv() => {}
+            signal = signals.next() => job.child.signal(signal),
+            _ = continued.recv() => job.go_on(),
+        }
+        match job.child.changed()? {
+            Some(Change::Exited(exit)) => break exit,
+            Some(Change::Stopped(signal)) => job.stopped(signal).await,
+            None => {}
+        }
+    };
+    match exit {
+        Exit::Code(code) => report.child_exited(Some(code), None),
+        Exit::Signal(signal) => report.child_exited(None, Some(signal.as_str())),
+    }
+    Ok(match kill_at {
+        Some(kill_at) => {
+            kill_rest(&job.child, kill_at).await;
+            End::Stopped
+        }
+        None => End::Exited(exit),
+    })
+}
+
+/// CMD as a job of a shell: it can be stopped, continued, and moved between foreground and background.
+struct Job<'a> {
+    terminal: Option<Terminal>,
+    child: Child,
+    guard: &'a LockGuard,
+    on_loss: OnLoss,
+}
+
+impl Job<'_> {
+    fn lend(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.lend(self.child.group());
+        }
+    }
+
+    /// CMD was stopped. By a terminal, that is meant for the whole job, so this process stops too.
+    async fn stopped(&mut self, signal: Signal) {
+        let Some(terminal) = &mut self.terminal else {
+            return;
+        };
+        let asked_for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        if !(asked_for_terminal && terminal.is_lent()) {
+            terminal.take_back();
+            Terminal::stop_own_group();
+            sleep(TO_STOP).await;
+        }
+        // If it is lent, CMD has asked for the terminal just before it was.
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        self.lend();
+        // After a long stop, the lock may be lost. Then CMD must not work any more.
+        if self.on_loss.what == OnLost::Warn || !self.guard.is_lost() {
+            self.child.resume();
+        }
+    }
+}
+
+/// Waits for the instant, or for ever if there is none.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// CMD has ended, but processes that it started may still work, as those of a shell. They have the same time.
+/// Their group keeps its id for as long as one of them is left, and the system gives out ids in turn, so
+/// within one look no other group gets it.
+async fn kill_rest(child: &Child, kill_at: Instant) {
+    while child.has_group() {
+        if Instant::now() >= kill_at {
+            child.signal(Signal::SIGKILL);
+            return;
+        }
+        sleep(LOOK).await;
+    }
+}

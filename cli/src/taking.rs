@@ -1,0 +1,162 @@
+//! Taking a lock, and giving it back.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, Lock, LockGuard, LockManager, Owner};
+use tokio::time::{sleep, timeout};
+
+use crate::args::Taking;
+use crate::connection::Place;
+use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::report::Report;
+use crate::signals::{Signals, number};
+
+/// Who is in front is told when a wait lasts for this long, and then from time to time.
+const FIRST_NOTICE: Duration = Duration::from_secs(1);
+const NEXT_NOTICE: Duration = Duration::from_secs(30);
+/// How long the end waits for a server, before it leaves what it holds to its lease.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A lock that is held, and the client that holds it.
+pub(crate) struct Held {
+    locks: LockManager,
+    pub(crate) guard: LockGuard,
+    pub(crate) since: Instant,
+}
+
+impl Held {
+    /// Waits for the lock. A signal ends the wait at once, and leaves no place in the queue.
+    pub(crate) async fn take(
+        taking: &Taking,
+        place: &Place,
+        owner: Option<&Owner>,
+        signals: &mut Signals,
+        report: &Report,
+    ) -> Result<Held, Failure> {
+        let began = Instant::now();
+        let options = |locks: &LockManager| with_options(locks.lock(&taking.name), taking, owner);
+        place.check(options).await?;
+        let locks = tokio::select! {
+            connected = place.connect() => connected?,
+            signal = signals.next() => return Err(Failure::of_signal(number(signal))),
+        };
+        let lock = options(&locks);
+        let end = {
+            let mut acquired = pin!(acquire(&lock, taking, began));
+            tokio::select! {
+                biased;
+                signal = signals.next() => Err(Failure::of_signal(number(signal))),
+                acquired = &mut acquired => acquired.map_err(|error| refusal(error, taking, report)),
+                never = tell_who_is_in_front(&lock, report, began) => match never {},
+            }
+        };
+        match end {
+            Ok(guard) => {
+                report.acquired(guard.fence().get(), began.elapsed());
+                Ok(Held {
+                    locks,
+                    guard,
+                    since: Instant::now(),
+                })
+            }
+            Err(failure) => {
+                close(&locks).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Releases the lock. The wait for the server's answer ends at a signal.
+    pub(crate) async fn give_back(self, signals: &mut Signals, report: &Report) {
+        let (name, fence) = (self.guard.name().to_owned(), self.guard.fence().get());
+        let released = tokio::select! {
+            released = self.guard.release() => Some(released),
+            _ = signals.next() => None,
+        };
+        match released {
+            Some(Ok(())) => report.released(fence, self.since.elapsed()),
+            Some(Err(Error::Lost(lost))) => {
+                let why = format!("{lost}; what was done last may have overlapped with another holder");
+                report.lost(fence, reason(&lost), &why);
+            }
+            Some(Err(error)) => report.words(&format!("the release of {name} is not confirmed: {error}")),
+            None => {}
+        }
+        close(&self.locks).await;
+    }
+
+    /// Gives up what may be left of a lock whose lease is over or in doubt.
+    pub(crate) async fn give_up(self) {
+        drop(self.guard);
+        close(&self.locks).await;
+    }
+}
+
+/// The reason of a loss, for machines.
+pub(crate) fn reason(lost: &fairlock::Lost) -> &'static str {
+    use fairlock::LostReason;
+
+    match lost.reason() {
+        LostReason::Expired => "expired",
+        LostReason::Taken => "taken",
+        LostReason::MaxHold => "max_hold",
+        _ => "other",
+    }
+}
+
+fn with_options(mut lock: Lock, taking: &Taking, owner: Option<&Owner>) -> Lock {
+    if let Some(lease) = taking.lease {
+        lock = lock.lease(lease);
+    }
+    if let Some(owner) = owner {
+        lock = lock.owner(owner);
+    }
+    lock.max_hold(taking.max_hold)
+}
+
+/// The time to connect is a part of the wait. No wait at all is still one attempt.
+async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Result<LockGuard> {
+    let wait = if taking.nonblock {
+        Some(Duration::ZERO)
+    } else {
+        taking.wait
+    };
+    match wait {
+        Some(wait) => lock.acquire_timeout(wait.saturating_sub(began.elapsed())).await,
+        None => lock.acquire().await,
+    }
+}
+
+fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
+    let message = match &error {
+        Error::Timeout { retry_after, .. } => {
+            let after = crate::spans::show(*retry_after);
+            format!("{} is busy; it may be free in {after}", taking.name)
+        }
+        error => error.to_string(),
+    };
+    let status = Failure::from(error).status;
+    if status != NOT_ACQUIRED {
+        return Failure::new(status, message);
+    }
+    Failure {
+        status: taking.conflict_exit_code,
+        message: (!report.is_quiet()).then_some(message),
+    }
+}
+
+async fn tell_who_is_in_front(lock: &Lock, report: &Report, began: Instant) -> std::convert::Infallible {
+    sleep(FIRST_NOTICE).await;
+    loop {
+        if let Ok(status) = lock.status().await {
+            report.waiting(&status, began.elapsed());
+        }
+        sleep(NEXT_NOTICE).await;
+    }
+}
+
+/// Sends what is left to take back: a request that was given up, or a release.
+async fn close(locks: &LockManager) {
+    let _ = timeout(PATIENCE, locks.close()).await;
+}

@@ -1,0 +1,75 @@
+//! The terminal, which is lent to CMD while it runs.
+//!
+//! CMD has a process group of its own. If that were not the foreground group of the terminal, CMD could not
+//! read from it, and Ctrl-C and Ctrl-Z would reach this process in its place.
+
+use std::io::{Stdin, stdin};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+
+pub(crate) struct Terminal {
+    stdin: Stdin,
+    own_group: Pid,
+    lent: bool,
+}
+
+impl Terminal {
+    /// The terminal that controls this process, if it is the standard input.
+    pub(crate) fn of_stdin() -> Option<Terminal> {
+        let terminal = Terminal {
+            stdin: stdin(),
+            own_group: getpgrp(),
+            lent: false,
+        };
+        terminal.foreground().is_some().then_some(terminal)
+    }
+
+    /// Makes this group the foreground group. A process in the background has nothing to lend.
+    pub(crate) fn lend(&mut self, group: Pid) {
+        if self.foreground() == Some(self.own_group) {
+            self.lent = self.set_foreground(group).is_ok();
+        }
+    }
+
+    /// Takes the terminal back from whatever group has it now: while it is lent, nobody else gives it away.
+    pub(crate) fn take_back(&mut self) {
+        if self.lent {
+            self.lent = self.set_foreground(self.own_group).is_err();
+        }
+    }
+
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// Stops this process and the others of its group, as Ctrl-Z would have done if the terminal were not
+    /// lent. The shell then knows that the job is stopped, whichever process of the group it waits for. Where
+    /// nobody could continue the group, the system does not stop it.
+    pub(crate) fn stop_own_group() {
+        // The system refuses nothing here: the group has a member.
+        let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(&self.stdin).ok()
+    }
+
+    /// A process in the background is stopped by SIGTTOU for this call, unless it blocks that signal. It is
+    /// blocked for the call alone, since CMD inherits what is blocked.
+    fn set_foreground(&self, group: Pid) -> Result<(), Errno> {
+        let blocked = SigSet::from(Signal::SIGTTOU);
+        let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let set = tcsetpgrp(&self.stdin, group);
+        before.thread_set_mask()?;
+        set
+    }
+}
+
+/// The shell gets its terminal back however this process ends in an orderly way.
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.take_back();
+    }
+}

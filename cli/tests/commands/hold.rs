@@ -1,0 +1,52 @@
+//! A lock for a script.
+
+use std::process::Stdio;
+
+use fairlock_testkit::{Server, name};
+use nix::sys::signal::Signal;
+
+use crate::scene::{Running, fairlock, is_free, lock, run};
+
+#[tokio::test]
+async fn hold_prints_its_fence_and_lasts_until_the_end_of_stdin() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let mut running = Running::start(fairlock(&server.url(), &["hold", &name]).stdin(Stdio::piped()));
+    let fence = running.line().await;
+    let holder = lock.status().await.unwrap().holder.unwrap();
+    assert_eq!(fence, holder.fence.to_string());
+    running.tell("what is said does not matter\n").await;
+    running.close_stdin();
+    assert_eq!(running.ended().await.code, Some(0));
+    assert!(is_free(&lock).await);
+}
+
+#[tokio::test]
+async fn hold_in_the_background_lasts_until_a_signal() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // Its stdin is /dev/null.
+        let mut running = Running::start(&mut fairlock(&server.url(), &["hold", &name]));
+        running.line().await;
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        assert!(lock.status().await.unwrap().holder.is_some());
+        running.signal(signal);
+        assert_eq!(running.ended().await.code, Some(0));
+        assert!(is_free(&lock).await);
+    }
+}
+
+#[tokio::test]
+async fn hold_that_is_lost_ends_with_a_status_of_its_own() {
+    let server = Server::shared().await;
+    let name = name();
+    let mut running = Running::start(&mut fairlock(&server.url(), &["hold", "--lease", "1", &name]));
+    let fence = running.line().await;
+    assert_eq!(run(&["release", &name, "--fence", &fence]).await.code, Some(0));
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(76), "{ended:?}");
+    assert!(ended.err.contains("taken away"), "{ended:?}");
+}

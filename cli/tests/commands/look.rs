@@ -1,0 +1,117 @@
+//! What an operator sees and does.
+
+use fairlock_testkit::{Server, name};
+use serde_json::Value;
+
+use crate::scene::{Running, fairlock, lock, run, until_waiting};
+
+#[tokio::test]
+async fn status_shows_who_holds_and_how_many_wait() {
+    let server = Server::shared().await;
+    let (name, free) = (name(), name());
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    let waiter = tokio::spawn(lock.acquire());
+    until_waiting(&lock, 1).await;
+
+    let ended = run(&["status", &name, &free]).await;
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("{name}: held by rival for ")),
+        "{ended:?}"
+    );
+    assert!(
+        lines[0].contains(&format!("fence {}, ", guard.fence())),
+        "{ended:?}"
+    );
+    assert!(lines[0].ends_with(", 1 waiting"), "{ended:?}");
+    assert_eq!(lines[1], format!("{free}: free, 0 waiting"));
+
+    let ended = run(&["status", "--json", &name]).await;
+    let shown: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((&shown["name"], &shown["held"]), (&name.into(), &true.into()));
+    assert_eq!(
+        (&shown["waiting"], &shown["holder"]["holds"]),
+        (&1.into(), &1.into())
+    );
+    let holder = &shown["holder"];
+    assert_eq!(holder["owner"], guard.owner().as_str());
+    assert_eq!(
+        (&holder["label"], &holder["fence"]),
+        (&"rival".into(), &guard.fence().get().into())
+    );
+    assert!(
+        (1..=30_000).contains(&holder["ttl_ms"].as_u64().unwrap()),
+        "{ended:?}"
+    );
+    waiter.abort();
+}
+
+#[tokio::test]
+async fn status_tells_a_free_lock_by_its_exit_status_if_asked() {
+    let server = Server::shared().await;
+    let (held, free) = (name(), name());
+    let _guard = lock(server, &held).await.acquire().await.unwrap();
+    assert_eq!(run(&["status", &free]).await.code, Some(0));
+    assert_eq!(run(&["status", "--exit-code", &held]).await.code, Some(0));
+    assert_eq!(run(&["status", "--exit-code", &held, &free]).await.code, Some(1));
+}
+
+#[tokio::test]
+async fn list_shows_the_locks_that_match() {
+    let server = Server::shared().await;
+    let (one, other) = (name(), name());
+    let _one = lock(server, &one).await.acquire().await.unwrap();
+    let _other = lock(server, &other).await.acquire().await.unwrap();
+    let ended = run(&["list", &format!("{}*", &one[..one.len() - 1])]).await;
+    assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 1), "{ended:?}");
+    assert!(
+        ended.out.starts_with(&format!("{one}: held by rival")),
+        "{ended:?}"
+    );
+    let ended = run(&["list", "--json"]).await;
+    let names = ended
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["name"].clone());
+    let names: Vec<Value> = names.collect();
+    assert!(
+        names.contains(&one.into()) && names.contains(&other.into()),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
+async fn watch_shows_a_lock_whenever_it_changes() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let args = ["watch", "--interval", "50ms", "--json", &name];
+    let mut running = Running::start(&mut fairlock(&server.url(), &args));
+    let mut shown = async || serde_json::from_str::<Value>(&running.line().await).unwrap();
+    assert_eq!(shown().await["held"], false);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(shown().await["holder"]["fence"], guard.fence().get());
+    guard.release().await.unwrap();
+    assert_eq!(shown().await["held"], false);
+}
+
+#[tokio::test]
+async fn release_ends_only_the_hold_that_was_shown() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    let fence = guard.fence().get();
+    let ended = run(&["release", &name, "--fence", &(fence - 1).to_string()]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("is not held under fence"), "{ended:?}");
+    assert!(lock.status().await.unwrap().holder.is_some());
+    assert_eq!(
+        run(&["release", &name, "--fence", &fence.to_string()]).await.code,
+        Some(0)
+    );
+    assert!(lock.status().await.unwrap().holder.is_none());
+    assert_eq!(run(&["release", &name]).await.code, Some(64));
+    assert_eq!(run(&["release", &name, "--fence", "0"]).await.code, Some(64));
+}

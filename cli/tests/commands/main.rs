@@ -1,0 +1,15 @@
+//! What the command promises, shown by real processes on real servers.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+mod hold;
+mod look;
+mod loss;
+mod nesting;
+mod run;
+mod scene;
+mod settings;
+mod signals;
+mod terminal;
+mod waiting;

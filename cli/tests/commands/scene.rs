@@ -1,0 +1,175 @@
+//! Processes of the command, and what they say.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fairlock::{Lock, LockManager};
+use fairlock_testkit::{Server, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::time::timeout;
+
+pub(crate) const FAIRLOCK: &str = env!("CARGO_BIN_EXE_fairlock");
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Far longer than any of it takes, on a busy machine too.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that knows the command and its server by the environment alone.
+pub(crate) fn program(path: impl AsRef<Path>, url: &str) -> Command {
+    let mut command = Command::new(path.as_ref());
+    for (name, _) in std::env::vars() {
+        if name.starts_with("FAIRLOCK_") || name == "REDIS_URL" || name == "VALKEY_URL" {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("FAIRLOCK_URL", url)
+        .env("FAIRLOCK", FAIRLOCK)
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// The command with these arguments.
+pub(crate) fn fairlock(url: &str, args: &[&str]) -> Command {
+    let mut command = program(FAIRLOCK, url);
+    command.args(args);
+    command
+}
+
+/// What a process said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs the command on the server that all tests share.
+pub(crate) async fn run(args: &[&str]) -> Ended {
+    end_of(&mut fairlock(&Server::shared().await.url(), args)).await
+}
+
+pub(crate) async fn end_of(command: &mut Command) -> Ended {
+    Running::start(command).ended().await
+}
+
+/// A process, whose stdout is read line by line.
+pub(crate) struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: ChildStderr,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let err = child.stderr.take().unwrap();
+        Running { child, out, err }
+    }
+
+    /// The next line of stdout. It is empty at the end.
+    pub(crate) async fn line(&mut self) -> String {
+        let mut line = String::new();
+        timeout(LIMIT, self.out.read_line(&mut line))
+            .await
+            .unwrap()
+            .unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) async fn expect(&mut self, expected: &str) {
+        assert_eq!(self.line().await, expected);
+    }
+
+    /// Skips what a terminal echoes, up to a line that ends so.
+    pub(crate) async fn line_with(&mut self, text: &str) {
+        let mut before = Vec::new();
+        loop {
+            let line = self.line().await;
+            if line.ends_with(text) {
+                return;
+            }
+            assert!(before.len() < 100, "no line with {text:?}: {before:?}");
+            before.push(line);
+        }
+    }
+
+    pub(crate) async fn tell(&mut self, text: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).await.unwrap();
+        stdin.flush().await.unwrap();
+    }
+
+    pub(crate) fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Waits for the end, and returns the rest of what was said.
+    pub(crate) async fn ended(mut self) -> Ended {
+        let end = async {
+            let (mut out, mut err) = (String::new(), String::new());
+            let (read_out, read_err, status) = tokio::join!(
+                self.out.read_to_string(&mut out),
+                self.err.read_to_string(&mut err),
+                self.child.wait()
+            );
+            read_out.unwrap();
+            read_err.unwrap();
+            let code = status.unwrap().code();
+            Ended { code, out, err }
+        };
+        timeout(LIMIT, end).await.unwrap()
+    }
+
+    /// How it ended, if processes that it has left behind may still write.
+    pub(crate) async fn code(&mut self) -> Option<i32> {
+        timeout(LIMIT, self.child.wait()).await.unwrap().unwrap().code()
+    }
+}
+
+/// The lock of this name, as a program that uses the library sees it.
+pub(crate) async fn lock(server: &Server, name: &str) -> Lock {
+    let builder = LockManager::builder().label("rival");
+    builder.connect(&server.url()).await.unwrap().lock(name)
+}
+
+pub(crate) async fn until_waiting(lock: &Lock, count: u64) {
+    eventually("so many wait", LIMIT, async || {
+        lock.status().await.unwrap().waiting == count
+    })
+    .await;
+}
+
+pub(crate) async fn is_free(lock: &Lock) -> bool {
+    let status = lock.status().await.unwrap();
+    status.holder.is_none() && status.waiting == 0
+}
+
+/// The events among the lines of stderr, to which a shell may write too.
+pub(crate) fn events(text: &str) -> Vec<Value> {
+    text.lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+pub(crate) fn kinds(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .map(|event| event["event"].as_str().unwrap())
+        .collect()
+}

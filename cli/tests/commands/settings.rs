@@ -1,0 +1,168 @@
+//! Arguments, environment, and what is wrong with them.
+
+use fairlock_testkit::{Server, TempDir, free_port, name};
+
+use crate::scene::{Ended, end_of, fairlock, run};
+
+/// An address where nobody answers. What is wrong without a server must not wait for one.
+fn nobody() -> String {
+    format!("redis://127.0.0.1:{}", free_port())
+}
+
+async fn alone(args: &[&str]) -> Ended {
+    end_of(&mut fairlock(&nobody(), args)).await
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_with_what_is_allowed_before_anything_is_sent() {
+    for (args, words) in [
+        (&["run", "-w", "soon", "a", "true"][..], &["soon", "500ms"][..]),
+        (&["run", "-w", "-1", "a", "true"], &["-1", "500ms"]),
+        (&["run", "--lease", "1d", "a", "true"], &["1d", "2m"]),
+        (&["run", "--lease", "1ms", "a", "true"], &["lease 1ms", "100ms"]),
+        (
+            &["run", "--max-hold", "1ms", "a", "true"],
+            &["max_hold 1ms", "100ms"],
+        ),
+        (
+            &["run", "--kill-after", "30", "a", "true"],
+            &["--kill-after 30.0s", "less than the lease"],
+        ),
+        (&["run", "--signal", "TREM", "a", "true"], &["TREM", "TERM"]),
+        (
+            &["run", "--on-lost", "nothing", "a", "true"],
+            &["nothing", "warn"],
+        ),
+        (&["run", "-E", "256", "a", "true"], &["256", "255"]),
+        (&["run", "-n", "-w", "1", "a", "true"], &["--nonblock", "--wait"]),
+        (&["run", "a{b", "true"], &["a{b"]),
+        (&["run", "--label", "two words", "a", "true"], &["two words"]),
+        (
+            &["run", "--password-file", "/no/such/file", "a", "true"],
+            &["/no/such/file"],
+        ),
+        (&["run", "a"], &["no command to run"]),
+        (&["run"], &["NAME"]),
+        (&["lock"], &["lock"]),
+        (&["status"], &["NAME"]),
+        (&["status", "a", "b}"], &["b}"]),
+        (&["release", "", "--fence", "1"], &["name"]),
+    ] {
+        let ended = alone(args).await;
+        assert_eq!((ended.code, &*ended.out), (Some(64), ""), "{args:?} {ended:?}");
+        for word in words {
+            assert!(ended.err.contains(word), "{args:?} {ended:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_only_flock_can_do_is_answered_with_a_sentence() {
+    for (args, words) in [
+        (&["run", "-F", "a", "true"][..], "renews the lease"),
+        (&["run", "-o", "a", "true"], "nothing to close"),
+        (&["run", "-s", "a", "true"], "only exclusive locks"),
+        (&["run", "-u", "9"], "given back when CMD ends"),
+        (&["run", "9"], "a file descriptor cannot hold this lock"),
+    ] {
+        let ended = alone(args).await;
+        assert_eq!(ended.code, Some(64), "{args:?} {ended:?}");
+        assert!(ended.err.contains(words), "{args:?} {ended:?}");
+    }
+    // This one asks for what is so anyway.
+    assert_eq!(run(&["run", "-x", &name(), "true"]).await.code, Some(0));
+}
+
+#[tokio::test]
+async fn help_and_version_are_no_errors() {
+    for args in [&["--help"][..], &["run", "--help"], &["--version"]] {
+        let ended = alone(args).await;
+        assert_eq!((ended.code, &*ended.err), (Some(0), ""), "{args:?}");
+        assert!(ended.out.contains("fairlock"), "{ended:?}");
+    }
+    assert_eq!(alone(&[]).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn help_shows_no_value_of_the_environment() {
+    let mut command = fairlock("redis://:hidden@h", &["run", "--help"]);
+    let hidden = ["FAIRLOCK_PREFIX", "FAIRLOCK_PASSWORD_FILE", "FAIRLOCK_PASSWORD"];
+    let ended = end_of(command.envs(hidden.map(|name| (name, "hidden")))).await;
+    assert!(
+        ended.out.contains("FAIRLOCK_PREFIX") && !ended.out.contains("hidden"),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
+async fn without_a_server_it_says_how_to_get_one() {
+    let ended = end_of(&mut fairlock("", &["run", &name(), "true"])).await;
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+    for word in ["--url", "FAIRLOCK_URL", "redis-server"] {
+        assert!(ended.err.contains(word), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn server_is_that_of_the_arguments_else_of_the_environment_in_order() {
+    let url = Server::shared().await.url();
+    let wrong = "wrong://";
+    for (flag, own, redis, valkey) in [
+        (Some(&*url), wrong, wrong, wrong),
+        (None, &url, wrong, wrong),
+        (None, "", &url, wrong),
+        (None, "", "", &url),
+    ] {
+        let mut command = fairlock(own, &["run"]);
+        command.env("REDIS_URL", redis).env("VALKEY_URL", valkey);
+        command.args(flag.into_iter().flat_map(|url| ["--url", url]));
+        let ended = end_of(command.args([&name(), "true"])).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_server_and_a_server_that_refuses_are_told_apart() {
+    let ended = alone(&["run", "-E", "0", &name(), "true"]).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(ended.err.contains("server unavailable"), "{ended:?}");
+
+    let server = Server::builder().config("requirepass", "secret/1").start().await;
+    let url = server.url();
+    let ended = end_of(&mut fairlock(&url, &["run", "-E", "0", &name(), "true"])).await;
+    assert_eq!(ended.code, Some(77), "{ended:?}");
+    let mut command = fairlock(&url, &["run", &name(), "true"]);
+    let ended = end_of(command.env("FAIRLOCK_PASSWORD", "wrong")).await;
+    assert_eq!(ended.code, Some(77), "{ended:?}");
+    assert!(!ended.err.contains("wrong"), "{ended:?}");
+
+    let mut command = fairlock(&url, &["run", &name(), "true"]);
+    let ended = end_of(command.env("FAIRLOCK_PASSWORD", "secret/1")).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let folder = TempDir::create();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "secret/1\n").unwrap();
+    let args = ["run", "--password-file", file.to_str().unwrap(), &name(), "true"];
+    assert_eq!(end_of(&mut fairlock(&url, &args)).await.code, Some(0));
+    let mut command = fairlock(&url, &["status", "a"]);
+    assert_eq!(
+        end_of(command.env("FAIRLOCK_PASSWORD_FILE", &file)).await.code,
+        Some(0)
+    );
+}
+
+#[tokio::test]
+async fn prefix_and_lease_come_from_the_environment_too() {
+    let url = Server::shared().await.url();
+    let name = name();
+    let script = "$FAIRLOCK status --exit-code $FAIRLOCK_NAME; FAIRLOCK_PREFIX=other \
+                  $FAIRLOCK status --exit-code $FAIRLOCK_NAME";
+    let mut command = fairlock(&url, &["run", &name, "-c", script]);
+    let ended = end_of(command.env("FAIRLOCK_PREFIX", "cli").env("FAIRLOCK_LEASE", "2m")).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains(", 1m5"), "{ended:?}");
+    let mut command = fairlock(&url, &["run", &name, "true"]);
+    let ended = end_of(command.env("FAIRLOCK_LEASE", "long")).await;
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+    assert!(ended.err.contains("long"), "{ended:?}");
+}

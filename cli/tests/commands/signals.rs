@@ -1,0 +1,103 @@
+//! Signals to the command, and what its end does to CMD.
+
+use std::time::Duration;
+
+use fairlock_testkit::{Server, name};
+use nix::sys::signal::Signal;
+
+use crate::scene::{Running, fairlock, is_free, lock, program, until_waiting};
+
+/// Says when it is ready, and when it gets the signal $1. So does the shell within it.
+const GROUP: &str = r#"
+trap 'echo outer' "$1"
+sh -c 'trap "echo inner; exit" "$1"; echo ready; while :; do sleep 0.05; done' sh "$1"
+exit 5
+"#;
+
+#[tokio::test]
+async fn every_signal_that_would_end_it_goes_to_the_commands_group() {
+    let server = Server::shared().await;
+    for (signal, word) in [
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGQUIT, "QUIT"),
+        (Signal::SIGTERM, "TERM"),
+    ] {
+        let name = name();
+        let args = ["run", &name, "sh", "-c", GROUP, "sh", word];
+        let mut running = Running::start(&mut fairlock(&server.url(), &args));
+        running.expect("ready").await;
+        running.signal(signal);
+        running.expect("inner").await;
+        running.expect("outer").await;
+        let ended = running.ended().await;
+        assert_eq!(ended.code, Some(5), "{signal}: {ended:?}");
+        assert!(is_free(&lock(server, &name).await).await);
+    }
+}
+
+#[tokio::test]
+async fn command_that_a_passed_signal_ends_gives_its_number() {
+    let server = Server::shared().await;
+    let script = "echo ready; sleep 60; true";
+    let mut running = Running::start(&mut fairlock(&server.url(), &["run", &name(), "-c", script]));
+    running.expect("ready").await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn ignored_signal_stays_ignored() {
+    let server = Server::shared().await;
+    let script = "echo ready; while :; do sleep 0.05; done";
+    let mut shell = program("/bin/sh", &server.url());
+    shell.args([
+        "-c",
+        r#"trap "" HUP; exec "$FAIRLOCK" run "$1" -c "$2""#,
+        "sh",
+        &name(),
+        script,
+    ]);
+    let mut running = Running::start(&mut shell);
+    running.expect("ready").await;
+    running.signal(Signal::SIGHUP);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn signal_ends_a_wait_at_once_and_leaves_no_place_in_the_queue() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    for (signal, code) in [
+        (Signal::SIGTERM, 143),
+        (Signal::SIGINT, 130),
+        (Signal::SIGHUP, 129),
+    ] {
+        for command in [&["run", &name, "echo", "ran"][..], &["hold", &name]] {
+            let running = Running::start(&mut fairlock(&server.url(), command));
+            until_waiting(&lock, 1).await;
+            running.signal(signal);
+            let ended = running.ended().await;
+            assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{ended:?}");
+            assert_eq!(lock.status().await.unwrap().waiting, 0);
+        }
+    }
+    guard.release().await.unwrap();
+}
+
+/// The system tells CMD. Nothing that the command itself could do would work.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn command_is_terminated_when_its_parent_is_killed() {
+    let server = Server::shared().await;
+    let script = "trap 'echo terminated; exit' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::start(&mut fairlock(&server.url(), &["run", &name(), "-c", script]));
+    running.expect("ready").await;
+    running.signal(Signal::SIGKILL);
+    running.expect("terminated").await;
+    running.expect("").await;
+}

@@ -1,0 +1,120 @@
+//! The terminal, by `script` from util-linux: what it starts is the leader of a session on a terminal.
+
+use std::process::{Command, Stdio};
+
+use fairlock_testkit::{Server, name};
+
+use crate::scene::{Running, program};
+
+/// Starts a shell on a terminal. `None` if this machine's `script` cannot, or has no bash.
+async fn on_a_terminal(shell: &str, text: &str) -> Option<Running> {
+    let works = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+    let has_script = works(
+        Command::new("script")
+            .args(["-qec", "true", "/dev/null"])
+            .stdin(Stdio::null()),
+    );
+    if !has_script || !works(Command::new(shell).args(["-c", "true"])) {
+        eprintln!("skipped: no `script` of util-linux, or no {shell}");
+        return None;
+    }
+    let mut command = program("script", &Server::shared().await.url());
+    command
+        .args(["-qec", text, "/dev/null"])
+        .env("SHELL", shell)
+        .env("NAME", name());
+    Some(Running::start(command.stdin(Stdio::piped())))
+}
+
+#[tokio::test]
+async fn command_has_the_terminal_and_the_shell_has_it_back() {
+    let text = r#"
+        "$FAIRLOCK" run "$NAME" sh -c 'echo ready; read line; echo "CMD read $line"'
+        read line; echo "the shell read $line"; exit 6"#;
+    let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("one\n").await;
+    running.line_with("CMD read one").await;
+    running.tell("two\n").await;
+    running.line_with("the shell read two").await;
+    assert_eq!(running.code().await, Some(6));
+}
+
+#[tokio::test]
+async fn interrupt_key_is_the_commands() {
+    let text = r#"
+        trap 'echo "the shell was interrupted"' INT
+        "$FAIRLOCK" run "$NAME" sh -c 'trap "echo interrupted; exit 9" INT; echo ready; while :; do sleep 0.05; done'
+        echo "ended with $?""#;
+    let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("\u{3}").await;
+    running.line_with("interrupted").await;
+    running.line_with("ended with 9").await;
+}
+
+#[tokio::test]
+async fn stop_key_stops_the_whole_job_which_can_be_continued() {
+    let text = r#"
+        set -m
+        "$FAIRLOCK" run "$NAME" bash -c 'echo ready; read line; echo "CMD read $line"; exit 8'
+        echo "stopped with $?"
+        jobs
+        fg
+        echo "ended with $?""#;
+    let Some(mut running) = on_a_terminal("/bin/bash", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("\u{1a}").await;
+    // 128 and SIGTSTP.
+    running.line_with("stopped with 148").await;
+    running.tell("one\n").await;
+    running.line_with("CMD read one").await;
+    running.line_with("ended with 8").await;
+}
+
+#[tokio::test]
+async fn job_that_is_continued_after_its_lease_does_not_go_on() {
+    let text = r#"
+        set -m
+        "$FAIRLOCK" run --lease 1 "$NAME" bash -c 'echo ready; while sleep 0.1; do echo working; done'
+        sleep 2
+        echo continuing
+        fg >/dev/null
+        echo "ended with $?""#;
+    let Some(mut running) = on_a_terminal("/bin/bash", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("\u{1a}").await;
+    running.line_with("continuing").await;
+    // At most what is said by `fg` and of the loss, but no work.
+    let mut said = Vec::new();
+    while !said
+        .last()
+        .is_some_and(|line: &String| line.ends_with("ended with 76"))
+    {
+        said.push(running.line().await);
+        assert!(said.len() < 10, "{said:?}");
+    }
+    assert!(!said.iter().any(|line| line.contains("working")), "{said:?}");
+}
+
+/// Where no shell could continue the group, the system stops none of its processes.
+#[tokio::test]
+async fn stop_key_without_a_shell_to_come_back_to_stops_nothing_for_good() {
+    let text = r#"exec "$FAIRLOCK" run "$NAME" sh -c 'echo ready; read line; echo "CMD read $line"'"#;
+    let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("\u{1a}").await;
+    running.tell("one\n").await;
+    running.line_with("CMD read one").await;
+    assert_eq!(running.code().await, Some(0));
+}
