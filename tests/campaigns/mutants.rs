@@ -1,8 +1,9 @@
-//! Mutation tests: each edit removes one guard from a copy of the crate, and then some test must fail.
+//! Mutation tests: each edit removes one guard from a copy of the tree, and then some test must fail.
 //!
 //! Edits quote the code, and the code changes. So the run first reports all edits that no longer apply, which
 //! allows fixing them at once after a renaming. A whole run takes long: `scripts/campaign mutants`.
 
+mod cli;
 mod client;
 #[cfg(unix)]
 mod gate;
@@ -78,6 +79,7 @@ fn edits() -> impl Iterator<Item = &'static Edit> {
         .chain(local::EDITS)
         .chain(quorum::EDITS)
         .chain(store::EDITS)
+        .chain(cli::EDITS)
 }
 
 fn root() -> &'static Path {
