@@ -205,19 +205,22 @@ async fn process_with_one_turn_at_a_time_goes_side_by_side_with_tenures() {
 async fn locks_with_other_terms_go_their_own_way() {
     let process = Process::of(&MemoryStore::new());
     let lock = || process.lock.clone();
+    let owner = crate::Owner::new();
+    // With the number of local queues while both wait.
     let others = [
-        lock().owner(&crate::Owner::new()),
-        lock().fixed_lease(1000 * MS),
-        lock().max_hold(1000 * MS),
-        lock().lease(1000 * MS),
-        lock().local_handoffs(1),
-        lock().local_handoffs(TURNS + 1),
+        (lock().owner(&owner), 1),
+        (lock().fixed_lease(1000 * MS), 1),
+        (lock().max_hold(1000 * MS), 1),
+        (lock().local_handoffs(1), 1),
+        (lock().lease(1000 * MS), 2),
+        (lock().local_handoffs(TURNS + 1), 2),
     ];
-    for other in others {
+    for (other, queues) in others {
         let guard = process.acquire().await;
         let mut waiter = process.wait(1).await;
         let other = tokio::spawn(other.acquire());
         settle().await;
+        assert_eq!(process.queues().len(), queues);
         assert!(guard.release().await.is_ok());
         drop(turn(&mut waiter).await);
         settle().await;
@@ -225,6 +228,8 @@ async fn locks_with_other_terms_go_their_own_way() {
         drop(other.await.unwrap().unwrap());
         process.is_left_clean().await;
     }
+    let owned = lock().owner(&owner).acquire().await.unwrap();
+    assert_eq!(owned.owner(), &owner);
 }
 
 #[tokio::test(start_paused = true)]

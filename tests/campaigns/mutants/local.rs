@@ -46,7 +46,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an error about one grant is told to one waiter", LOCAL_QUEUE,
         "            Error::NotReplicated { .. } => state", "            Error::NotReplicated { .. } if false => state", LOCAL),
     edit("an error about the server is told to all that wait here", LOCAL_QUEUE,
-        "            _ => std::mem::take(&mut state.waiters),", "            _ => state.waiters.pop_first().into_iter().collect(),", LOCAL),
+        "            _ => std::mem::take(&mut state.waiters),", "            _ => BTreeMap::from_iter(state.waiters.pop_first()),", LOCAL),
     edit("a local queue in which nothing is left is discarded", LOCAL_QUEUE, "        self.queues.discard(self);\n", "", LOCAL),
     edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
     edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),

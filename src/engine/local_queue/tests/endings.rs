@@ -254,7 +254,8 @@ fn waiters_of_a_runtime_that_lives_on_are_told_that_that_of_the_tenures_is_gone(
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_that_does_not_answer_is_reported_to_all_that_wait_here() {
+async fn server_that_does_not_answer_is_reported_to_all_that_wait_here_at_once() {
+    let start = Instant::now();
     let store = MemoryStore::new();
     let process = Process::of(&store);
     process.seen.lose_calls(u32::MAX);
@@ -263,6 +264,8 @@ async fn server_that_does_not_answer_is_reported_to_all_that_wait_here() {
         let outcome = wait.await.unwrap();
         assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
     }
+    // One server_timeout, and not one for each.
+    assert!(start.elapsed() < 15_000 * MS, "{:?}", start.elapsed());
     process.seen.lose_calls(0);
     process.passes_on().await;
 }
