@@ -14,8 +14,9 @@ const AFTER_HELP: &str = "\
 Without --url, the server is that of FAIRLOCK_URL, else REDIS_URL, else VALKEY_URL. Times are numbers of
 seconds, as in 1.5, or have a unit, as in 500ms, 2m, 1h.
 
-Exit status: that of CMD, or 128 + n if signal n ended it. Otherwise 75: not acquired; 76: the lease was lost;
-69: no server answered; 77: the server refuses; 64: wrong arguments; 126, 127: CMD is not executable, not found.";
+Exit status: that of CMD, or 128 + n if signal n ended it. Otherwise 75: not acquired; 76: the lease was
+lost; 69: no server answered; 77: the server refuses; 64: wrong arguments; 126, 127: CMD is not executable,
+not found.";
 
 /// Runs a command under a fair distributed lock on Redis or Valkey.
 #[derive(Debug, Parser)]
@@ -90,7 +91,13 @@ pub(crate) struct Taking {
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
     /// How long the server keeps the lock without a renewal [default: 30s].
-    #[arg(long, value_name = "T", env = "FAIRLOCK_LEASE", hide_env_values = true, value_parser = spans::parse)]
+    #[arg(
+        long,
+        value_name = "T",
+        env = "FAIRLOCK_LEASE",
+        hide_env_values = true,
+        value_parser = spans::parse
+    )]
     pub(crate) lease: Option<Duration>,
     /// End the hold after this time, whatever happens.
     #[arg(long, value_name = "T", value_parser = spans::parse)]
@@ -146,7 +153,9 @@ impl Foreign {
         if *shared {
             return Some("-s, --shared: there are only exclusive locks");
         }
-        unlock.then_some("-u, --unlock: the lock is given back when CMD ends; to end a hold by force, use `fairlock release`")
+        unlock.then_some(
+            "-u, --unlock: the lock is given back when CMD ends; `fairlock release` ends a hold by force",
+        )
     }
 }
 

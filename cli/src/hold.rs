@@ -34,8 +34,8 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Waits for the end of stdin, if somebody can write to it. A file and `/dev/null`, which a shell gives to its
-/// jobs in the background, are at their end from the beginning, and say nothing by that.
+/// Waits for the end of stdin, if somebody can write to it. A file and `/dev/null`, which a shell gives to
+/// its jobs in the background, are at their end from the beginning, and say nothing by that.
 async fn end_of_stdin() {
     let (sender, ended) = oneshot::channel();
     if is_written_to() {

@@ -33,10 +33,10 @@ pub(crate) struct Margin {
 
 /// Waits until CMD has to be stopped.
 ///
-/// If renewals fail, that is `kill_after` before the end of the lease, so that CMD is dead when another holder
-/// may begin. A lock that is taken away gives no such notice: then CMD still has `kill_after` to clean up.
+/// If renewals fail, that is `kill_after` before the end of the lease, so that CMD is dead when another
+/// holder may begin. A lock that is taken away gives no such notice: then CMD still has `kill_after` to clean
+/// up.
 pub(crate) async fn due(guard: &LockGuard, margin: Margin) -> Loss {
-    let mut longest = Duration::ZERO;
     loop {
         if let Err(lost) = guard.check() {
             let grace = match lost.reason() {
@@ -51,8 +51,7 @@ pub(crate) async fn due(guard: &LockGuard, margin: Margin) -> Loss {
             };
         }
         let lease = guard.lease();
-        longest = longest.max(lease.remaining());
-        if let Some(loss) = foreseen(guard.name(), lease, longest, margin) {
+        if let Some(loss) = foreseen(guard.name(), lease, margin) {
             return loss;
         }
         let until_near = lease.remaining().saturating_sub(margin.kill_after);
@@ -65,10 +64,7 @@ pub(crate) async fn due(guard: &LockGuard, margin: Margin) -> Loss {
 }
 
 /// The loss that is to come if the lease is not renewed, once it is so near that CMD has to be told.
-fn foreseen(name: &str, lease: Lease, longest: Duration, margin: Margin) -> Option<Loss> {
-    if lease.state() == LeaseState::Lost {
-        return None;
-    }
+fn foreseen(name: &str, lease: Lease, margin: Margin) -> Option<Loss> {
     if let Some(left) = margin.ends.map(until).filter(|left| *left <= margin.kill_after) {
         return Some(Loss {
             reason: "max_hold",
@@ -76,10 +72,8 @@ fn foreseen(name: &str, lease: Lease, longest: Duration, margin: Margin) -> Opti
             grace: left.min(lease.remaining()).saturating_sub(TO_DIE),
         });
     }
-    // A third of the lease is left when the second renewal is overdue, even if none was refused yet.
-    let is_doubtful = lease.state() == LeaseState::InDoubt || lease.remaining() <= longest / 3;
     let is_near = lease.remaining() <= margin.kill_after;
-    (is_doubtful && is_near).then(|| Loss {
+    (is_near && lease.state() == LeaseState::InDoubt).then(|| Loss {
         reason: "in_doubt",
         why: format!("the lease on lock {name:?} could not be renewed, and will soon be over"),
         grace: lease.remaining().saturating_sub(TO_DIE),

@@ -84,8 +84,8 @@ fn command(run: &Run) -> Result<Command, Failure> {
         let name = &run.taking.name;
         let message = if name.bytes().all(|byte| byte.is_ascii_digit()) {
             format!(
-                "{name}: a file descriptor cannot hold this lock, since its lease needs a process that renews \
-                 it. Use `fairlock run NAME CMD`, or `fairlock hold NAME`"
+                "{name}: a file descriptor cannot hold this lock, since its lease needs a process that \
+                 renews it. Use `fairlock run NAME CMD`, or `fairlock hold NAME`"
             )
         } else {
             format!("no command to run: use `fairlock run {name} CMD`, or `fairlock hold {name}`")

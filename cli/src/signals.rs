@@ -15,7 +15,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// A signal that is ignored, as SIGHUP under `nohup`, would end nothing. It stays ignored, here and in CMD.
+    /// A signal that is ignored, as SIGHUP under `nohup`, would end nothing. It stays ignored, here and in
+    /// CMD.
     pub(crate) fn catch() -> io::Result<Signals> {
         let ignored = ignored();
         let mut streams = Vec::new();

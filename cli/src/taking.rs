@@ -122,10 +122,17 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
     } else {
         taking.wait
     };
-    match wait {
-        Some(wait) => lock.acquire_timeout(wait.saturating_sub(began.elapsed())).await,
-        None => lock.acquire().await,
+    let guard = match wait {
+        Some(wait) => lock.acquire_timeout(wait.saturating_sub(began.elapsed())).await?,
+        None => lock.acquire().await?,
+    };
+    // A lock that was handed over has a short lease until it is renewed. One failed renewal would end CMD as
+    // soon as it began, so it does not begin before that.
+    let lease = guard.lease();
+    if lease.remaining() < lease.length() / 2 {
+        guard.renew().await?;
     }
+    Ok(guard)
 }
 
 fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {

@@ -46,7 +46,10 @@ async fn command_has_the_terminal_and_the_shell_has_it_back() {
 async fn interrupt_key_is_the_commands() {
     let text = r#"
         trap 'echo "the shell was interrupted"' INT
-        "$FAIRLOCK" run "$NAME" sh -c 'trap "echo interrupted; exit 9" INT; echo ready; while :; do sleep 0.05; done'
+        "$FAIRLOCK" run "$NAME" sh -c '
+            trap "echo interrupted; exit 9" INT
+            echo ready
+            while :; do sleep 0.05; done'
         echo "ended with $?""#;
     let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
         return;

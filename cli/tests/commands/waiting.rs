@@ -48,6 +48,24 @@ async fn waiter_has_the_lock_when_its_turn_comes() {
 }
 
 #[tokio::test]
+async fn command_begins_with_a_whole_lease_after_a_hand_over() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    let script = "$FAIRLOCK status --json $FAIRLOCK_NAME";
+    let running = Running::start(&mut fairlock(&server.url(), &["run", &name, "-c", script]));
+    until_waiting(&lock, 1).await;
+    guard.release().await.unwrap();
+    let ended = running.ended().await;
+    let shown = events(&ended.out);
+    assert!(
+        shown[0]["holder"]["ttl_ms"].as_u64().unwrap() > 15_000,
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
 async fn waiter_says_once_who_is_in_front_unless_it_is_quiet() {
     let server = Server::shared().await;
     let name = name();

@@ -17,6 +17,7 @@ const ON_NESTING: &[&str] = &["--package fairlock-cli --test commands nesting::"
 const ON_SETTINGS: &[&str] = &["--package fairlock-cli --test commands settings::"];
 const ON_SIGNALS: &[&str] = &["--package fairlock-cli --test commands signals::"];
 const ON_TERMINAL: &[&str] = &["--package fairlock-cli --test commands terminal::"];
+const ON_WAITING: &[&str] = &["--package fairlock-cli --test commands waiting::"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
@@ -25,8 +26,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a signal to the command goes to CMD", SUPERVISE, "signal = signals.next() => job.child.signal(signal),", "_ = signals.next() => {}", ON_SIGNALS),
     edit("a signal that was ignored stays ignored", SIGNALS, "ignored & (1 << (ending as i32 - 1)) == 0", "ignored < u64::MAX", ON_SIGNALS),
     edit("a signal leaves no place in the queue", TAKING, "                close(&locks).await;\n                Err(failure)", "                Err(failure)", ON_SIGNALS),
-    edit("CMD is stopped before the end of a lease that is not renewed", LOSS, "(is_doubtful && is_near)", "(is_doubtful && is_near && lease.remaining().is_zero())", ON_LOSS),
-    edit("a renewal that is overdue is in doubt", LOSS, " || lease.remaining() <= longest / 3", "", ON_LOSS),
+    edit("CMD begins with a whole lease", TAKING, "lease.remaining() < lease.length() / 2", "lease.remaining().is_zero()", ON_WAITING),
+    edit("CMD is stopped before the end of a lease that is not renewed", LOSS, "lease.remaining() <= margin.kill_after", "lease.remaining().is_zero()", ON_LOSS),
+    edit("a lease that is renewed stops nothing", LOSS, "is_near && lease.state() == LeaseState::InDoubt", "is_near", ON_LOSS),
     edit("CMD is stopped before the longest hold is over", LOSS, "*left <= margin.kill_after", "left.is_zero()", ON_LOSS),
     edit("CMD has no time to clean up when the lease is over already", LOSS, "=> Duration::ZERO,", "=> margin.kill_after,", ON_LOSS),
     edit("a process that CMD left behind is killed", SUPERVISE, "            kill_rest(&job.child, kill_at).await;\n", "            let _ = (kill_rest(&job.child, kill_at), kill_at);\n", ON_LOSS),
