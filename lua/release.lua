@@ -41,12 +41,13 @@ end
 local was_until = string.sub(summary, UNTIL, UNTIL_END)
 if floor_us then
   if what == 'turns' then
+    local last_fence = floor_us
+    what, floor_us = 'grant', nil
     if was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then
       -- What follows writes this summary, and knows the hold by its last fence.
-      summary = string.sub(summary, UNTIL, FENCE - 1) .. floor_us .. string.sub(summary, FENCE_END + 1)
-      fence = floor_us
+      summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
+      fence = last_fence
     end
-    what, floor_us = 'grant', nil
   elseif floor_us - now_us > MAX_AHEAD_US then
     return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
   end

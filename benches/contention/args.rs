@@ -60,7 +60,12 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) local_handoffs: Option<u32>,
     /// Waiters of each process in place of equal shares: 1,4,16,43
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["waiters", "processes", "locks"], value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        conflicts_with_all = ["waiters", "processes", "locks"],
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub(crate) shares: Vec<u32>,
     /// Delay that is added to the network in each direction, in µs; standalone and quorum only
     #[arg(long, default_value_t = 0)]

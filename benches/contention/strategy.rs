@@ -70,8 +70,8 @@ impl Strategy {
         }
     }
 
-    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and so is the spin lock. A peer whose
-    /// server is no Redis runs beside a quorum, on one server.
+    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and so
+    /// is the spin lock. A peer whose server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match (self, topology) {
             (Strategy::Fairlock, _) | (_, Topology::Standalone) => true,
@@ -95,8 +95,7 @@ impl Strategy {
     }
 
     /// Connects this process once for all of its waiters. Several URLs are those of a quorum. The name is
-    /// that of the lock, if the waiters share one.
-    /// `local_handoffs` is for the strategy of that name.
+    /// that of the lock, if the waiters share one. `local_handoffs` is for `Local` alone.
     pub(crate) async fn connect(self, url: &str, name: &str, local_handoffs: u32) -> Outcome<Connected> {
         Ok(match self {
             // New servers of a quorum grant nothing in their first minute, unless they count as durable.

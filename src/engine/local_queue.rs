@@ -6,8 +6,8 @@
 //! for at once: it takes its place in the server's queue behind those of other processes. The end of a turn
 //! begins the next one, without a wait. The last turn releases the tenure, and the server hands over.
 //!
-//! The code that takes a waiter out of the queue sends it a turn or an error. So whoever has left the queue
-//! is told, and a turn that nobody reads passes on.
+//! The code that takes a waiter out of the queue sends it a turn or an error. So a waiter that has left the
+//! queue is told, and a turn that nobody reads passes on.
 
 pub(crate) mod registry;
 mod tenure;

@@ -104,7 +104,7 @@ impl Lock {
     ///
     /// # Order
     /// Inside a process, waiters have the lock in arrival order. Processes take their turns first come, first
-    /// served. But the order over all waiters of all processes is lost. Whoever waits is delayed by at most
+    /// served. But the order over all waiters of all processes is lost. A waiter is delayed by at most
     /// one tenure of each process that queued before: `turns` turns, or 10 ms and one turn. A process whose
     /// waiters have this setting off has one turn at a time.
     ///

@@ -210,26 +210,42 @@ pub(crate) async fn to_its_end(body: impl Future<Output = ()>) {
     timeout(BODY_LIMIT, body).await.expect("the test hangs");
 }
 
-/// Makes two tests of each of these functions: one in memory with paused time, and one on a server.
-macro_rules! on_each_backend {
-    ($($body:ident),* $(,)?) => {
-        mod in_memory {
+/// Makes two tests of each of these functions, in modules of these names: one on a backend in memory with
+/// paused time, and one on a backend of servers.
+macro_rules! on_two_backends {
+    ($in_memory:ident: $memory:expr, $on_servers:ident: $servers:expr, $($body:ident),*) => {
+        mod $in_memory {
+            use $crate::backend::Backend;
+
             $(
                 #[tokio::test(start_paused = true)]
                 async fn $body() {
-                    super::$body($crate::backend::Backend::in_memory()).await;
+                    super::$body($memory).await;
                 }
             )*
         }
 
-        mod on_a_server {
+        mod $on_servers {
+            use $crate::backend::{Backend, to_its_end};
+
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $body() {
-                    let backend = $crate::backend::Backend::on_a_server().await;
-                    $crate::backend::to_its_end(super::$body(backend)).await;
+                    let backend = $servers.await;
+                    to_its_end(super::$body(backend)).await;
                 }
             )*
+        }
+    };
+}
+
+/// Makes two tests of each of these functions: in memory, and on a server.
+macro_rules! on_each_backend {
+    ($($body:ident),* $(,)?) => {
+        $crate::backend::on_two_backends! {
+            in_memory: Backend::in_memory(),
+            on_a_server: Backend::on_a_server(),
+            $($body),*
         }
     };
 }
@@ -237,23 +253,10 @@ macro_rules! on_each_backend {
 /// Makes two tests more of each of these functions, with clients that have local hand-off.
 macro_rules! with_local_handoffs {
     ($($body:ident),* $(,)?) => {
-        mod with_local_handoffs_in_memory {
-            $(
-                #[tokio::test(start_paused = true)]
-                async fn $body() {
-                    super::$body($crate::backend::Backend::in_memory().with_local_handoffs()).await;
-                }
-            )*
-        }
-
-        mod with_local_handoffs_on_a_server {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $body() {
-                    let backend = $crate::backend::Backend::on_a_server().await.with_local_handoffs();
-                    $crate::backend::to_its_end(super::$body(backend)).await;
-                }
-            )*
+        $crate::backend::on_two_backends! {
+            with_local_handoffs_in_memory: Backend::in_memory().with_local_handoffs(),
+            with_local_handoffs_on_a_server: async { Backend::on_a_server().await.with_local_handoffs() },
+            $($body),*
         }
     };
 }
@@ -261,23 +264,10 @@ macro_rules! with_local_handoffs {
 /// Makes two tests more of each of these functions: in a quorum in memory, and in one of servers.
 macro_rules! in_a_quorum {
     ($($body:ident),* $(,)?) => {
-        mod in_a_quorum_in_memory {
-            $(
-                #[tokio::test(start_paused = true)]
-                async fn $body() {
-                    super::$body($crate::backend::Backend::quorum_in_memory()).await;
-                }
-            )*
-        }
-
-        mod in_a_quorum_of_servers {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $body() {
-                    let backend = $crate::backend::Backend::quorum_of_servers().await;
-                    $crate::backend::to_its_end(super::$body(backend)).await;
-                }
-            )*
+        $crate::backend::on_two_backends! {
+            in_a_quorum_in_memory: Backend::quorum_in_memory(),
+            in_a_quorum_of_servers: Backend::quorum_of_servers(),
+            $($body),*
         }
     };
 }
@@ -305,4 +295,6 @@ macro_rules! on_each_backend_in_parallel {
     };
 }
 
-pub(crate) use {in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs};
+pub(crate) use {
+    in_a_quorum, on_each_backend, on_each_backend_in_parallel, on_two_backends, with_local_handoffs,
+};

@@ -276,7 +276,7 @@ pub(super) const EDITS: &[Edit] = &[
         "fence_of_next, summary = next_fence", "fence_of_next = next_fence", MODEL),
     edit("a withdrawn hold may have used all fences that it reserved", WITHDRAW,
         "string.sub(summary, UNTIL, UNTIL_END), false", "string.sub(summary, UNTIL, UNTIL_END), true", MODEL),
-    edit("a release tells the last fence of its turns", RELEASE, "      fence = floor_us\n", "", MODEL),
+    edit("a release tells the last fence of its turns", RELEASE, "      fence = last_fence\n", "", MODEL),
     edit("a late release of turns changes no other hold", RELEASE,
         "    if was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then\n      -- What",
         "    if was_until > now then\n      -- What", MODEL),

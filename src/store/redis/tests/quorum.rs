@@ -185,7 +185,7 @@ async fn a_durable_server_is_given_the_scripts_at_once() {
     client.0.time().await.unwrap();
     assert_eq!(known(&server, quorum(LONG)), script::ALL.len());
     acquire(&client, "a").await.unwrap();
-    // Whoever has the same longest lease can use them.
+    // Clients with the same longest lease can use them.
     let other = opened(quorum(LONG), &server.url());
     acquire(&other, "b").await.unwrap();
     let stricter = opened(quorum(2 * LONG), &server.url());
