@@ -30,6 +30,8 @@ pub(crate) struct Backend {
     prefix: String,
     /// The number of turns of a tenure.
     local_handoffs: u32,
+    /// Time also passes in memory.
+    real_time: bool,
 }
 
 #[derive(Debug)]
@@ -42,34 +44,36 @@ enum Home {
 
 impl Backend {
     pub(crate) fn in_memory() -> Backend {
-        Backend {
-            home: Home::Memory(MemoryStore::new()),
-            prefix: prefix(),
-            local_handoffs: 1,
-        }
+        Backend::of(Home::Memory(MemoryStore::new()))
     }
 
     pub(crate) async fn on_a_server() -> Backend {
-        Backend {
-            home: Home::Server(Server::shared().await),
-            prefix: prefix(),
-            local_handoffs: 1,
-        }
+        Backend::of(Home::Server(Server::shared().await))
     }
 
     pub(crate) fn quorum_in_memory() -> Backend {
-        Backend {
-            home: Home::QuorumInMemory([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()]),
-            prefix: prefix(),
-            local_handoffs: 1,
-        }
+        let stores = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+        Backend::of(Home::QuorumInMemory(stores))
     }
 
     pub(crate) async fn quorum_of_servers() -> Backend {
+        Backend::of(Home::Quorum(Server::shared_quorum().await))
+    }
+
+    fn of(home: Home) -> Backend {
         Backend {
-            home: Home::Quorum(Server::shared_quorum().await),
+            home,
             prefix: prefix(),
             local_handoffs: 1,
+            real_time: false,
+        }
+    }
+
+    /// The same place, for a test in memory whose time is not paused.
+    pub(crate) fn in_real_time(self) -> Backend {
+        Backend {
+            real_time: true,
+            ..self
         }
     }
 
@@ -151,7 +155,7 @@ impl Backend {
 
     /// How much later than expected an event may come on a loaded machine or server.
     pub(crate) fn slack(&self) -> Duration {
-        if self.is_in_memory() {
+        if self.is_in_memory() && !self.real_time {
             Duration::from_millis(100)
         } else {
             Duration::from_secs(2)
@@ -280,7 +284,7 @@ macro_rules! on_each_backend_in_parallel {
                 mod $body {
                     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                     async fn in_memory() {
-                        let backend = $crate::backend::Backend::in_memory();
+                        let backend = $crate::backend::Backend::in_memory().in_real_time();
                         $crate::backend::to_its_end(super::super::$body(backend)).await;
                     }
 
