@@ -34,7 +34,7 @@ local CLOCK_BEHIND = '9'    -- nothing done: the floor is more than MAX_AHEAD_US
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'try', 'wait', 'register' (wait, and write the presence record) or 'poll' (wait, and prolong it)
--- ARGV[3]  ms, of 8 digits: the lease of a grant to this call
+-- ARGV[3]  ms, of 10 digits: the lease of a grant to this call
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
 -- ARGV[5]  ms: how long the presence record lives
 -- ARGV[6]  string: the start of the clients' channels (lib/hand_over.lua)

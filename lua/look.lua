@@ -21,7 +21,7 @@ local CLOCK_BEHIND = '4'  -- nothing done: the floor is more than MAX_AHEAD_US a
 local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request
 -- ARGV[2]  the fence
--- ARGV[3]  ms, of 8 digits: the lease
+-- ARGV[3]  ms, of 10 digits: the lease
 -- ARGV[4]  ms of the server's clock: the deadline is never later
 -- ARGV[5]  µs, of 16 digits: the floor, to which a smaller fence is raised; the fence itself raises nothing
 -- ARGV[6]  µs: the ticket of the request

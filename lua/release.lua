@@ -1,11 +1,12 @@
--- release: ends a hold, and hands the lock over when that hold was the last.
+-- release: ends a hold, and hands the lock over when that hold was the last. It can also leave the lock taken
+-- for a while, by a hold that belongs to nobody.
 --
 -- Called when a guard is released, in the background when a guard was dropped, and by a forced release. A
 -- second call changes nothing, because it finds no such hold.
 --
 -- Returns `status request now deadline denied incomplete`. Times are in ms of the server's clock. The status
 -- is NEWER_FORMAT or one of these:
-local RELEASED = '1'      -- the last hold is gone
+local RELEASED = '1'      -- the last hold is gone, or the lock is kept taken until `deadline`
 local ONE_FEWER = '2'     -- the owner has other holds; `deadline` is the latest of theirs
 local EXPIRED = '3'       -- not held any more: the lease ran out, and nobody has had the lock since
 local TAKEN = '4'         -- not held any more: the lock has changed hands, or was released already
@@ -25,13 +26,17 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs
 --          late must not free a newer grant), 'turns' (the same, and the hold has used more fences than this
---          one) or 'force' (all holds under this fence)
+--          one), 'keep' (the same as 'grant', and the lock stays taken for a while) or 'force' (all holds
+--          under this fence)
 -- ARGV[3]  the fence
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
 -- ARGV[5]  'turns': the last fence that the hold has used, of 16 digits
+--          'keep': `<most> <until> <floor>`, of 10, 13 and 16 digits: the lock stays taken for so long at
+--          most (ms), and not beyond this time (ms of the server's clock). Only a quorum has the floor
 --          otherwise only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next
 --          owner and takes the place of the server's time
 local request, what, fence, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local MOST, MOST_END, KEEP_UNTIL, KEEP_UNTIL_END, KEEP_FLOOR = 1, 10, 12, 24, 26
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
@@ -40,6 +45,7 @@ end
 
 local was_until = string.sub(summary, UNTIL, UNTIL_END)
 if floor_us then
+  local keep
   if what == 'turns' then
     local last_fence = floor_us
     what, floor_us = 'grant', nil
@@ -48,8 +54,46 @@ if floor_us then
       summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
       fence = last_fence
     end
-  elseif floor_us - now_us > MAX_AHEAD_US then
+  elseif what == 'keep' then
+    what, keep, floor_us = 'grant', floor_us, string.sub(floor_us, KEEP_FLOOR)
+    if floor_us == '' then
+      floor_us = nil
+    end
+  end
+  if floor_us and floor_us - now_us > MAX_AHEAD_US then
     return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
+  end
+  -- If the time of 'keep' is over, or there is no such hold, it is a release like any other.
+  if keep then
+    local latest = string.sub(keep, KEEP_UNTIL, KEEP_UNTIL_END)
+    local deadline = string.format('%d', math.min(now + string.sub(keep, MOST, MOST_END), latest))
+    if was_until > now and deadline > now then
+      -- No call names the request that keeps the lock taken.
+      local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(request, NUMBER)
+      local hold = string.sub(summary, HOLDS)
+      if hold == ONE .. ' ' .. fence .. ' ' .. kept then
+        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'
+      elseif hold == ONE .. ' ' .. fence .. ' ' .. request then
+        local lease_ms = string.format('%010d', deadline - now)
+        -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
+        redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))
+        redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO
+          .. string.sub(summary, PUSHED + 1, HOLDS) .. ' ' .. fence .. ' ' .. kept)
+        -- The first request in the queue only knows when the lease was to end.
+        local first = queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES
+          and redis.call('ZRANGE', queue_key, '0', '0')[1]
+        local denied = NO
+        if first then
+          local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
+          local publish = (pubsub_mode == SHARDED or pubsub_mode == MIGRATING) and 'SPUBLISH' or 'PUBLISH'
+          local channel = string.sub(channel_prefix, PREFIX) .. string.sub(first, CLIENT, CLIENT_END)
+          if type(redis.pcall(publish, channel, KEPT_PUSH)) ~= 'number' then
+            denied = YES
+          end
+        end
+        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. denied .. ' 0'
+      end
+    end
   end
 end
 local is_only = was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request

@@ -16,7 +16,7 @@ local TAKEN = '3'    -- not held any more: the lock has changed hands, or was re
 local lock_key = KEYS[1]
 -- ARGV[1]  string: the request
 -- ARGV[2]  the fence
--- ARGV[3]  ms, of 8 digits: the lease
+-- ARGV[3]  ms, of 10 digits: the lease
 -- ARGV[4]  ms of the server's clock: the deadline is never later
 local request, fence, lease_ms, cap_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -51,6 +51,7 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(crate) fn of_one(held: OwnedHold) -> LockGuard {
+        held.hold().mark_used();
         LockGuard {
             held: Held::One(held),
         }

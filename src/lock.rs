@@ -226,6 +226,9 @@ impl Lock {
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
         let (keys, _) = self.keys()?;
+        if self.owner.is_some() && terms.at_least.is_some() {
+            return Err(Invalid::new("owner: must not be set together with at_least").into());
+        }
         if let Place::Quorum(_) = self.place {
             if self.owner.is_some() {
                 return Err(
@@ -249,7 +252,8 @@ impl Lock {
         let (keys, terms) = self.open()?;
         let (_, channel) = self.keys()?;
         // A hold with an owner, or whose length is limited, is for one guard alone.
-        let is_plain = self.owner.is_none() && !terms.fixed && terms.max_hold.is_none();
+        let is_plain =
+            self.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
         let turns = if is_plain {
             self.options.turns(&self.client().options)?
         } else {

@@ -11,6 +11,9 @@ use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// For so long a lock can stay taken without a renewal, if that is what its holder wants.
+const MAX_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const MIN_AT_LEAST: Duration = Duration::from_millis(1);
 /// For so long a server of a quorum grants nothing after its start, unless the settings say otherwise.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -36,8 +39,8 @@ pub(crate) const JITTER: Duration = Duration::from_millis(20);
 pub(crate) struct ManagerOptions {
     pub(crate) prefix: String,
     pub(crate) lease: Duration,
-    /// No lease may be longer.
-    pub(crate) longest_lease: Duration,
+    /// In a quorum: no lease may be longer.
+    pub(crate) longest_lease: Option<Duration>,
     /// `None` means the default, or the lease if that is shorter.
     pub(crate) claim_window: Option<Duration>,
     pub(crate) heartbeat: Duration,
@@ -57,7 +60,7 @@ impl Default for ManagerOptions {
         ManagerOptions {
             prefix: "fairlock".to_owned(),
             lease: DEFAULT_LEASE,
-            longest_lease: MAX_LEASE,
+            longest_lease: None,
             claim_window: None,
             heartbeat: DEFAULT_HEARTBEAT,
             server_timeout: DEFAULT_SERVER_TIMEOUT,
@@ -74,8 +77,10 @@ impl Default for ManagerOptions {
 impl ManagerOptions {
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         check_prefix(&self.prefix)?;
-        check_span("longest_lease", self.longest_lease, MIN_LEASE, MAX_LEASE)?;
-        check_span("lease", self.lease, MIN_LEASE, self.longest_lease)?;
+        if let Some(longest_lease) = self.longest_lease {
+            check_span("longest_lease", longest_lease, MIN_LEASE, MAX_LEASE)?;
+        }
+        check_span("lease", self.lease, MIN_LEASE, self.longest_renewed())?;
         if let Some(claim_window) = self.claim_window {
             check_span("claim_window", claim_window, MIN_LEASE, self.lease)?;
         }
@@ -97,6 +102,16 @@ impl ManagerOptions {
             return Err(Invalid::new("max_waiters 0: must be at least 1"));
         }
         Ok(())
+    }
+
+    /// The longest lease that is renewed.
+    fn longest_renewed(&self) -> Duration {
+        self.longest_lease.unwrap_or(MAX_LEASE)
+    }
+
+    /// The longest time for which a lock stays taken without a renewal.
+    fn longest_kept(&self) -> Duration {
+        self.longest_lease.unwrap_or(MAX_KEPT)
     }
 
     pub(crate) fn claim_window(&self) -> Duration {
@@ -121,6 +136,7 @@ pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
 }
 
@@ -132,17 +148,36 @@ impl LockOptions {
 
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
-        check_span("lease", length, MIN_LEASE, manager.longest_lease)?;
+        let (name, longest) = match self.fixed {
+            true => ("fixed_lease", manager.longest_kept()),
+            false => ("lease", manager.longest_renewed()),
+        };
+        check_span(name, length, MIN_LEASE, longest)?;
         if let Some(max_hold) = self.max_hold {
             check_span("max_hold", max_hold, MIN_LEASE, Duration::MAX)?;
         }
-        let claim_window = manager.claim_window();
-        Ok(LeaseTerms {
+        let terms = LeaseTerms {
             length,
             fixed: self.fixed,
             max_hold: self.max_hold,
-            claim_window,
-        })
+            at_least: self.at_least,
+            claim_window: manager.claim_window(),
+        };
+        if let Some(at_least) = self.at_least {
+            check_span("at_least", at_least, MIN_AT_LEAST, manager.longest_kept())?;
+            let longest = terms.longest();
+            if at_least > longest {
+                let limit = if terms.ends_by_max_hold() {
+                    "max_hold"
+                } else {
+                    "fixed_lease"
+                };
+                return Err(Invalid::new(format!(
+                    "at_least {at_least:?}: must not be longer than {limit}, {longest:?}"
+                )));
+            }
+        }
+        Ok(terms)
     }
 }
 

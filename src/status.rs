@@ -157,6 +157,10 @@ pub struct Holder {
     /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
     /// until fewer leases than a majority are left.
     pub ttl: Duration,
+    /// Whether the lock was released, and stays taken until the end of this time
+    /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
+    /// the guard that released it.
+    pub kept: bool,
 }
 
 /// A lock in the list of [`LockManager::list`](crate::LockManager::list).

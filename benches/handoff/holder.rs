@@ -46,7 +46,7 @@ impl Holder for Publisher {
     }
 
     fn release(&mut self, heard: Heard) -> Outcome<Duration> {
-        let push = format!("1 {:016} {:013} {:032x}:00005000:1:", 1, 1, 1);
+        let push = format!("1 {:016} {:013} {:032x}:0000005000:1:", 1, 1, 1);
         self.wire.ping(1)?;
         let called = Instant::now();
         self.wire.command(&["PUBLISH", &self.channel, &push])?;

@@ -7,7 +7,7 @@ use crate::texts;
 
 /// A time in ms that the server's clock never reaches.
 const NEVER_MS: &str = "9000000000000";
-const LEASE_MS: &str = "00030000";
+const LEASE_MS: &str = "0000030000";
 const HEARTBEAT_MS: &str = "3600000";
 
 /// The hold of one request.
@@ -87,7 +87,7 @@ impl Desk {
 
     fn acquire(&mut self) -> Outcome<(String, String)> {
         self.requests += 1;
-        let request = format!("{}:00005000:{}:", self.client, self.requests);
+        let request = format!("{}:0000005000:{}:", self.client, self.requests);
         let [lock, queue, clients] = &self.keys;
         let reply = self.wire.command(&[
             "EVAL",

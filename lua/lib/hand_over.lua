@@ -24,8 +24,9 @@ local MIGRATING = 'm'
 -- With any other letter (u), it calls PUBLISH in an older cluster: subscribers at its other nodes are not
 -- counted, so the presence record alone decides.
 
--- The version of a push, its first word.
-local PUSH_VERSION = '1'
+-- The first word of a push is its version: a grant, or the only word of the message that a lock was released
+-- but stays taken (release.lua).
+local PUSH_VERSION, KEPT_PUSH = '1', '2'
 
 -- A call removes at most so many requests, which takes some 5 ms, before it answers incomplete.
 local BOUND = 500

@@ -17,12 +17,12 @@
 
 -- The positions of the words. A request begins with its client.
 local UNTIL, UNTIL_END = 1, 13
-local LEASE, LEASE_END = 15, 22
-local PUSHED = 24
-local HAS_WAITERS = 26
-local HOLDS = 28
-local FENCE, FENCE_END = 30, 45
-local REQUEST, REQUEST_CLIENT_END = 47, 78
+local LEASE, LEASE_END = 15, 24
+local PUSHED = 26
+local HAS_WAITERS = 28
+local HOLDS = 30
+local FENCE, FENCE_END = 32, 47
+local REQUEST, REQUEST_CLIENT_END = 49, 80
 
 local RELEASED_UNTIL = '0000000000000'
 local YES, NO = '1', '0'
@@ -37,13 +37,15 @@ local NEWER_FORMAT = '0'
 
 -- The positions of the parts of a request, `<client>:<claim_ms>:<n>:<owner>`. The owner is counted from the
 -- end, and is missing if a request is its own owner: then its last character is the colon. A request that
--- reserves more fences than its own says in three digits how many, `<client>:<claim_ms>+<more>:<n>:`.
+-- reserves more fences than its own says in three digits how many, `<client>:<claim_ms>+<more>:<n>:`. A lock
+-- that was released but stays taken is held by `<client>:<claim_ms>=<n>:`.
 local CLIENT, CLIENT_END = 1, 32
-local CLAIM_MS, CLAIM_MS_END = 34, 41
+local CLAIM_MS, CLAIM_MS_END = 34, 43
+local NUMBER = 45
 local OWNER, LAST = -32, -1
 -- In a summary, that plus sign (or the colon) and those digits.
-local RESERVES, MORE, MORE_END = 88, 89, 91
-local PLUS = '+'
+local RESERVES, MORE, MORE_END = 92, 93, 95
+local PLUS, KEPT = '+', '='
 
 -- The deadline of a lock that nobody holds.
 local FREE = '0'

@@ -22,7 +22,7 @@ use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Grant, Renew};
+use crate::store::{Grant, ReleaseWhat, Renew};
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, renewal_due, renewal_retry};
@@ -34,9 +34,9 @@ pub(crate) struct Hold {
     pub(super) request: RequestId,
     pub(crate) owner: Owner,
     pub(super) terms: LeaseTerms,
-    /// The server time beyond which the hold is never renewed.
-    cap: ServerTime,
-    /// The same cap in local time. If the server's clock is set back, it passes `cap` later than intended.
+    /// The server time of the grant.
+    granted_at: ServerTime,
+    /// The cap in local time. If the server's clock is set back, it passes the cap later than intended.
     local_cap: LocalTime,
     pub(super) calls: Arc<PendingCalls>,
     clock: Clock,
@@ -63,6 +63,8 @@ struct State {
     /// Whether the server knows that this client has heard of its grant.
     claimed: bool,
     in_doubt: bool,
+    /// A guard had the hold. If the terms say so, its release then keeps the lock taken.
+    is_used: bool,
     over: Option<LostReason>,
 }
 
@@ -88,7 +90,7 @@ impl Hold {
             owner: Owner::from_wire(grant.request.owner()),
             request: grant.request.clone(),
             terms,
-            cap: grant.deadline.before(granted_for).after(terms.longest()),
+            granted_at: grant.deadline.before(granted_for),
             local_cap,
             calls,
             clock,
@@ -101,6 +103,7 @@ impl Hold {
                 server_deadline: grant.deadline,
                 claimed: !grant.pushed,
                 in_doubt: false,
+                is_used: false,
                 over: None,
             }),
             ended: Semaphore::new(0),
@@ -116,8 +119,13 @@ impl Hold {
             request: self.request.clone(),
             fence: state.fence,
             lease: state.lease,
-            cap: self.cap,
+            cap: self.cap(),
         }
+    }
+
+    /// The server time beyond which the hold is never renewed.
+    fn cap(&self) -> ServerTime {
+        self.granted_at.after(self.terms.longest())
     }
 
     pub(crate) fn fence(&self) -> Fence {
@@ -154,6 +162,30 @@ impl Hold {
 
     pub(crate) fn deadline(&self) -> LocalTime {
         locked(&self.state).deadline
+    }
+
+    /// The hold belongs to a guard, so work may begin. Without this call, its release keeps nothing taken.
+    pub(crate) fn mark_used(&self) {
+        if self.terms.at_least.is_some() {
+            locked(&self.state).is_used = true;
+        }
+    }
+
+    /// How a release ends the hold.
+    pub(super) fn ending(&self) -> ReleaseWhat {
+        let (fence, is_used) = {
+            let state = locked(&self.state);
+            (state.fence, state.is_used)
+        };
+        match (self.terms.at_least.filter(|_| is_used), self.later_turn()) {
+            (Some(at_least), _) => ReleaseWhat::Keep {
+                fence,
+                at_least,
+                until: self.granted_at.after(at_least),
+            },
+            (None, Some(last)) => ReleaseWhat::Turns { first: fence, last },
+            (None, None) => ReleaseWhat::Grant(fence),
+        }
     }
 
     /// The state of the lease now. This reads the clock, so a process that was paused past its lease sees at
@@ -279,7 +311,7 @@ impl Hold {
     }
 
     fn is_short_of_cap(&self, state: &State) -> bool {
-        state.server_deadline < self.cap
+        state.server_deadline < self.cap()
     }
 
     /// When the background task must look at the hold next, to renew it or to end it.

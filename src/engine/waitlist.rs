@@ -150,15 +150,16 @@ impl Waitlist {
 
     pub(crate) fn pushed(&self, from: ServerId, message: &str) {
         match Push::parse(message) {
-            Some(push) => {
-                let span = push.grant.request.grant();
+            Some(Push::Granted(grant)) => {
+                let span = grant.request.grant();
                 // Without a clock offset, the local end of the grant is unknown.
-                let deadline = self.client.clocks.local(from, push.grant.deadline, span);
+                let deadline = self.client.clocks.local(from, grant.deadline, span);
                 // No script grants for longer than that. But every user with rights to the channel can
                 // publish.
                 let latest = self.client.now().after(span);
-                self.deliver(&push.grant, deadline.filter(|deadline| *deadline <= latest));
+                self.deliver(&grant, deadline.filter(|deadline| *deadline <= latest));
             }
+            Some(Push::Kept) => self.poll_now(),
             None => self.ask_all(),
         }
     }

@@ -111,6 +111,7 @@ async fn status_of_one(client: &Client, keys: &Arc<Keys>, terms: &LeaseTerms) ->
             owner: holding.owner,
             fence: holding.fence,
             holds: holding.holds,
+            kept: holding.kept,
         }),
         None => None,
     };
@@ -127,6 +128,7 @@ async fn status_of_quorum(quorum: &Quorum, keys: &Arc<Keys>, terms: &LeaseTerms)
             owner: seen.owner,
             fence: seen.fence,
             holds: 1,
+            kept: seen.kept,
         }),
         None => None,
     };

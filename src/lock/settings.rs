@@ -36,7 +36,7 @@ impl Lock {
         }
     }
 
-    /// Sets a lease that is never extended (100 ms to 1 day, in a quorum to the
+    /// Sets a lease that is never extended (100 ms to 30 days, in a quorum to the
     /// [`longest_lease`](crate::LockManagerBuilder::longest_lease)): the hold ends this long after its grant,
     /// whatever happens.
     ///
@@ -93,6 +93,60 @@ impl Lock {
         }
     }
 
+    /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days, in
+    /// a quorum to the [`longest_lease`](crate::LockManagerBuilder::longest_lease); no longer than
+    /// [`max_hold`](Self::max_hold) or a [`fixed_lease`](Self::fixed_lease); `None` is the default).
+    ///
+    /// This is for jobs that all instances of a service start at about the same time. One of them takes the
+    /// lock with [`try_acquire`](Self::try_acquire), and does the work. If it was done within a moment, an
+    /// instance whose clock is late would still find the lock free, and do the work again. So choose a time
+    /// that is longer than the clocks differ, and shorter than the interval of the job. ShedLock calls it
+    /// `lockAtLeastFor`.
+    ///
+    /// While the work goes on, the lease is renewed as usual. A release tells the server until when the lock
+    /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock. Others can
+    /// wait for its end: they sleep, and are told of the time when they ask. [`status`](Self::status) shows
+    /// the lock as [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
+    ///
+    /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
+    /// lock is free when the lease is over, so that another instance can do the work. After a
+    /// [`forget`](crate::LockGuard::forget) the lock is also free when the lease is over.
+    ///
+    /// A lock with an [`owner`](Self::owner) must not have it ([`Error::Invalid`](crate::Error::Invalid)). A
+    /// lock with it takes no part in [local hand-off](Self::local_handoffs).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let nightly = locks
+    ///     .lock("job:nightly")
+    ///     .at_least(Duration::from_secs(50)) // no second run within the minute
+    ///     .max_hold(Duration::from_secs(3600)); // a job that hangs loses the lock
+    /// if let Some(guard) = nightly.try_acquire().await?.acquired() {
+    ///     // ... the work, which takes a second today ...
+    ///     guard.release().await?;
+    /// }
+    /// assert!(nightly.try_acquire().await?.acquired().is_none());
+    /// tokio::time::sleep(Duration::from_secs(50)).await;
+    /// assert!(nightly.try_acquire().await?.acquired().is_some());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "lockAtLeastFor")]
+    #[doc(alias = "cooldown")]
+    pub fn at_least(self, at_least: impl Into<Option<Duration>>) -> Lock {
+        Lock {
+            options: LockOptions {
+                at_least: at_least.into(),
+                ..self.options
+            },
+            ..self
+        }
+    }
+
     /// Sets how many guards of this process may have the lock one after the other before it is handed to the
     /// next process (1 to 1,000; 1 is off; the default is
     /// [that of the manager](crate::LockManagerBuilder::local_handoffs)).
@@ -120,8 +174,8 @@ impl Lock {
     /// - If the lease is lost, so is that of the present turn. Those that wait in the process wait on.
     /// - [`try_acquire`](Self::try_acquire) finds the lock busy, without a call, while somebody in this
     ///   process has it or waits for it.
-    /// - A lock with an [`owner`](Self::owner), a [`fixed_lease`](Self::fixed_lease) or a
-    ///   [`max_hold`](Self::max_hold) takes no part. Neither does [`SpinLock`](crate::spin::SpinLock). Locks
+    /// - A lock with an [`owner`](Self::owner), a [`fixed_lease`](Self::fixed_lease), a
+    ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does [`SpinLock`](crate::spin::SpinLock). Locks
     ///   of one name with other leases or another number of turns have tenures of their own.
     /// - In a quorum, every call with more than one turn fails with
     ///   [`Error::Invalid`](crate::Error::Invalid).

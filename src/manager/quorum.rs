@@ -130,7 +130,7 @@ impl LockManagerBuilder {
         runtime()?;
         let options = redis::Options {
             quorum: Some(QuorumServer {
-                longest_lease: settings.longest_lease,
+                longest_lease: settings.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE),
                 durable,
             }),
             ..store_options(&settings)
@@ -207,7 +207,7 @@ impl LockManagerBuilder {
         if self.options.local_handoffs > 1 {
             return Err(local_handoffs_in_quorum(self.options.local_handoffs).into());
         }
-        self.options.longest_lease = self.longest_lease.take().unwrap_or(DEFAULT_LONGEST_LEASE);
+        self.options.longest_lease = self.longest_lease.take().or(Some(DEFAULT_LONGEST_LEASE));
         self.durable = false;
         self.checked()
     }

@@ -37,6 +37,8 @@ pub(crate) struct SeenHolder {
     pub(crate) fence: Fence,
     /// The time until too few leases are left.
     pub(crate) ttl: Duration,
+    /// A majority of the servers only keep the lock taken.
+    pub(crate) kept: bool,
     /// The time of a server that told of this hold.
     pub(crate) now: ServerTime,
     /// The server of each hold, and its fence there.
@@ -114,6 +116,7 @@ impl Quorum {
             let same = fences.iter().filter(|(_, other)| other == fence);
             same.count() >= self.majority()
         };
+        let kept = holds.clone().filter(|(_, hold)| hold.kept).count();
         let smallest = fences.iter().map(|(_, fence)| *fence).min()?;
         let agreed = fences.iter().map(|(_, fence)| *fence).find(has_majority);
         let mut ttls: Vec<_> = holds.map(|(told, hold)| hold.deadline.since(told.now)).collect();
@@ -124,6 +127,7 @@ impl Quorum {
             client,
             fence: agreed.unwrap_or(smallest),
             ttl: ttls[ttls.len() - self.majority()],
+            kept: kept >= self.majority(),
             now: told[0].now,
             fences,
         })

@@ -279,7 +279,10 @@ impl Votes {
         let votes: Vec<_> = state.votes.iter_mut().filter_map(Vote::take).collect();
         drop(state);
         if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
-            votes.iter().for_each(|vote| vote.hold().release_with(largest));
+            for vote in &votes {
+                vote.hold().mark_used();
+                vote.hold().release_with(largest);
+            }
         }
         self.changed.notify_waiters();
         (before, votes)

@@ -105,6 +105,13 @@ pub(crate) enum ReleaseWhat {
     Grant(Fence),
     /// The same for a hold that has used several fences, from the first one to the last one.
     Turns { first: Fence, last: Fence },
+    /// Releases the grant with this fence, but keeps the lock taken until the server time `until`, and for
+    /// `at_least` at the longest. After that time it is a release as above.
+    Keep {
+        fence: Fence,
+        at_least: Duration,
+        until: ServerTime,
+    },
     /// Releases every hold under this fence, of any request. The request only names the call.
     Force(Fence),
 }
@@ -223,6 +230,8 @@ pub(crate) struct Holding {
     pub(crate) holds: u64,
     /// The latest deadline of all holds.
     pub(crate) deadline: ServerTime,
+    /// The lock was released, and is only kept taken until then.
+    pub(crate) kept: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -52,12 +52,15 @@ impl fmt::Debug for ClientId {
 ///
 /// A request whose hold may serve several turns reserves a fence for each:
 /// `<client>:<grant_ms>+<more>:<n>:`, with three digits for the fences beyond its first one.
+///
+/// A lock that was released but stays taken for a while is held by `<client>:<grant_ms>=<n>:`. No call names
+/// this request, so nothing renews, releases or withdraws its hold.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Holds a day in milliseconds, which is the longest lease.
-    const GRANT_DIGITS: usize = 8;
+    /// The width in which a lock stores a lease, for the longest one: 30 days in milliseconds.
+    const GRANT_DIGITS: usize = 10;
     const GRANT_AT: usize = ClientId::LEN + 1;
     const TURNS_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS;
     const MORE_DIGITS: usize = 3;
@@ -99,7 +102,7 @@ impl RequestId {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
             && match text.as_bytes().get(Self::TURNS_AT) {
-                Some(b':') => true,
+                Some(b':' | b'=') => true,
                 Some(b'+') => text[Self::TURNS_AT + 1..]
                     .split_once(':')
                     .is_some_and(|(more, _)| more.len() == Self::MORE_DIGITS && all_digits(more)),
@@ -121,6 +124,17 @@ impl RequestId {
     pub(crate) fn grant(&self) -> Duration {
         let digits = &self.0[Self::GRANT_AT..Self::TURNS_AT];
         Duration::from_millis(digits.parse().unwrap_or_default())
+    }
+
+    /// The request that holds the lock after a release of this one that keeps it taken.
+    pub(crate) fn kept(&self) -> RequestId {
+        let (start, end) = self.0.split_at(Self::TURNS_AT);
+        RequestId(format!("{start}={}", &end[1..]).into())
+    }
+
+    /// Whether the lock was released, and this request only keeps it taken.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.as_bytes()[Self::TURNS_AT] == b'='
     }
 
     /// How many fences this request reserves, one for each turn.
@@ -201,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_malformed_number_of_fences_is_refused() {
-        let start = format!("{}:00005000", ClientId::from_number(7));
+        let start = format!("{}:0000005000", ClientId::from_number(7));
         for end in ["+1:42:", "+0010:42:", "+-01:42:", "+", "-001:42:", "+001"] {
             assert_eq!(RequestId::from_wire(&format!("{start}{end}")), None, "{end}");
         }

@@ -1,46 +1,53 @@
-//! Pushes: the messages that tell a client of a grant.
+//! Pushes: the messages on unlock channels.
 
 use crate::fence::Fence;
 use crate::store::calls::Grant;
 use crate::store::ids::RequestId;
 use crate::time::server_time::ServerTime;
 
-/// A message on an unlock channel: `<version> <fence> <deadline> <request>`. Later versions may add more
-/// words.
+/// A message on an unlock channel. Its first word is its version. Later versions may add more words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Push {
-    pub(crate) grant: Grant,
+pub(crate) enum Push {
+    /// The lock was handed to a request: `1 <fence> <deadline> <request>`.
+    Granted(Grant),
+    /// The lock was released, but stays taken until another time than its waiters know: `2`.
+    Kept,
 }
 
 impl Push {
-    const VERSION: &str = "1";
+    const GRANTED: &str = "1";
+    const KEPT: &str = "2";
 
     /// Returns `None` for an unknown version or form. The client then asks the server.
     pub(crate) fn parse(message: &str) -> Option<Push> {
         let mut parts = message.split(' ');
-        if parts.next()? != Self::VERSION {
-            return None;
+        match parts.next()? {
+            Self::GRANTED => {
+                let fence = Fence::new(parts.next()?.parse().ok()?)?;
+                let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
+                let request = RequestId::from_wire(parts.next()?)?;
+                Some(Push::Granted(Grant {
+                    request,
+                    fence,
+                    deadline,
+                    pushed: true,
+                }))
+            }
+            Self::KEPT => Some(Push::Kept),
+            _ => None,
         }
-        let fence = Fence::new(parts.next()?.parse().ok()?)?;
-        let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
-        let request = RequestId::from_wire(parts.next()?)?;
-        Some(Push {
-            grant: Grant {
-                request,
-                fence,
-                deadline,
-                pushed: true,
-            },
-        })
     }
 
-    pub(crate) fn write(grant: &Grant) -> String {
-        format!(
-            "{} {} {} {}",
-            Self::VERSION,
-            grant.fence,
-            grant.deadline.ms(),
-            grant.request
-        )
+    pub(crate) fn write(&self) -> String {
+        match self {
+            Push::Granted(grant) => format!(
+                "{} {} {} {}",
+                Self::GRANTED,
+                grant.fence,
+                grant.deadline.ms(),
+                grant.request
+            ),
+            Push::Kept => Self::KEPT.to_owned(),
+        }
     }
 }

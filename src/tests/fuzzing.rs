@@ -28,14 +28,16 @@ use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// The request that all accepted replies answer.
-const OWN: &str = "0123456789abcdef0123456789abcdef:00005000:7:";
+const OWN: &str = "0123456789abcdef0123456789abcdef:0000005000:7:";
 const SPAN: Duration = Duration::from_secs(30);
 
 /// Checks a message on an unlock channel. If it parses, writing and parsing it again gives the same message.
 pub fn push(message: &str) {
     if let Some(push) = Push::parse(message) {
-        request(push.grant.request.as_str());
-        assert_eq!(Push::parse(&Push::write(&push.grant)), Some(push));
+        if let Push::Granted(grant) = &push {
+            request(grant.request.as_str());
+        }
+        assert_eq!(Push::parse(&push.write()), Some(push));
     }
 }
 
@@ -45,14 +47,19 @@ pub fn request(text: &str) {
         return;
     };
     assert_eq!(request.to_string(), text);
-    let head = format!("{}:{:08}:", request.client(), request.grant().as_millis());
+    let head = format!("{}:{:010}", request.client(), request.grant().as_millis());
     let rest = text.strip_prefix(&head).expect("client and grant first");
+    let number = match rest.strip_prefix('+') {
+        Some(reserves) => reserves.split_once(':').expect("how many").1,
+        None => &rest[1..],
+    };
     assert!(
         request.number() == 0
-            || rest
+            || number
                 .trim_start_matches(['+', '0'])
                 .starts_with(&request.number().to_string())
     );
+    assert_eq!(request.is_kept(), rest.starts_with('='));
     assert_eq!(request.is_owner(), request.owner() == text);
     assert!(text.ends_with(request.owner()));
 }
@@ -272,6 +279,7 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             fence,
             holds,
             deadline,
+            kept: _, // the owner shows it
         }) => {
             let rest = vec![
                 fence.get().to_string(),

@@ -23,6 +23,8 @@ pub(crate) struct LeaseTerms {
     /// The lease is never extended beyond its length.
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
+    /// A release keeps the lock taken until so long after the grant.
+    pub(crate) at_least: Option<Duration>,
     pub(crate) claim_window: Duration,
 }
 
@@ -87,6 +89,7 @@ mod tests {
             length,
             fixed: false,
             max_hold,
+            at_least: None,
             claim_window: 5_000 * MS,
         };
         assert_eq!(terms(1_000 * MS, None).grant(), 1_000 * MS);
@@ -101,6 +104,7 @@ mod tests {
                 length: length * 1_000 * MS,
                 fixed: true,
                 max_hold: Some(max_hold * 1_000 * MS),
+                at_least: None,
                 claim_window: 5_000 * MS,
             };
             assert_eq!(terms.longest(), lasts * 1_000 * MS);

@@ -7,6 +7,7 @@ mod cli;
 mod client;
 #[cfg(unix)]
 mod gate;
+mod jobs;
 mod local;
 mod lua;
 mod quorum;
@@ -76,6 +77,7 @@ impl Edit {
 
 fn edits() -> impl Iterator<Item = &'static Edit> {
     (lua::EDITS.iter().chain(client::EDITS))
+        .chain(jobs::EDITS)
         .chain(local::EDITS)
         .chain(quorum::EDITS)
         .chain(store::EDITS)

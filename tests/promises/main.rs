@@ -9,6 +9,7 @@ mod bounds;
 mod cancellation;
 mod exclusion;
 mod fairness;
+mod jobs;
 mod lease;
 mod operator;
 mod reentrance;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
+use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore, Owner};
 use futures_util::FutureExt;
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
@@ -119,12 +119,29 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
 async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Backend) {
     let client = backend.client().await;
     let lock = || client.lock("a");
+    // Of a time without renewals; in a quorum it is that of a restart.
+    let longest = if backend.is_a_quorum() { DAY } else { 30 * DAY };
+    let to = &*format!("to {longest:?}");
     let cases: Vec<(Lock, &str, &str)> = vec![
         (lock().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
         (lock().lease(99 * MS), "lease 99ms", "from 100ms"),
         (lock().lease(DAY + MS), "lease 86400.001s", "to 86400s"),
-        (lock().fixed_lease(99 * MS), "lease 99ms", "from 100ms"),
-        (lock().fixed_lease(Duration::MAX), "lease", "to 86400s"),
+        (lock().fixed_lease(99 * MS), "fixed_lease 99ms", "from 100ms"),
+        (lock().fixed_lease(longest + MS), "fixed_lease", to),
+        (lock().fixed_lease(Duration::MAX), "fixed_lease", to),
+        (lock().at_least(Duration::ZERO), "at_least 0ns", "from 1ms"),
+        (lock().at_least(longest + MS), "at_least", to),
+        (
+            lock().at_least(DAY).max_hold(DAY - MS),
+            "at_least 86400s",
+            "max_hold, 86399.999s",
+        ),
+        (
+            lock().at_least(DAY).fixed_lease(DAY - MS),
+            "at_least 86400s",
+            "fixed_lease, 86399.999s",
+        ),
+        (lock().at_least(MS).owner(&Owner::new()), "owner", "at_least"),
         (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
         (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
         (lock().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),

@@ -10,7 +10,7 @@ use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Error, LostReason};
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Answer, Failure, Release, ReleaseOutcome, ReleaseWhat, Renewed};
+use crate::store::{Answer, Failure, Release, ReleaseOutcome, Renewed};
 use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
@@ -103,10 +103,7 @@ impl Background {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
-                what: match (hold.fence(), hold.later_turn()) {
-                    (fence, None) => ReleaseWhat::Grant(fence),
-                    (first, Some(last)) => ReleaseWhat::Turns { first, last },
-                },
+                what: hold.ending(),
                 floor: hold.next_floor(),
             };
             let failure = match self.client.release(call).await {

@@ -369,12 +369,12 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     });
     assert!(!client.is_closed());
     let now = client.clocks.server_time(ServerId::default());
-    let push = Push::write(&Grant {
+    let push = Push::Granted(Grant {
         deadline: now.after(grant.request.grant()),
         pushed: true,
         ..grant
     });
-    waitlist.pushed(ServerId::default(), &push);
+    waitlist.pushed(ServerId::default(), &push.write());
     assert!(client.is_closed());
 
     let Ok(WaitOutcome::Done(Ok(held))) = waiter.outcome.try_recv() else {

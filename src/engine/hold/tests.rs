@@ -24,6 +24,7 @@ fn hold_with(max_hold: Option<Duration>, turns: u16, left: Duration) -> Hold {
         length: LEASE,
         fixed: false,
         max_hold,
+        at_least: None,
         claim_window: LEASE,
     };
     let client = ClientId::from_number(1);

@@ -643,7 +643,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     let first = waitlist.first().unwrap();
     let client = fixture.waitlists().client();
     let request = locked(&waitlist.state).waiters[&first].request.clone();
-    let push = Push::write(&Grant {
+    let push = Push::Granted(Grant {
         fence: guard.fence(),
         deadline: client
             .clocks
@@ -654,7 +654,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     });
     fixture.waitlists().reconnected(ServerId::default());
     // By the former clock offset the grant would be in time.
-    waitlist.pushed(ServerId::default(), &push);
+    waitlist.pushed(ServerId::default(), &push.write());
     assert_eq!(waitlist.first(), Some(first));
     settle().await;
     handed_over(guard, waiter).await;

@@ -1,20 +1,20 @@
 //! The rules of the scripts in plain Rust, with time as an argument. In-memory locks use them, and the
 //! scripts are tested against them. A rule must be changed here and in `lua/` together.
 
+pub(crate) mod spin;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
-use uuid::Uuid;
-
+use self::spin::Spin;
 use super::lock::{Channels, HandOver, Hold, Holder, Lock, MAX_HOLDS, Now, Queue, RETENTION_MS, next_fence};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{
-    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Look, Looked, Mode, Release, ReleaseOutcome,
-    ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Contended, Holding, Inspect, Inspected, Look, Looked, Mode, Push, Release,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, Withdraw, Withdrawn,
 };
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
@@ -29,15 +29,6 @@ pub(crate) struct Rules {
     pub(crate) spins: HashMap<String, Spin>,
     bound: usize,
     sweep_at: usize,
-}
-
-#[derive(Debug)]
-pub(crate) struct Spin {
-    pub(crate) owner: Owner,
-    pub(crate) count: u64,
-    /// The request that took the last hold.
-    pub(crate) request: Uuid,
-    until: u64,
 }
 
 impl Rules {
@@ -169,15 +160,22 @@ impl Rules {
             what,
             floor,
         } = call;
+        if self.keep(call, now, channels) {
+            return Released {
+                outcome: ReleaseOutcome::Released,
+                denied: false,
+                more: false,
+            };
+        }
         self.end(keys, request, *floor, now, channels, |_, holder| {
             let (fence, last) = match *what {
-                ReleaseWhat::Grant(fence) => (fence, Some(fence)),
+                ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
                 ReleaseWhat::Turns { first, last } => (first, Some(last)),
                 ReleaseWhat::Force(fence) => (fence, None),
             };
             let fence_counts = fence.get() == holder.fence;
             let ended = match what {
-                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } => {
+                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
                     fence_counts && holder.holds.remove(request).is_some()
                 }
                 ReleaseWhat::Force(_) => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
@@ -194,6 +192,48 @@ impl Rules {
                 false => ReleaseOutcome::Taken,
             }
         })
+    }
+
+    /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. Returns
+    /// whether it did, or had done so before.
+    fn keep(&mut self, call: &Release, now: Now, channels: &mut dyn Channels) -> bool {
+        let ReleaseWhat::Keep {
+            fence,
+            at_least,
+            until,
+        } = call.what
+        else {
+            return false;
+        };
+        let Release { keys, request, .. } = call;
+        let lock = self.lock(&keys.lock);
+        let deadline = until.ms().min(now.ms + millis(at_least));
+        let kept = request.kept();
+        let Some(holder) = lock.written.as_mut().filter(|holder| {
+            deadline > now.ms
+                && holder.deadline() > now.ms
+                && holder.fence == fence.get()
+                && holder.holds.len() == 1
+        }) else {
+            return false;
+        };
+        if holder.holds.contains_key(&kept) {
+            return true;
+        }
+        if holder.holds.remove(request).is_none() {
+            return false;
+        }
+        let lease = deadline - now.ms;
+        holder.holds.insert(kept.clone(), Hold { deadline, lease });
+        holder.owner = Some(Owner::from_wire(kept.owner()));
+        holder.request = Some(kept);
+        holder.pushed = false;
+        lock.keep_until(deadline + RETENTION_MS);
+        if let Some((_, first)) = lock.queue.order.first() {
+            let channel = format!("{}{}", keys.channel, first.client());
+            channels.publish(&channel, &Push::Kept.write());
+        }
+        true
     }
 
     pub(crate) fn withdraw(&mut self, call: &Withdraw, now: Now, channels: &mut dyn Channels) -> Withdrawn {
@@ -338,53 +378,9 @@ impl Rules {
                     fence,
                     holds: holder.holds.len() as u64,
                     deadline: ServerTime::from_ms(holder.deadline()),
+                    kept: request.is_kept(),
                 }),
             waiting: lock.queue.len() as u64,
         }
-    }
-
-    pub(crate) fn spin_acquire(&mut self, call: &SpinAcquire, now: Now) -> SpinAcquired {
-        let until = now.ms + millis(call.lease);
-        let held = self
-            .spins
-            .get_mut(&call.keys.spin)
-            .filter(|spin| spin.until > now.ms);
-        match held {
-            Some(spin) if spin.owner == call.owner => {
-                if spin.request != call.request {
-                    spin.request = call.request;
-                    spin.count += 1;
-                }
-                spin.until = spin.until.max(until);
-                SpinAcquired::Held(spin.count)
-            }
-            Some(_) => SpinAcquired::Busy,
-            None => {
-                let spin = Spin {
-                    owner: call.owner.clone(),
-                    count: 1,
-                    request: call.request,
-                    until,
-                };
-                self.spins.insert(call.keys.spin.clone(), spin);
-                SpinAcquired::Held(1)
-            }
-        }
-    }
-
-    pub(crate) fn spin_release(&mut self, call: &SpinRelease, now: Now) -> SpinReleased {
-        let held = self
-            .spins
-            .get_mut(&call.keys.spin)
-            .filter(|spin| spin.until > now.ms);
-        let Some(spin) = held.filter(|spin| spin.owner == call.owner) else {
-            return SpinReleased::NotHeld;
-        };
-        spin.count -= 1;
-        let left = spin.count;
-        if left == 0 {
-            self.spins.remove(&call.keys.spin);
-        }
-        SpinReleased::Left(left)
     }
 }

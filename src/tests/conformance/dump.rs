@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::memory::lock::Lock;
-use crate::store::memory::rules::Spin;
+use crate::store::memory::rules::spin::Spin;
 
 /// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
 /// live of each key in ms.
@@ -53,12 +53,12 @@ fn hash(lock: &Lock, mark: &str) -> String {
     let several = holder.holds.len() > 1;
     let holds = if several { '+' } else { '1' };
     let until = holder.deadline();
-    let summary = format!("hold={mark}{until} {lease:08} {pushed} {holds} {fence} {request}");
+    let summary = format!("hold={mark}{until} {lease:010} {pushed} {holds} {fence} {request}");
     let mut fields = BTreeSet::from([summary]);
     if several {
         let holds = holder.holds.iter();
         fields
-            .extend(holds.map(|(request, hold)| format!("h:{request}={} {:08}", hold.deadline, hold.lease)));
+            .extend(holds.map(|(request, hold)| format!("h:{request}={} {:010}", hold.deadline, hold.lease)));
     }
     fields.into_iter().collect::<Vec<_>>().join(", ")
 }

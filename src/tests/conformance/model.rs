@@ -33,7 +33,9 @@ impl Channels for PubSub {
             self.denied = true;
             return false;
         }
-        self.messages.push((channel.to_owned(), message.to_owned()));
+        if self.subscribed.contains(channel) {
+            self.messages.push((channel.to_owned(), message.to_owned()));
+        }
         true
     }
 }
@@ -174,7 +176,8 @@ impl Modelled for Inspect {
     }
 
     fn kind(reply: &Inspected) -> &'static str {
-        match reply.holder {
+        match &reply.holder {
+            Some(holding) if holding.kept => "inspected, kept",
             Some(_) => "inspected, held",
             None => "inspected, free",
         }
@@ -214,7 +217,7 @@ impl Modelled for SpinRelease {
 }
 
 /// The kinds of replies that must occur in many runs, so that the comparison covers them all.
-pub(super) const KINDS: [&str; 36] = [
+pub(super) const KINDS: [&str; 37] = [
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
@@ -240,6 +243,7 @@ pub(super) const KINDS: [&str; 36] = [
     "a look, expired",
     "a look, taken",
     "inspected, held",
+    "inspected, kept",
     "inspected, free",
     "spin lock held",
     "spin lock busy",

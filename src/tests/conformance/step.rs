@@ -106,6 +106,8 @@ pub(super) enum What {
     Grant(PickFence),
     /// The hold has used this fence and so many more.
     Turns(PickFence, u64),
+    /// The lock stays taken for so long at most, and until so long after now (ms).
+    Keep(PickFence, u64, i64),
     Force(PickFence),
 }
 
@@ -205,11 +207,12 @@ fn call() -> impl Strategy<Value = Call> {
     let not_after = prop_oneof![9 => Just(2_000), 1 => -100..100_i64];
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
     let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
-    let turns = (fence(), 0..u64::from(TURNS)).prop_map(|(fence, more)| What::Turns(fence, more));
-    let what = prop_oneof![
-        4 => fence().prop_map(What::Grant), 2 => turns, 1 => fence().prop_map(What::Force)
-    ];
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
+    let turns = (fence(), 0..u64::from(TURNS)).prop_map(|(fence, more)| What::Turns(fence, more));
+    let keep = (fence(), lease(), cap()).prop_map(|(fence, most, until)| What::Keep(fence, most, until));
+    let what = prop_oneof![
+        4 => fence().prop_map(What::Grant), 2 => turns, 2 => keep, 1 => fence().prop_map(What::Force)
+    ];
     let in_quorum = || prop::option::weighted(0.3, floor());
     let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
     prop_oneof![

@@ -228,9 +228,11 @@ impl World<'_> {
                     What::Force(_) => RequestId::new(&self.clients[0], Duration::ZERO, u64::MAX, None),
                     _ => self.request(lock, request),
                 };
-                // Only a request that is its own owner has several turns, and none in a quorum.
+                // Only a request that is its own owner has several turns, and none in a quorum. Only such a
+                // request, with one turn, keeps a lock taken.
                 let what = match what {
                     What::Turns(which, _) if !request.is_owner() => What::Grant(which),
+                    What::Keep(which, ..) if !request.is_owner() || request.turns() > 1 => What::Grant(which),
                     what => what,
                 };
                 let call = Release {
@@ -239,6 +241,11 @@ impl World<'_> {
                     what: match what {
                         What::Grant(which) => ReleaseWhat::Grant(self.fence(lock, which)),
                         What::Turns(which, more) => self.turns(lock, which, more),
+                        What::Keep(which, most_ms, until_ms) => ReleaseWhat::Keep {
+                            fence: self.fence(lock, which),
+                            at_least: Duration::from_millis(most_ms),
+                            until: self.time_at(until_ms),
+                        },
                         What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
                     },
                     floor: floor

@@ -76,14 +76,14 @@ fn seeds_of_script_replies_are_understood() {
     }
     assert_eq!(
         seeds("push").iter().filter_map(|push| Push::parse(push)).count(),
-        2
+        3
     );
     assert_eq!(
         seeds("request")
             .iter()
             .filter_map(|text| RequestId::from_wire(text))
             .count(),
-        2
+        4
     );
 }
 

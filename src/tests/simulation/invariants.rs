@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::liveness;
 use super::plan::{MAX_TURNS, Plan};
+use super::timing::ROUNDING;
 use crate::store::ids::RequestId;
 use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
@@ -22,6 +23,7 @@ pub(super) fn violations(
     exclusion(events, &facts, &key_of, &mut wrong);
     fences(events, &facts, &key_of, &mut wrong);
     releases(events, &facts, &key_of, &mut wrong);
+    kept(events, &facts, &mut wrong);
     ends(events, &facts, faultless, &mut wrong);
     if faultless {
         order(events, &facts, &key_of, &mut wrong);
@@ -64,8 +66,12 @@ impl<'a> Facts<'a> {
                     ..
                 } => {
                     let found = matches!(reply.outcome, ReleaseOutcome::Released | ReleaseOutcome::OneFewer);
-                    if let (true, ReleaseWhat::Grant(fence) | ReleaseWhat::Turns { last: fence, .. }) =
-                        (found, call.what)
+                    if let (
+                        true,
+                        ReleaseWhat::Grant(fence)
+                        | ReleaseWhat::Turns { last: fence, .. }
+                        | ReleaseWhat::Keep { fence, .. },
+                    ) = (found, call.what)
                     {
                         *facts.released.entry((&call.keys.lock, fence)).or_default() += 1;
                     }
@@ -183,6 +189,45 @@ fn releases(
             wrong.push(format!(
                 "{key} {fence}: {count} releases confirmed, {really} done"
             ));
+        }
+    }
+}
+
+/// Checks that a lock that was released, and is to stay taken for a while, does so until then.
+fn kept(events: &[(Duration, Event)], facts: &Facts<'_>, wrong: &mut Vec<String>) {
+    // By lock: the request that keeps it taken, its fence, and until when.
+    let mut kept: BTreeMap<&str, (RequestId, Fence, Option<Duration>)> = BTreeMap::new();
+    for (at, event) in events {
+        match event {
+            Event::Executed {
+                effect: Effect::Release(call, reply),
+                ..
+            } => {
+                if let (ReleaseWhat::Keep { fence, .. }, ReleaseOutcome::Released) =
+                    (call.what, reply.outcome)
+                {
+                    let key = &*call.keys.lock;
+                    kept.entry(key).or_insert((call.request.kept(), fence, None));
+                }
+            }
+            Event::Holds { key, holds } => {
+                let Some((request, fence, until)) = kept.get_mut(&**key) else {
+                    continue;
+                };
+                match (holds.get(request), *until) {
+                    (Some(deadline), _) => *until = Some(*deadline),
+                    (None, Some(deadline)) if *at + ROUNDING < deadline => {
+                        if !facts.is_revoked(key, *fence) {
+                            wrong.push(format!("{at:?}: {request} did not keep {key} until {deadline:?}"));
+                        }
+                        kept.remove(&**key);
+                    }
+                    (None, _) => {
+                        kept.remove(&**key);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }

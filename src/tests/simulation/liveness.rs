@@ -178,7 +178,8 @@ impl<'a> Watch<'a> {
             let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
                 continue;
             };
-            let accounted_for = self.used.contains(*request) || self.may_return.contains(request);
+            let accounted_for =
+                self.used.contains(*request) || self.may_return.contains(request) || request.is_kept();
             if !request.is_owner() || accounted_for {
                 continue;
             }

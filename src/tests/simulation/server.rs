@@ -258,7 +258,7 @@ impl Operation for Release {
     fn revokes(&self) -> Option<(String, Fence)> {
         match self.what {
             ReleaseWhat::Force(fence) => Some((self.keys.lock.clone(), fence)),
-            ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } => None,
+            ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => None,
         }
     }
 }

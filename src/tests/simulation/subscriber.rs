@@ -294,10 +294,11 @@ impl Listener for SimSubscriber {
             return;
         };
         let network = &ends.network;
-        if let (Some(push), Some((key, _))) = (Push::parse(message), channel.rsplit_once(':')) {
+        if let (Some(Push::Granted(grant)), Some((key, _))) = (Push::parse(message), channel.rsplit_once(':'))
+        {
             network.history.record(Event::Pushed {
                 key: key.replacen(":unlock", "", 1).trim_end_matches(':').to_owned(),
-                grant: push.grant,
+                grant,
             });
         }
         if network.strikes(Fault::LostPush, ends.client) {

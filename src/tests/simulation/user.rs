@@ -104,6 +104,7 @@ impl User {
             0 => lock.fixed_lease(self.ms(100..=2000)),
             1 => lock.max_hold(self.ms(100..=4000)),
             2 => lock.lease(self.ms(100..=6000)),
+            3 if self.owner.is_none() => lock.at_least(self.ms(1..=3000)),
             _ => lock,
         };
         match &self.owner {

@@ -3,10 +3,10 @@
 use super::{Edit, edit};
 
 const ACQUIRE: &str = "src/engine/acquire.rs";
+const HOLD: &str = "src/engine/hold.rs";
 const LOCAL_QUEUE: &str = "src/engine/local_queue.rs";
 const LOCK: &str = "src/lock.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
-const OUTBOX: &str = "src/engine/background/outbox.rs";
 const SHARED: &str = "src/engine/shared.rs";
 const TENURE: &str = "src/engine/local_queue/tenure.rs";
 const TURN: &str = "src/engine/local_queue/turn.rs";
@@ -24,8 +24,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold in doubt has no further turn", TURNS, "state.in_doubt || ", "", OF_A_HOLD),
     edit("a hold that is nearly over has no further turn", TURNS, " || left < self.terms.grant() / 4", "", OF_A_HOLD),
     edit("a watcher is told when its turn is passed on", TURNS, "        turns.ended.notify_waiters();\n", "", LOCAL),
-    edit("a release tells the last fence that its turns used", OUTBOX,
-        "(first, Some(last)) => ReleaseWhat::Turns { first, last },", "(first, Some(_)) => ReleaseWhat::Grant(first),", LOCAL),
+    edit("a release tells the last fence that its turns used", HOLD,
+        "(None, Some(last)) => ReleaseWhat::Turns { first: fence, last },", "(None, Some(_)) => ReleaseWhat::Grant(fence),", LOCAL),
     edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
         "request.map_or(0, |request| u64::from(request.turns() - 1))", "request.map_or(0, |_| 0)", &["--lib store::memory::tests"]),
@@ -51,8 +51,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
     edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),
     edit("a turn that nobody reads, or whose guard is dropped, passes on", TURN, "        if self.held.is_some() {", "        if false {", LOCAL),
-    edit("a lock with an owner has no local queue", LOCK, "let is_plain = self.owner.is_none() && ", "let is_plain = ", LOCAL),
+    edit("a lock with an owner has no local queue", LOCK, "self.owner.is_none() && !terms.fixed", "!terms.fixed", LOCAL),
     edit("a fixed lease has no local queue", LOCK, "!terms.fixed && ", "", LOCAL),
-    edit("a limited hold has no local queue", LOCK, " && terms.max_hold.is_none();", ";", LOCAL),
+    edit("a limited hold has no local queue", LOCK, " && terms.max_hold.is_none()", "", LOCAL),
     edit("a quorum refuses local hand-off", LOCK, "            if turns > 1 {", "            if false {", &["--test promises settings::"]),
 ];

@@ -172,7 +172,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a clients key of the wrong type does not stop a release", HAND_OVER,
         "local alive_until = redis.pcall(", "local alive_until = redis.call(", UNWILLING),
     edit("a pushed grant lasts as long as its request says", HAND_OVER,
-        "local claim_ms = string.sub(request, CLAIM_MS, CLAIM_MS_END)", "local claim_ms = '00005000'", MODEL),
+        "local claim_ms = string.sub(request, CLAIM_MS, CLAIM_MS_END)", "local claim_ms = '0000005000'", MODEL),
     edit("a push that the ACL refuses does not stop the script", HAND_OVER,
         "redis.pcall('PUBLISH'", "redis.call('PUBLISH'", REFUSALS),
     edit("a push that the ACL of a cluster refuses does not stop the script", HAND_OVER,
@@ -293,7 +293,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a look leaves a newer format alone", LOOK, "if summary >= NEWER then", "if false then", MODEL),
 
     edit("a release with a floor too far ahead does nothing", RELEASE,
-        "elseif floor_us - now_us > MAX_AHEAD_US then", "elseif false then", MODEL),
+        "if floor_us and floor_us - now_us > MAX_AHEAD_US then", "if false then", MODEL),
     edit("a release and a withdrawal hand over with the floor of a quorum", PASS_ON,
         "next_fence(summary, floor_us or now_us, is_only)", "next_fence(summary, now_us, is_only)", MODEL),
 

@@ -65,7 +65,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
     edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
     edit("a hold in doubt says so", VOTES, "let is_sure = sure >= self.quorum.majority();", "let is_sure = sure > 0;", WORLDS),
-    edit("holds under different fences are released above the largest", VOTES, "votes.iter().for_each(|vote| vote.hold().release_with(largest));", "let _ = largest;", IN_MEMORY),
+    edit("holds under different fences are released above the largest", VOTES, "                vote.hold().release_with(largest);\n", "                let _ = largest;\n", IN_MEMORY),
     edit("releases for which nobody waits run to their end", VOTES, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
     edit("a release of a lost hold says so", VOTES, "        before?;\n        match reason", "        match reason", WORLDS),
     edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),

@@ -174,7 +174,7 @@ async fn a_subscriber_that_the_server_drops_for_reading_too_slowly_comes_back_to
     subscribed(&server, 2).await;
     slow.stop();
     // Pushes for an unknown request, which have no effect when they are read.
-    let stranger = format!("{:032x}:00001000:1:", 7);
+    let stranger = format!("{:032x}:0000001000:1:", 7);
     let push = format!("1 1 1 {stranger} {}", "x".repeat(65_536));
     let is_dropped = async || {
         server.command(&["PUBLISH", &channel, &push]).await;

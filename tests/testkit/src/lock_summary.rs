@@ -66,7 +66,7 @@ impl fmt::Display for LockSummary {
         let (pushed, has_waiters) = (u8::from(*pushed), u8::from(*has_waiters));
         write!(
             f,
-            "{until:013} {lease:08} {pushed} {has_waiters} {holds} {fence:016} {request}"
+            "{until:013} {lease:010} {pushed} {has_waiters} {holds} {fence:016} {request}"
         )
     }
 }

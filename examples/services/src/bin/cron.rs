@@ -31,16 +31,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn on_the_hour(number: u64, locks: LockManager) -> fairlock::Result<()> {
     // The instances' clocks differ.
     tokio::time::sleep(Duration::from_millis(200) * u32::try_from(number).unwrap_or(u32::MAX)).await;
-    let lock = locks.lock("cron:clean-up").fixed_lease(KEPT);
+    let lock = locks.lock("cron:clean-up").at_least(KEPT);
     let Some(guard) = lock.try_acquire().await?.acquired() else {
         println!("instance {number}: another instance does it");
         return Ok(());
     };
-    // The job is stopped when the lease is over, so that no other instance does it at the same time.
+    // The job is stopped if the lease is lost, so that no other instance does it at the same time.
     guard.run(clean_up(number)).await?;
-    // Not released: the lease goes on to its end.
-    guard.forget();
-    Ok(())
+    guard.release().await
 }
 
 async fn clean_up(number: u64) {

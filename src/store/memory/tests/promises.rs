@@ -196,7 +196,10 @@ impl World {
 
     /// The last pushed grant.
     fn pushed(&self) -> Grant {
-        self.wires.pushes.last().expect("a push").grant.clone()
+        match self.wires.pushes.last() {
+            Some(Push::Granted(grant)) => grant.clone(),
+            other => panic!("{other:?} instead of a grant"),
+        }
     }
 
     fn channel_of(&self, client: u128) -> String {
@@ -291,7 +294,10 @@ fn client_listening_at_a_replica_is_passed_over_without_a_push() {
         .wires
         .pushes
         .iter()
-        .map(|push| push.grant.request.clone())
+        .map(|push| match push {
+            Push::Granted(grant) => grant.request.clone(),
+            Push::Kept => panic!("nothing was kept"),
+        })
         .collect();
     assert_eq!(told, [request(3)]);
 }
@@ -365,6 +371,34 @@ fn the_same_request_asked_again_has_the_same_grant() {
     let again = world.queue(&request(2));
     assert_eq!(again.ticket, queued.ticket);
     assert_eq!((queued.enqueued, again.enqueued), (true, false));
+}
+
+#[test]
+fn nothing_changes_a_lock_that_is_kept() {
+    let mut world = World::new();
+    let holder = world.grant(&request(1));
+    let until = world.time().after(Duration::from_millis(LEASE_MS / 2));
+    let keep = ReleaseWhat::Keep {
+        fence: holder.fence,
+        at_least: Duration::from_millis(LEASE_MS),
+        until,
+    };
+    world.queue(&request(2));
+    assert_eq!(world.release(&holder.request, keep), ReleaseOutcome::Released);
+    assert_eq!(world.wires.pushes, [Push::Kept]);
+    // All calls of the former holder that may run late, and a repeated release.
+    assert_eq!(world.renew(&holder, LEASE_MS, ServerTime::MAX), Renewed::Expired);
+    assert_eq!(world.give(&holder), ReleaseOutcome::Expired);
+    world.withdraw(std::slice::from_ref(&holder.request));
+    assert_eq!(world.release(&holder.request, keep), ReleaseOutcome::Released);
+    let kept = world.inspect().holder.expect("kept");
+    assert!(kept.kept && kept.deadline == until && kept.fence == holder.fence);
+    assert_eq!(world.wires.pushes.len(), 1);
+
+    world.pass(LEASE_MS / 2);
+    let next = world.grant(&request(2));
+    assert!(next.fence > holder.fence);
+    assert_eq!(world.release(&holder.request, keep), ReleaseOutcome::Taken);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::reply::{ReplyError, ReplyReader};
 use super::script_call::{Declared, ScriptCall};
 use super::{ACQUIRE, INSPECT, LOOK, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
 use crate::owner::Owner;
-use crate::store::ids::ClientId;
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::pipeline::Priority;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Release,
@@ -128,13 +128,26 @@ impl Operation for Release {
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
         let script_call = ScriptCall::of_lock(&RELEASE, &self.keys, declared);
         let script_call = script_call.with(&self.request);
-        let (what, fence, last) = match self.what {
-            ReleaseWhat::Grant(fence) => ("grant", fence, None),
-            ReleaseWhat::Turns { first, last } => ("turns", first, Some(last)),
-            ReleaseWhat::Force(fence) => ("force", fence, None),
+        let (what, fence) = match self.what {
+            ReleaseWhat::Grant(fence) => ("grant", fence),
+            ReleaseWhat::Turns { first, .. } => ("turns", first),
+            ReleaseWhat::Keep { fence, .. } => ("keep", fence),
+            ReleaseWhat::Force(fence) => ("force", fence),
         };
         let script_call = script_call.with(what).with(fence).with_address(way, &self.keys);
-        script_call.with_floor(last.or(self.floor))
+        match self.what {
+            ReleaseWhat::Turns { last, .. } => script_call.with_floor(Some(last)),
+            ReleaseWhat::Keep { at_least, until, .. } => {
+                let (most, until) = (millis(at_least), until.ms());
+                match self.floor {
+                    Some(floor) => {
+                        script_call.with(format_args!("{most:010} {until:013} {:016}", floor.get()))
+                    }
+                    None => script_call.with(format_args!("{most:010} {until:013}")),
+                }
+            }
+            ReleaseWhat::Grant(_) | ReleaseWhat::Force(_) => script_call.with_floor(self.floor),
+        }
     }
 
     fn goes_alone(&self) -> bool {
@@ -300,6 +313,7 @@ impl Operation for Inspect {
                     fence,
                     holds,
                     deadline,
+                    kept: RequestId::from_wire(owner).is_some_and(|request| request.is_kept()),
                 };
                 (Some(holding), waiting)
             }

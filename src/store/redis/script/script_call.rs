@@ -54,9 +54,9 @@ impl ScriptCall {
         self
     }
 
-    /// Adds a lease of at most a day, in ms, in the width in which it is stored.
+    /// Adds a lease of at most 30 days, in ms, in the width in which it is stored.
     pub(super) fn with_lease(self, lease: Duration) -> ScriptCall {
-        self.with(format_args!("{:08}", millis(lease)))
+        self.with(format_args!("{:010}", millis(lease)))
     }
 
     /// Adds a floor, if there is one, in the width in which fences are stored. A server's time has that

@@ -122,7 +122,7 @@ fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
     let of_acquire = |call: &Acquire| words(call.script_call(PubSubMode::Plain, Declared::All));
     let of_release = |call: &Release| words(call.script_call(PubSubMode::Plain, Declared::All));
     let of_withdraw = |call: &Withdraw| words(call.script_call(PubSubMode::Plain, Declared::All));
-    let asked = format!("{request} register 00030000 0000000000000 15000 pfairlock:unlock:{{a}}:");
+    let asked = format!("{request} register 0000030000 0000000000000 15000 pfairlock:unlock:{{a}}:");
     let released = format!("{request} grant 1700000000000000 pfairlock:unlock:{{a}}:");
     let withdrawn = format!("{request} pfairlock:unlock:{{a}}:");
     assert_eq!(of_acquire(&acquire), asked);
@@ -139,6 +139,19 @@ fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
     assert_eq!(of_acquire(&acquire), format!("{asked}  0900000000000000"));
     assert_eq!(of_release(&release), format!("{released} 0900000000000000"));
     assert_eq!(of_withdraw(&withdraw), format!("{withdrawn} 0900000000000000"));
+
+    // What a release that keeps the lock taken adds is one argument in any case.
+    let until = ServerTime::from_ms(1_700_000_050_000);
+    let at_least = Duration::from_secs(50);
+    release.what = ReleaseWhat::Keep {
+        fence,
+        at_least,
+        until,
+    };
+    let kept = format!("{} 0000050000 1700000050000", released.replace("grant", "keep"));
+    assert_eq!(of_release(&release), format!("{kept} 0900000000000000"));
+    release.floor = None;
+    assert_eq!(of_release(&release), kept);
 }
 
 /// The text in the brackets of each `<array>[..]` in these lines.

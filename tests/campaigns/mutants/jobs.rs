@@ -1,0 +1,49 @@
+//! The guards of locks that stay taken after their release, in the order of the files.
+
+use super::lua::AGAINST_RULES;
+use super::{Edit, edit};
+
+const BALLOT: &str = "src/quorum/ballot.rs";
+const GUARD: &str = "src/guard.rs";
+const HOLD: &str = "src/engine/hold.rs";
+const LOCK: &str = "src/lock.rs";
+const OPTIONS: &str = "src/options.rs";
+const RELEASE: &str = "lua/release.lua";
+const RULES: &str = "src/store/memory/rules.rs";
+const VOTES: &str = "src/quorum/votes.rs";
+const WAITLIST: &str = "src/engine/waitlist.rs";
+
+const JOBS: &[&str] = &["--test promises jobs::in_memory"];
+const IN_QUORUM: &[&str] = &["--test promises jobs::in_a_quorum_in_memory"];
+const SETTINGS: &[&str] = &["--test promises settings::"];
+const MODEL: &[&str] = &[AGAINST_RULES];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a lock is kept only while its hold lasts", RELEASE, "    if was_until > now and deadline > now then", "    if deadline > now then", MODEL),
+    edit("a lock whose time is over is not kept", RELEASE, "    if was_until > now and deadline > now then", "    if was_until > now then", MODEL),
+    edit("a lock is kept for no longer than it may, though the clock was set back", RELEASE,
+        "math.min(now + string.sub(keep, MOST, MOST_END), latest)", "latest", MODEL),
+    edit("no call names the request that keeps a lock taken", RELEASE, ".. KEPT ..", ".. ':' ..", MODEL),
+    edit("a repeated release leaves a kept lock as it is", RELEASE, "' ' .. fence .. ' ' .. kept then", "' ' .. fence .. 'x' .. kept then", MODEL),
+    edit("a release keeps a lock for its own hold alone", RELEASE, "elseif hold == ONE .. ' ' .. fence .. ' ' .. request then", "else", MODEL),
+    edit("a kept lock is in memory for as long as it is kept", RELEASE, "string.format('%d', lease_ms + RETENTION_MS)", "RETENTION_MS .. ''", MODEL),
+    edit("a lock can be kept on a full server", RELEASE,
+        "        redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))\n", "", MODEL),
+    edit("the first waiter is told that a lock is kept", RELEASE, "        if first then", "        if false then", MODEL),
+    edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
+    edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.filter(|_| is_used)", "self.terms.at_least", JOBS),
+    edit("the time of a kept lock counts from its grant", HOLD, "until: self.granted_at.after(at_least),", "until: ServerTime::MAX,", JOBS),
+    edit("a guard uses its hold", GUARD, "        held.hold().mark_used();\n", "", JOBS),
+    edit("a majority uses its votes", VOTES, "                vote.hold().mark_used();\n", "", IN_QUORUM),
+    edit("the votes of a lock are kept", BALLOT, "at_least: terms.at_least,", "at_least: None,", IN_QUORUM),
+    edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
+    edit("a lock with an owner is not kept", LOCK, "if self.owner.is_some() && terms.at_least.is_some() {", "if false {", SETTINGS),
+    edit("a lock is kept for 30 days at most", OPTIONS,
+        "            check_span(\"at_least\", at_least, MIN_AT_LEAST, manager.longest_kept())?;\n", "", SETTINGS),
+    edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
+    edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
+        "(\"fixed_lease\", manager.longest_kept())", "(\"fixed_lease\", Duration::MAX)", SETTINGS),
+    edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
+    edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "        if holder.holds.contains_key(&kept) {\n            return true;\n        }\n", "", MODEL),
+];

@@ -1,0 +1,213 @@
+//! `at_least`: a lock that was released stays taken for a while.
+
+use std::time::Duration;
+
+use fairlock::{Lock, TryAcquire};
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::backend::{Backend, in_a_quorum, on_each_backend};
+
+on_each_backend! {
+    a_release_keeps_the_lock_taken_until_its_time_is_over,
+    a_dropped_guard_keeps_the_lock_taken_too,
+    a_pushed_grant_is_kept_too,
+    work_that_took_longer_hands_over_at_once,
+    the_lease_is_renewed_while_the_work_goes_on,
+    a_lock_is_kept_for_longer_than_its_lease,
+    a_wait_that_was_given_up_keeps_nothing,
+    a_forgotten_guard_keeps_nothing_beyond_its_lease,
+    a_kept_lock_is_shown_and_can_be_taken_by_force,
+    waiters_of_a_kept_lock_are_served_in_order,
+    a_lock_with_local_handoffs_is_kept_too,
+}
+
+in_a_quorum! {
+    a_release_keeps_the_lock_taken_until_its_time_is_over,
+    a_dropped_guard_keeps_the_lock_taken_too,
+    a_pushed_grant_is_kept_too,
+    work_that_took_longer_hands_over_at_once,
+    the_lease_is_renewed_while_the_work_goes_on,
+    a_wait_that_was_given_up_keeps_nothing,
+    a_forgotten_guard_keeps_nothing_beyond_its_lease,
+    a_kept_lock_is_shown_and_can_be_taken_by_force,
+    waiters_of_a_kept_lock_are_served_in_order,
+}
+
+const AT_LEAST: Duration = Duration::from_millis(1500);
+const HOUR: Duration = Duration::from_secs(3600);
+/// Server times have whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+async fn retry_after(lock: &Lock) -> Option<Duration> {
+    match lock.try_acquire().await.unwrap() {
+        TryAcquire::Acquired(_) => None,
+        TryAcquire::Busy(busy) => Some(busy.retry_after()),
+    }
+}
+
+/// Checks that the lock, which was asked for at `start`, is kept until the end of `AT_LEAST`, and then free.
+async fn kept(backend: &Backend, there: &Lock, start: Instant) {
+    let left = retry_after(there).await.expect("the lock is taken");
+    assert!(left <= AT_LEAST, "{left:?}");
+    let next = timeout(AT_LEAST + backend.slack(), there.acquire()).await;
+    let _guard = next.expect("free when the time is over").unwrap();
+    let took = start.elapsed();
+    assert!(took + ROUNDING >= AT_LEAST, "{took:?}");
+}
+
+async fn a_release_keeps_the_lock_taken_until_its_time_is_over(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let start = Instant::now();
+    let guard = here.lock("a").at_least(AT_LEAST).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    kept(&backend, &there.lock("a"), start).await;
+}
+
+async fn a_dropped_guard_keeps_the_lock_taken_too(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let start = Instant::now();
+    drop(here.lock("a").at_least(AT_LEAST).acquire().await.unwrap());
+    while here.stats().unconfirmed > 0 {
+        sleep(Duration::from_millis(2)).await;
+    }
+    kept(&backend, &there.lock("a"), start).await;
+}
+
+async fn a_pushed_grant_is_kept_too(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let first = there.lock("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(here.lock("a").at_least(AT_LEAST).acquire());
+    backend.queued(&there.lock("a"), 1, 1).await;
+    let start = Instant::now();
+    first.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    kept(&backend, &there.lock("a"), start).await;
+}
+
+async fn work_that_took_longer_hands_over_at_once(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let at_least = Duration::from_millis(100);
+    let guard = here.lock("a").at_least(at_least).acquire().await.unwrap();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&there.lock("a"), 1, 1).await;
+    sleep(2 * at_least).await;
+    guard.release().await.unwrap();
+    let next = timeout(backend.slack(), waiter).await.expect("handed over");
+    let _guard = next.unwrap().unwrap();
+}
+
+async fn the_lease_is_renewed_while_the_work_goes_on(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lease = backend.short_lease();
+    let lock = here.lock("a").lease(lease).at_least(HOUR);
+    let guard = lock.acquire().await.unwrap();
+    sleep(2 * lease).await;
+    guard.check().unwrap();
+    assert!(retry_after(&there.lock("a")).await.expect("held") <= lease);
+    guard.release().await.unwrap();
+    let left = retry_after(&there.lock("a")).await.expect("kept");
+    let expected = HOUR - 2 * lease;
+    assert!(
+        left > expected - backend.slack() && left < expected + ROUNDING,
+        "{left:?}"
+    );
+}
+
+async fn a_lock_is_kept_for_longer_than_its_lease(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let month = Duration::from_secs(30 * 24 * 3600);
+    let lock = here.lock("a").lease(Duration::from_millis(200)).at_least(month);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    sleep(Duration::from_millis(400)).await;
+    let left = retry_after(&there.lock("a")).await.expect("kept");
+    assert!(
+        left > month - Duration::from_millis(400) - backend.slack(),
+        "{left:?}"
+    );
+}
+
+/// No work has begun when nobody took the guard.
+async fn a_wait_that_was_given_up_keeps_nothing(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let first = there.lock("a").acquire().await.unwrap();
+    let mut waiter = Box::pin(here.lock("a").at_least(HOUR).acquire());
+    let observed = there.lock("a");
+    let mut queued = Box::pin(backend.queued(&observed, 1, 1));
+    while (&mut queued).now_or_never().is_none() {
+        assert!((&mut waiter).now_or_never().is_none());
+        sleep(Duration::from_millis(2)).await;
+    }
+    first.release().await.unwrap();
+    // The grant is on its way to the waiter, which never looks.
+    sleep(Duration::from_millis(50)).await;
+    drop(waiter);
+    let next = timeout(backend.slack(), there.lock("a").acquire()).await;
+    let _guard = next.expect("the lock is free").unwrap();
+}
+
+async fn a_forgotten_guard_keeps_nothing_beyond_its_lease(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lease = backend.short_lease();
+    let lock = here.lock("a").lease(lease).at_least(HOUR);
+    lock.acquire().await.unwrap().forget();
+    let next = timeout(lease + backend.slack(), there.lock("a").acquire()).await;
+    let _guard = next.expect("the lease is over").unwrap();
+}
+
+async fn a_kept_lock_is_shown_and_can_be_taken_by_force(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").at_least(HOUR).acquire().await.unwrap();
+    let fence = guard.fence();
+    let holder = there.lock("a").status().await.unwrap().holder.expect("held");
+    assert!(!holder.kept);
+    guard.release().await.unwrap();
+    let holder = there.lock("a").status().await.unwrap().holder.expect("kept");
+    assert!(holder.kept);
+    assert_eq!((holder.fence, holder.holds), (fence, 1));
+    let ttl = holder.ttl;
+    assert!(ttl > HOUR - backend.slack() && ttl <= HOUR, "{ttl:?}");
+    let waiter = tokio::spawn(here.lock("a").acquire());
+    backend.queued(&there.lock("a"), 1, 1).await;
+    assert!(there.lock("a").force_release(fence).await.unwrap());
+    let next = timeout(backend.slack(), waiter).await.expect("handed over");
+    assert!(next.unwrap().unwrap().fence() > fence);
+}
+
+/// The waiters know only when the lease was to end, until they are told that it is over sooner.
+async fn waiters_of_a_kept_lock_are_served_in_order(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").at_least(AT_LEAST).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for n in 1..=3 {
+        waiters.push(tokio::spawn(there.lock("a").acquire()));
+        backend.queued(&here.lock("a"), n, 1).await;
+    }
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let mut last = None;
+    for waiter in waiters {
+        let next = timeout(AT_LEAST + backend.slack(), waiter).await;
+        let next = next.expect("served when the time is over").unwrap().unwrap();
+        assert!(last < Some(next.fence()));
+        last = Some(next.fence());
+        next.release().await.unwrap();
+    }
+    let took = released.elapsed();
+    assert!(took < AT_LEAST + backend.slack(), "{took:?}");
+}
+
+async fn a_lock_with_local_handoffs_is_kept_too(backend: Backend) {
+    let here = backend.client().await;
+    let start = Instant::now();
+    let lock = here.lock("a").local_handoffs(64).at_least(AT_LEAST);
+    let guard = lock.acquire().await.unwrap();
+    let next = tokio::spawn(lock.acquire());
+    backend.queued(&lock, 1, 1).await;
+    guard.release().await.unwrap();
+    let next = timeout(AT_LEAST + backend.slack(), next).await.expect("free");
+    let _guard = next.unwrap().unwrap();
+    let took = start.elapsed();
+    assert!(took + ROUNDING >= AT_LEAST, "{took:?}");
+}
