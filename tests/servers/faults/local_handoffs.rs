@@ -1,12 +1,15 @@
-//! Local hand-off in processes that die, next to others: nobody holds beside another, and fences increase.
+//! Local hand-off in processes that die or lose their leases, next to others: nobody holds beside another, and
+//! fences increase.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fairlock_testkit::{History, Process, Server, eventually, role};
-use tokio::task::JoinSet;
+use fairlock::{Lock, LockGuard, LostReason};
+use fairlock_testkit::{History, Process, Proxy, Server, eventually, role};
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::scene::{NAME, SECOND, connect, epoch_ms, kept, lock_key, settings};
 
@@ -129,4 +132,89 @@ async fn processes_with_and_without_it_never_hold_at_once_though_one_is_killed()
     assert_eq!(local[2], 0);
     history.assert_no_overlap();
     history.assert_fences_increase();
+}
+
+/// A guard with the third turn of a tenure, and a fourth caller that waits for its turn.
+async fn third_turn_of(lock: &Lock) -> (LockGuard, JoinHandle<fairlock::Result<LockGuard>>) {
+    let mut guard = lock.acquire().await.unwrap();
+    let mut waiters = VecDeque::new();
+    for _ in 0..3 {
+        waiters.push_back(tokio::spawn(lock.acquire()));
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..2 {
+        guard.release().await.unwrap();
+        guard = waiters.pop_front().unwrap().await.unwrap().unwrap();
+    }
+    (guard, waiters.pop_front().unwrap())
+}
+
+/// Race: A lease is lost in the middle of a tenure.
+#[tokio::test]
+async fn a_turn_that_loses_its_lease_is_told_and_those_behind_it_wait_on() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let turns = u32::try_from(TURNS).unwrap();
+    let settings = settings().lease(LEASE).claim_window(LEASE).local_handoffs(turns);
+    let here = settings.connect(&proxy.url()).await.unwrap();
+    let there = connect(&server.url()).await;
+    let (guard, waiter) = third_turn_of(&here.lock(NAME)).await;
+    let local = here.stats().local_handoffs;
+
+    proxy.freeze();
+    let next = there
+        .lock(NAME)
+        .acquire_timeout(LEASE + 10 * SECOND)
+        .await
+        .unwrap();
+    // It was told before another client could have the lock.
+    let lost = guard.check().expect_err("lost");
+    assert_eq!(lost.reason(), LostReason::Expired);
+    // The server does not know which of the reserved fences were used.
+    assert!(next.fence().get() > guard.fence().get());
+    assert!(!waiter.is_finished());
+
+    proxy.thaw();
+    let last = next.fence();
+    next.release().await.unwrap();
+    drop(guard);
+    let after = tokio::time::timeout(20 * SECOND, waiter).await.expect("a turn");
+    assert!(after.unwrap().unwrap().fence() > last);
+    assert_eq!(
+        here.stats().local_handoffs,
+        local,
+        "the lost tenure went no further"
+    );
+    assert_eq!(here.stats().lost, 1);
+}
+
+/// Race: A tenure is ended by force in its middle.
+#[tokio::test]
+async fn a_tenure_that_was_taken_by_force_is_followed_by_the_next_one() {
+    let server = Server::start().await;
+    let turns = u32::try_from(TURNS).unwrap();
+    let settings = settings().lease(LEASE).claim_window(LEASE).local_handoffs(turns);
+    let here = settings.connect(&server.url()).await.unwrap();
+    let there = connect(&server.url()).await;
+    let (guard, waiter) = third_turn_of(&here.lock(NAME)).await;
+
+    let shown = there
+        .lock(NAME)
+        .status()
+        .await
+        .unwrap()
+        .holder
+        .expect("held")
+        .fence;
+    assert!(shown < guard.fence());
+    assert!(there.lock(NAME).force_release(shown).await.unwrap());
+    // The next tenure of this process was already queued.
+    let next = tokio::time::timeout(20 * SECOND, waiter).await.expect("a turn");
+    let next = next.unwrap().unwrap();
+    assert!(next.fence() > guard.fence());
+    let lost = tokio::time::timeout(10 * SECOND, guard.lost())
+        .await
+        .expect("told");
+    assert_eq!(lost.reason(), LostReason::Taken);
+    next.check().unwrap();
 }
