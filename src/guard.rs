@@ -3,8 +3,10 @@
 mod held;
 
 use std::fmt;
+use std::sync::Arc;
 
 use self::held::Held;
+pub(crate) use self::held::Watched;
 use crate::engine::client::runtime;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::turn::Turn;
@@ -77,6 +79,15 @@ impl LockGuard {
     /// Whether another guard of this process handed the lock over.
     pub(crate) fn is_local_handoff(&self) -> bool {
         self.held.is_local_handoff()
+    }
+
+    /// What tells others of the end of the lease.
+    pub(crate) fn watched(&self) -> Watched {
+        self.held.watched()
+    }
+
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(self.held.name())
     }
 
     /// Returns the name of the lock.
@@ -196,7 +207,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        self.held.lost()
+        self.held.watched().lost()
     }
 
     /// Runs `work` for as long as the lease lasts.
@@ -228,11 +239,7 @@ impl LockGuard {
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         runtime()?;
         self.check()?;
-        tokio::select! {
-            biased;
-            lost = self.held.lost() => Err(lost.into()),
-            output = work => Ok(output),
-        }
+        unless_lost(self.lost(), work).await
     }
 
     /// Renews the lease now, in one round trip that proves that the lock is still held. In a quorum, a
@@ -356,6 +363,15 @@ impl fmt::Debug for LockGuard {
             .field("owner", self.owner())
             .field("lease", &self.lease())
             .finish()
+    }
+}
+
+/// Does the work until it ends, or the lease is lost.
+pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
+    tokio::select! {
+        biased;
+        lost = lost => Err(lost.into()),
+        output = work => Ok(output),
     }
 }
 

@@ -43,6 +43,7 @@
 //!   [in memory](LockManager::in_memory); `lock`, `list`, `stats`, `close`.
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `force_release`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
+//! - [`Leadership`]: a lock for leaders; `campaign`, `run`, `leader`, `watch`.
 //! - [`Error`]: sorted by the caller's next step.
 //! - [`spin`]: a lock that tries again and again, as a baseline and a fallback.
 //!
@@ -70,6 +71,7 @@ mod engine;
 mod error;
 mod fence;
 mod guard;
+mod leadership;
 mod lease;
 mod lock;
 mod manager;
@@ -91,6 +93,7 @@ mod tls;
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
 pub use fence::Fence;
 pub use guard::LockGuard;
+pub use leadership::{Lead, LeaderWatch, Leadership, Term};
 pub use lease::{Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
@@ -121,6 +124,9 @@ mod pages {
 
     #[doc = include_str!("../docs/operations.md")]
     struct Operations;
+
+    #[doc = include_str!("../docs/leaders.md")]
+    struct Leaders;
 
     #[doc = include_str!("../docs/quorum.md")]
     struct Quorum;

@@ -36,7 +36,7 @@ pub(crate) use self::ballot::Wanted;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::try_acquire::Tried;
-use self::votes::Votes;
+pub(crate) use self::votes::Votes;
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, count};
 use crate::engine::shared::Shared;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::turn::Turn;
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
-use crate::quorum::Majority;
+use crate::quorum::{Majority, Votes};
 
 #[derive(Debug)]
 pub(super) enum Held {
@@ -72,17 +73,11 @@ impl Held {
         }
     }
 
-    pub(super) fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let watched = match self {
-            Held::One(held) => Ok((Arc::clone(held.hold()), held.hold().fence())),
-            Held::Turn(turn) => Ok((Arc::clone(turn.hold()), turn.fence())),
-            Held::Quorum(majority) => Err(Arc::clone(majority.votes())),
-        };
-        async move {
-            match watched {
-                Ok((hold, fence)) => hold.turn_over(fence).await,
-                Err(votes) => votes.lost().await,
-            }
+    pub(super) fn watched(&self) -> Watched {
+        match self {
+            Held::One(held) => Watched::Hold(Arc::clone(held.hold()), held.hold().fence()),
+            Held::Turn(turn) => Watched::Hold(Arc::clone(turn.hold()), turn.fence()),
+            Held::Quorum(majority) => Watched::Votes(Arc::clone(majority.votes())),
         }
     }
 
@@ -99,6 +94,32 @@ impl Held {
             Held::One(held) => held.forget(),
             Held::Turn(turn) => turn.forget(),
             Held::Quorum(majority) => majority.forget(),
+        }
+    }
+}
+
+/// What tells of the end of a guard's lease, and does not keep the lock.
+#[derive(Clone, Debug)]
+pub(crate) enum Watched {
+    /// The hold, and the fence of the turn.
+    Hold(Arc<Hold>, Fence),
+    Votes(Arc<Votes>),
+}
+
+impl Watched {
+    /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        match self {
+            Watched::Hold(hold, _) => hold.check(),
+            Watched::Votes(votes) => votes.check().map(drop),
+        }
+    }
+
+    /// Waits until the lease is over, or the turn was passed on.
+    pub(crate) async fn lost(self) -> Lost {
+        match self {
+            Watched::Hold(hold, fence) => hold.turn_over(fence).await,
+            Watched::Votes(votes) => votes.lost().await,
         }
     }
 }

@@ -41,7 +41,6 @@ impl Backoff {
 
     /// Starts again with the first pause if the success lasted for at least the longest pause. Otherwise the
     /// pauses continue to grow.
-    #[cfg(feature = "redis")]
     pub(crate) fn ended_after(&mut self, lasted: Duration) {
         if lasted >= Self::LONGEST {
             self.next = self.first;

@@ -8,6 +8,7 @@ mod client;
 #[cfg(unix)]
 mod gate;
 mod jobs;
+mod leaders;
 mod local;
 mod lua;
 mod quorum;
@@ -78,6 +79,7 @@ impl Edit {
 fn edits() -> impl Iterator<Item = &'static Edit> {
     (lua::EDITS.iter().chain(client::EDITS))
         .chain(jobs::EDITS)
+        .chain(leaders::EDITS)
         .chain(local::EDITS)
         .chain(quorum::EDITS)
         .chain(store::EDITS)

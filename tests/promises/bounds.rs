@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use fairlock::spin::SpinLock;
 use fairlock::{
-    Busy, Error, Fence, Holder, Invalid, Lease, LeaseState, Lock, LockGuard, LockManager, LockManagerBuilder,
-    Lost, LostReason, MemoryStore, Owner, Result, ServerError, Stats, Status, TryAcquire, Unreleased,
+    Busy, Error, Fence, Holder, Invalid, Lead, LeaderWatch, Leadership, Lease, LeaseState, Lock, LockGuard,
+    LockManager, LockManagerBuilder, Lost, LostReason, MemoryStore, Owner, Result, ServerError, Stats,
+    Status, Term, TryAcquire, Unreleased,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -44,6 +45,8 @@ in_a_quorum! {
 
 /// Types with these bounds can be moved to a static, another task or another thread.
 fn portable<T: Send + Sync + Unpin + 'static>() {}
+/// Only one task can use such a value at a time, so it need not be `Sync`.
+fn movable<T: Send + Unpin + 'static>() {}
 fn printable<T: Debug>() {}
 fn cheap<T: Clone>() {}
 fn value<T: Copy + Eq + Hash + Debug>() {}
@@ -75,6 +78,10 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<Unreleased>();
     portable::<MemoryStore>();
     portable::<SpinLock>();
+    portable::<Leadership>();
+    portable::<Lead>();
+    portable::<Term>();
+    movable::<LeaderWatch>();
 
     printable::<LockManager>();
     printable::<LockManagerBuilder>();
@@ -86,6 +93,10 @@ fn types_have_the_bounds_that_users_rely_on() {
     printable::<Stats>();
     printable::<MemoryStore>();
     printable::<SpinLock>();
+    printable::<Leadership>();
+    printable::<Lead>();
+    printable::<Term>();
+    printable::<LeaderWatch>();
 
     cheap::<LockManager>();
     cheap::<LockManagerBuilder>();
@@ -93,6 +104,8 @@ fn types_have_the_bounds_that_users_rely_on() {
     cheap::<Owner>();
     cheap::<MemoryStore>();
     cheap::<SpinLock>();
+    cheap::<Leadership>();
+    cheap::<Term>();
 
     value::<Fence>();
     value::<LeaseState>();
@@ -128,6 +141,30 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
             guard.release().await?;
             locks.close().await.map_err(|_| Error::Closed)
         }
+    }));
+    let leadership = locks.leadership("a");
+    drop(call(leadership.campaign()));
+    drop(call(leadership.leader()));
+    drop(call(leadership.run(async |term| term.lost().await)));
+    drop(call(leadership.run_until(tokio::task::yield_now(), |term| {
+        term.run(tokio::task::yield_now())
+    })));
+    drop(call(async move {
+        let mut watch = leadership.watch(Duration::ZERO);
+        watch.changed().await?;
+        // What the work borrows from its task does not keep that from being spawned.
+        let (name, mut terms) = (String::from("a"), 0);
+        leadership.run(async |_| name.len()).await?;
+        leadership
+            .run(|term| {
+                terms += 1;
+                term.lost()
+            })
+            .await?;
+        let lead = leadership.campaign().await?;
+        lead.run(tokio::task::yield_now()).await?;
+        lead.renew().await?;
+        lead.resign().await
     }));
     drop(call(LockManager::connect("redis://127.0.0.1")));
 }

@@ -10,6 +10,7 @@ mod cancellation;
 mod exclusion;
 mod fairness;
 mod jobs;
+mod leadership;
 mod lease;
 mod operator;
 mod reentrance;

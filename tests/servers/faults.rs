@@ -9,6 +9,7 @@ mod connections;
 mod flood;
 mod forgetful;
 mod holders;
+mod leaders;
 mod local_handoffs;
 mod network;
 mod overload;

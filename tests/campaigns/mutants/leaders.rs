@@ -1,0 +1,43 @@
+//! The guards of leaders, in the order of the files.
+
+use super::{Edit, edit};
+
+const LEADERSHIP: &str = "src/leadership.rs";
+const LEAD: &str = "src/leadership/lead.rs";
+const WATCH: &str = "src/leadership/watch.rs";
+
+const LEADERS: &[&str] = &[
+    "--test promises leadership::in_memory",
+    "--test promises leadership::",
+];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a leadership has no local hand-off", LEADERSHIP, ".local_handoffs(1)", "", LEADERS),
+    edit("a shutdown ends a campaign", LEADERSHIP,
+        "                why = &mut shutdown => return Ok(ControlFlow::Break(why)),\n                campaigned", "                campaigned", LEADERS),
+    edit("a shutdown ends the work", LEADERSHIP,
+        "                        why = &mut shutdown => Ok(ControlFlow::Break(why)),\n", "", LEADERS),
+    edit("the work ends with its lead", LEADERSHIP,
+        "                        lost = lead.lost() => Err(lost),\n", "                        lost = lead.lost(), if false => Err(lost),\n", LEADERS),
+    edit("a leader resigns when its work is done, and waits for it", LEADERSHIP,
+        "lead.resign().await {", "async { drop(lead); crate::Result::Ok(()) }.await {", LEADERS),
+    edit("a leader that has lost its lead campaigns after a pause that starts over", LEADERSHIP,
+        "Err(_) => backoff.ended_after(began.elapsed()),", "Err(_) => {}", LEADERS)
+        .equal("only the length of the pauses differs, by up to a second"),
+    edit("a failed campaign is repeated", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) if false => {", LEADERS),
+    edit("an error that lasts ends a run", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) => {", LEADERS),
+    edit("work is not begun after its term", LEAD, "        self.check()?;\n", "", LEADERS)
+        .equal("the end of the term is looked at before the work all the same"),
+    edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "crate::Result::Ok(())", LEADERS),
+    edit("a watch asks when a lease ends", WATCH, "Some(Some(leader)) => pause.min(", "Some(Some(leader)) => pause.max(", LEADERS),
+    edit("a watch tells a change once", WATCH, "Ok(leader) if !self.is_news(leader.as_ref()) => {}", "Ok(leader) if false => drop(leader),", LEADERS),
+    edit("a watch tells of a new leader by the fence", WATCH, "told.fence != leader.fence || ", "", &["--lib leadership"]),
+    edit("a watch tells a label that was not known", WATCH,
+        " || (told.label.is_none() && leader.label.is_some())", "", &["--lib leadership"]),
+    edit("a watch pauses between its calls", WATCH, "                sleep_until(due).await;\n", "                let _ = due;\n", &["--test servers faults::leaders"]),
+    edit("an error does not end a watch", WATCH, "Err(error) => return (Err(error), Some(self)),", "Err(error) => return (Err(error), None),",
+        &["--test servers faults::leaders"]),
+    edit("a watch that has ended stays ended", WATCH,
+        "                    .fuse()\n", "", LEADERS),
+];
