@@ -67,6 +67,8 @@
 // The files of this folder hold what users can name. Its subfolders are internal, and `tests` never ships.
 // ARCHITECTURE.md lists the layers, and what each may use.
 
+#[cfg(feature = "redis")]
+mod diagnosis;
 mod engine;
 mod error;
 mod fence;
@@ -90,6 +92,8 @@ mod time;
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
 
+#[cfg(feature = "redis")]
+pub use diagnosis::{Finding, Subject, Verdict};
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
 pub use fence::Fence;
 pub use guard::LockGuard;

@@ -2,6 +2,8 @@
 
 mod builder;
 mod connect;
+#[cfg(feature = "redis")]
+mod diagnose;
 mod list;
 mod quorum;
 

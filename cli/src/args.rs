@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Watch(Watch),
     /// End the hold that `status` showed.
     Release(Release),
+    /// Say what is wrong with a server: version, rights, eviction, persistence, clock, replicas.
+    Check(Check),
 }
 
 #[derive(Debug, Args)]
@@ -217,6 +219,27 @@ pub(crate) struct Release {
     /// The fence of the hold to end, as `status` shows it.
     #[arg(long, value_name = "N")]
     pub(crate) fence: u64,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Exit with 1 if there is a warning, and nothing worse.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Show only what is not as it should be.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Also check what programs need that wait for so many replicas.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) replicas: u32,
+    /// Also check what programs need that wait for disks.
+    #[arg(long)]
+    pub(crate) fsynced: bool,
+    /// Write each finding as JSON, one a line.
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

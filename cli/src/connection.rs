@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore, Tls};
+use fairlock::{Finding, Lock, LockManager, LockManagerBuilder, MemoryStore, Tls};
 
 use crate::args::Connection;
 use crate::exit::Failure;
@@ -56,6 +56,12 @@ impl Place {
             [url] => self.builder().connect(url).await,
             urls => self.builder().quorum(urls).await,
         }
+    }
+
+    /// Examines the servers, for programs that wait for so many replicas, and for disks.
+    pub(crate) async fn diagnose(&self, replicas: u32, fsynced: bool) -> fairlock::Result<Vec<Finding>> {
+        let builder = self.builder().replicas(replicas).fsynced(fsynced);
+        builder.diagnose(&self.urls).await
     }
 
     /// Refuses a setting, a name or an option that is not allowed, before a server is asked: it is tried on a

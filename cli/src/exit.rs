@@ -5,7 +5,7 @@ use std::io;
 
 use fairlock::Error;
 
-/// What was asked about is not so: the lock is free, or not held under that fence.
+/// What was asked about is not so: the lock is free, or not held under that fence, or there are warnings.
 pub(crate) const NOT_SO: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;

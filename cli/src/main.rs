@@ -4,6 +4,7 @@
 compile_error!("fairlock-cli needs process groups and signals, as Unix has them");
 
 mod args;
+mod check;
 mod child;
 mod connection;
 mod exit;
@@ -61,6 +62,7 @@ fn follow(command: &Command) -> Result<u8, Failure> {
             Command::List(list) => look::list(list).await,
             Command::Watch(watch) => look::watch(watch).await,
             Command::Release(release) => look::release(release).await,
+            Command::Check(check) => check::check(check).await,
         }
     })
 }

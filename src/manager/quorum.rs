@@ -30,13 +30,14 @@ use crate::store::Listener;
 use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
+use crate::store::redis::{Options, QuorumServer, server_of};
+#[cfg(feature = "redis")]
 use crate::store::{Answer, Failure, Store};
+#[cfg(feature = "redis")]
+use crate::time::server_time::CLOCKS_APART;
 
 /// How many servers a quorum may have.
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
-/// Clocks that differ by more than this are reported when a quorum is connected.
-#[cfg(feature = "redis")]
-const CLOCKS_APART: Duration = Duration::from_secs(10);
 
 impl LockManager {
     /// Connects to a quorum: several independent servers, of which a majority must grant a lock. See
@@ -113,28 +114,11 @@ impl LockManagerBuilder {
     #[doc(alias = "redlock")]
     pub async fn quorum(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
         use crate::store::redis;
-        use crate::store::redis::QuorumServer;
 
         let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        check_count("servers", urls.len())?;
-        let (tls, durable) = (self.tls.clone(), self.durable);
-        let settings = self.checked_for_quorum()?;
-        let mut servers = Vec::new();
-        for url in &urls {
-            let server = redis::server_of(url)?;
-            if servers.contains(&server) {
-                return Err(Invalid::new(format!("server {server}: must be named only once")).into());
-            }
-            servers.push(server);
-        }
+        let tls = self.tls.clone();
+        let (settings, options) = self.of_quorum(&urls)?;
         runtime()?;
-        let options = redis::Options {
-            quorum: Some(QuorumServer {
-                longest_lease: settings.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE),
-                durable,
-            }),
-            ..store_options(&settings)
-        };
         let mut stores = Vec::new();
         for url in &urls {
             let late_listener = Arc::new(LateListener::default());
@@ -161,6 +145,30 @@ impl LockManagerBuilder {
         let quorum = Quorum::new(shareds.collect());
         quorum.start()?;
         Ok(LockManager::of_quorum(quorum))
+    }
+
+    /// The settings of a client of these servers, and its options for each of them.
+    #[cfg(feature = "redis")]
+    pub(super) fn of_quorum(self, urls: &[String]) -> Result<(ManagerOptions, Options)> {
+        check_count("servers", urls.len())?;
+        let durable = self.durable;
+        let settings = self.checked_for_quorum()?;
+        let mut servers = Vec::new();
+        for url in urls {
+            let server = server_of(url)?;
+            if servers.contains(&server) {
+                return Err(Invalid::new(format!("server {server}: must be named only once")).into());
+            }
+            servers.push(server);
+        }
+        let options = Options {
+            quorum: Some(QuorumServer {
+                longest_lease: settings.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE),
+                durable,
+            }),
+            ..store_options(&settings)
+        };
+        Ok((settings, options))
     }
 
     /// Creates a client of a quorum of in-memory stores, for tests of what happens between several processes.

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Clocks of servers that differ by more than this are reported.
+#[cfg(feature = "redis")]
+pub(crate) const CLOCKS_APART: Duration = Duration::from_secs(10);
+
 /// The server's clock, in ms since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct ServerTime(u64);

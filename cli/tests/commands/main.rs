@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
+mod check;
 mod hold;
 mod look;
 mod loss;

@@ -31,6 +31,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use self::discovery::discover;
+pub(super) use self::discovery::owners_by;
 use self::slots::Redirection;
 use self::table::Table;
 use super::call::{CallOptions, repeated};

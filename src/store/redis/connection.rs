@@ -25,6 +25,7 @@ use tokio::sync::broadcast;
 
 use super::failure;
 use super::primary::Successor;
+use super::server_info::eviction_policy;
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::store::label::Label;
@@ -188,10 +189,7 @@ impl Connection {
         let Ok(info) = self.client.info::<String>(Some(InfoKind::Memory)).await else {
             return;
         };
-        let policy = info
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("maxmemory_policy:"));
-        if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+        if let Some(policy) = eviction_policy(&info).filter(|policy| *policy != "noeviction") {
             tracing::warn!(
                 policy,
                 "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"

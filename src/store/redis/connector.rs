@@ -100,6 +100,11 @@ impl Connector {
         &self.server
     }
 
+    /// The database, if it is not the one in which every connection begins.
+    pub(super) fn database(&self) -> Option<u8> {
+        self.config.database
+    }
+
     pub(super) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         self.sentinels.as_ref()
     }

@@ -15,7 +15,7 @@ use fred::clients::Client;
 use fred::interfaces::{ClientLike, PubsubInterface};
 use fred::types::config::{Config, Server, ServerConfig};
 use fred::types::{ClusterHash, CustomCommand, Value};
-use futures_util::future::{join, try_join};
+use futures_util::future::{join, join_all, try_join};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
@@ -80,6 +80,16 @@ impl Sentinels {
         }
     }
 
+    /// Asks each sentinel, and waits for all of them. Returns their names with their answers.
+    pub(super) async fn ask_each(&self) -> Vec<(String, Result<Primary, Failure>)> {
+        join_all(self.configs.iter().map(async |config| {
+            let answer = timeout_at(Instant::now() + self.attempt_timeout, self.ask(config)).await;
+            let unheard = || Err(Failure::Unknown(ServerError::new("no answer in time")));
+            (name_of(config), answer.unwrap_or_else(|_| unheard()))
+        }))
+        .await
+    }
+
     /// Discards a primary that could not be reached, or that reports that it is not a primary.
     pub(super) fn forget(&self, primary: &Primary) {
         self.latest.send_if_modified(|latest| {
@@ -101,7 +111,7 @@ impl Sentinels {
             .configs
             .iter()
             .map(|config| self.listen_to(config, ping_every));
-        futures_util::future::join_all(listeners).await;
+        join_all(listeners).await;
     }
 
     async fn listen_to(&self, config: &Config, ping_every: Duration) {

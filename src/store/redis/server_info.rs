@@ -1,4 +1,4 @@
-//! What a server says of itself in `INFO server`, and whether it may get the scripts of a quorum.
+//! What a server says of itself in `INFO`, and whether it may get the scripts of a quorum.
 //!
 //! In a quorum, a server that lost its memory must grant nothing until all holds that it may have forgotten
 //! are over. Until then it is *mute*. No client needs to have seen the restart: a server never saves its
@@ -60,11 +60,16 @@ fn unsaid(name: &str) -> Failure {
     )))
 }
 
-fn number_of(info: &str, name: &str) -> Option<u64> {
+pub(super) fn number_of(info: &str, name: &str) -> Option<u64> {
     field(info, name)?.parse().ok()
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+/// What the server does when its memory is full.
+pub(super) fn eviction_policy(info: &str) -> Option<&str> {
+    field(info, "maxmemory_policy")
+}
+
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines();
     lines.find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))
 }

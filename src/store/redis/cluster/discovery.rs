@@ -59,6 +59,23 @@ pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Ve
     })
 }
 
+/// Asks a server for the masters of its cluster, and how many slots each of them has.
+pub(in crate::store::redis) async fn owners_by(
+    connection: &Connection,
+    asked: &Node,
+) -> Result<Vec<(Node, usize)>, Failure> {
+    let mut owners: Vec<(Node, usize)> = Vec::new();
+    for range in slots_by(connection, asked).await? {
+        let slots = range.last - range.first + 1;
+        let master = &range.servers[0];
+        match owners.iter_mut().find(|(known, _)| known == master) {
+            Some((_, count)) => *count += slots,
+            None => owners.push((master.clone(), slots)),
+        }
+    }
+    Ok(owners)
+}
+
 /// Shard channels exist since 7.0. Older servers do not know this command.
 async fn pubsub_mode_of(connection: &Connection) -> Result<PubSubMode, Failure> {
     let channels: Vec<String> = Vec::new();

@@ -1,0 +1,357 @@
+//! Tries each right that a user of locks needs.
+//!
+//! A server checks the rights of a command before anything else but the number of its words. So each command
+//! here does nothing: its keys do not exist, or its words are refused once the user's rights are granted.
+
+use std::collections::BTreeMap;
+
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::PubsubInterface;
+
+use super::super::connection::{Connection, Subscribing};
+use super::super::connector::Connector;
+use super::super::failure;
+use super::{Examination, Findings, Setting, ask, is_from, words};
+use crate::diagnosis::{Subject, Verdict};
+use crate::store::Failure;
+use crate::store::ids::ClientId;
+use crate::store::keys::{Keys, label_key};
+
+/// Words with a `$` stand for the keys and the channel of a lock that nobody has ever named.
+const FOR_ALL: &[&str] = &[
+    "EVALSHA 0000000000000000000000000000000000000000 0",
+    "SCRIPT LOAD )",
+    "TIME",
+    "HGET $lock hold",
+    "HGET $spin request",
+    "HGET $label label",
+    "HGETALL $lock",
+    "HSET $lock without a value",
+    "HDEL $lock hold",
+    "DEL $lock $queue $clients $spin",
+    "DEL $label",
+    "PEXPIRE $lock 1",
+    "PTTL $lock",
+    "ZADD $queue no-number request",
+    "ZCARD $queue",
+    "ZCARD $clients",
+    "ZSCORE $queue request",
+    "ZPOPMIN $queue",
+    "ZREM $queue request",
+    "ZREMRANGEBYSCORE $clients 1 0",
+    "PUBLISH $channel -",
+    "PUBSUB NUMSUB",
+    "PING",
+    "INFO server",
+    "CLIENT ID",
+    "CLIENT SETNAME $name",
+    "SCAN 0 COUNT 1",
+];
+const FROM_7_2: &[&str] = &["CLIENT SETINFO LIB-NAME fairlock"];
+const IN_A_QUORUM: &[&str] = &["ZRANGE $queue 0 0"];
+const FOR_REPLICAS: &[&str] = &["WAIT 0 1"];
+const FOR_DISKS: &[&str] = &["WAITAOF 0 0 1"];
+const BEHIND_SENTINELS: &[&str] = &["ROLE"];
+const IN_A_CLUSTER: &[&str] = &["CLUSTER SLOTS", "ASKING"];
+const IN_A_CLUSTER_FROM_7_0: &[&str] = &["PUBSUB SHARDNUMSUB", "SPUBLISH $channel -"];
+
+/// Commands whose subcommands are rights of their own.
+const CONTAINERS: &[&str] = &["CLIENT", "CLUSTER", "PUBSUB", "SCRIPT"];
+
+/// What a user misses without a right that can be spared.
+const SPARED: &[(&str, &str)] = &[
+    ("+scan", "locks cannot be listed"),
+    ("+client|id", "the server notes each connection in its ACL LOG"),
+    ("+info", "nobody is warned that the server may evict locks"),
+    (
+        "+client|setname",
+        "CLIENT LIST shows connections without the label",
+    ),
+    ("+client|setinfo", "CLIENT LIST does not show the library"),
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Granted,
+    Denied(String),
+    /// The server does not know the command.
+    Unknown(String),
+    /// The connection ended before the answer.
+    NotTried(String),
+}
+
+/// What was tried at one server. What is denied once is denied.
+#[derive(Default)]
+pub(super) struct Tried {
+    commands: BTreeMap<String, Outcome>,
+    keys: Option<Outcome>,
+    channels: Option<Outcome>,
+    /// Why the server executes nothing now.
+    unwilling: Option<String>,
+}
+
+impl Tried {
+    /// Takes the answer to a command.
+    fn heard(&mut self, line: &[String], error: Option<&Error>) {
+        let uses = |what: &str| line.iter().any(|word| word.contains(what));
+        let (key, channel) = (uses(":{") && !uses(":unlock:"), uses(":unlock:"));
+        let (mut of_command, mut of_key, mut of_channel) = (
+            Outcome::Granted,
+            key.then_some(Outcome::Granted),
+            channel.then_some(Outcome::Granted),
+        );
+        if let Some(error) = error {
+            let text = failure::message(error).to_string();
+            match failure::code(error) {
+                Some("NOPERM") if text.contains("permissions to access") => {
+                    let denied = Outcome::Denied(text.clone());
+                    if text.contains("channel") {
+                        of_channel = Some(denied);
+                    } else {
+                        of_key = Some(Outcome::Denied(format!("{}: {text}", line[1])));
+                    }
+                }
+                Some("NOPERM") => (of_command, of_key, of_channel) = (Outcome::Denied(text), None, None),
+                Some("ERR") if text.to_lowercase().contains("unknown") => {
+                    (of_command, of_key, of_channel) = (Outcome::Unknown(text), None, None);
+                }
+                // No reply of the server.
+                None => (of_command, of_key, of_channel) = (Outcome::NotTried(text), None, None),
+                Some("MOVED" | "ASK" | "NOSCRIPT") => {}
+                Some(_) => {
+                    if let Failure::NotExecuted(error) = failure::classify(error) {
+                        self.unwilling.get_or_insert(error.to_string());
+                    }
+                }
+            }
+        }
+        let command = self.commands.entry(right_of(line)).or_insert(Outcome::Granted);
+        worse(command, of_command);
+        for (known, outcome) in [(&mut self.keys, of_key), (&mut self.channels, of_channel)] {
+            if let Some(outcome) = outcome {
+                worse(known.get_or_insert(Outcome::Granted), outcome);
+            }
+        }
+    }
+
+    pub(super) fn report(self, examination: &Examination<'_>, found: &mut Findings<'_>) {
+        if let Some(why) = self.unwilling {
+            found.add(Subject::Writes, Verdict::Unavailable, why);
+        } else {
+            found.fine(Subject::Writes, "the server takes writes");
+        }
+        let prefix = examination.prefix;
+        let patterns = [
+            (format!("~{prefix}:*"), self.keys),
+            (format!("&{prefix}:*"), self.channels),
+        ];
+        let patterns = patterns.map(|(right, outcome)| {
+            let unheard = || Outcome::NotTried("the commands that use it are denied".to_owned());
+            (right, outcome.unwrap_or_else(unheard))
+        });
+        for (right, outcome) in patterns.into_iter().chain(self.commands) {
+            let spared = SPARED.iter().find(|(spared, _)| *spared == right);
+            let (verdict, text) = match (outcome, spared) {
+                (Outcome::Granted, _) => (Verdict::Fine, "granted".to_owned()),
+                (Outcome::Denied(why), Some((_, missed))) => {
+                    (Verdict::Warning, format!("missing, so {missed}: {why}"))
+                }
+                (Outcome::Denied(why), None) => (
+                    Verdict::Refused,
+                    format!("missing: grant it by ACL SETUSER ({why})"),
+                ),
+                (Outcome::Unknown(why), Some((_, missed))) => (
+                    Verdict::Warning,
+                    format!("the server does not know it, so {missed}: {why}"),
+                ),
+                (Outcome::Unknown(why), None) => {
+                    (Verdict::Refused, format!("the server does not know it: {why}"))
+                }
+                (Outcome::NotTried(why), _) => (Verdict::Warning, format!("not tried: {why}")),
+            };
+            found.add(Subject::Right(right), verdict, text);
+        }
+    }
+}
+
+/// Keeps the first thing that is wrong.
+fn worse(known: &mut Outcome, outcome: Outcome) {
+    if *known == Outcome::Granted {
+        *known = outcome;
+    }
+}
+
+/// The right to a command, as `ACL SETUSER` takes it.
+fn right_of(line: &[String]) -> String {
+    let words = if CONTAINERS.contains(&line[0].as_str()) {
+        &line[..2]
+    } else {
+        &line[..1]
+    };
+    format!("+{}", words.join("|").to_lowercase())
+}
+
+/// The names that the commands are tried with.
+struct Names {
+    keys: Keys,
+    label: String,
+    channel: String,
+}
+
+impl Names {
+    fn new(prefix: &str) -> Names {
+        let client = ClientId::random();
+        let keys = Keys::new(prefix, client.as_str());
+        let keys = keys.unwrap_or_else(|_| unreachable!("a client's id can be the name of a lock"));
+        Names {
+            label: label_key(prefix, &client),
+            channel: keys.channel_of(&client).to_string(),
+            keys,
+        }
+    }
+
+    fn fill(&self, words: &str, name: &str) -> Vec<String> {
+        let fill = |word| match word {
+            "$lock" => &self.keys.lock,
+            "$queue" => &self.keys.queue,
+            "$clients" => &self.keys.clients,
+            "$spin" => &self.keys.spin,
+            "$label" => &self.label,
+            "$channel" => &self.channel,
+            "$name" => name,
+            word => word,
+        };
+        words.split(' ').map(fill).map(str::to_owned).collect()
+    }
+}
+
+impl Examination<'_> {
+    pub(super) async fn try_commands(
+        &self,
+        connection: &Connection,
+        connector: &Connector,
+        setting: Setting,
+        info: Option<&str>,
+        tried: &mut Tried,
+    ) {
+        let durability = self.options.durability;
+        let in_cluster = setting == Setting::InCluster;
+        let groups = [
+            (FOR_ALL, true),
+            (FROM_7_2, is_from(info, 7, 2)),
+            (IN_A_QUORUM, self.options.quorum.is_some()),
+            (FOR_REPLICAS, durability.replicas > 0 && !durability.fsynced),
+            (FOR_DISKS, durability.fsynced),
+            (BEHIND_SENTINELS, setting == Setting::BehindSentinels),
+            (IN_A_CLUSTER, in_cluster),
+            (IN_A_CLUSTER_FROM_7_0, in_cluster && is_from(info, 7, 0)),
+        ];
+        let names = Names::new(self.prefix);
+        let needed = groups.iter().filter(|(_, needed)| *needed);
+        let mut lines: Vec<_> = needed
+            .flat_map(|(group, _)| *group)
+            .map(|words| names.fill(words, self.label.as_str()))
+            .collect();
+        if let Some(database) = connector.database() {
+            lines.push(vec!["SELECT".to_owned(), database.to_string()]);
+        }
+        for line in lines {
+            let reply = ask(connection, &line).await;
+            tried.heard(&line, reply.as_ref().err());
+        }
+    }
+
+    /// Begins and ends a subscription. A connection with subscriptions takes few other commands, so this one
+    /// is a connection of its own.
+    pub(super) async fn try_channels(
+        &self,
+        mut connection: Connection,
+        setting: Setting,
+        info: Option<&str>,
+        tried: &mut Tried,
+    ) {
+        let channel = Names::new(self.prefix).channel;
+        let line = |command: &str| vec![command.to_owned(), channel.clone()];
+        if setting == Setting::InCluster && is_from(info, 7, 0) {
+            let client = connection.client();
+            let begun = client.ssubscribe(channel.as_str()).await;
+            tried.heard(&line("SSUBSCRIBE"), begun.as_ref().err());
+            let ended = client.sunsubscribe(channel.as_str()).await;
+            tried.heard(&line("SUNSUBSCRIBE"), ended.as_ref().err());
+        }
+        for (nonce, (command, what)) in [
+            ("SUBSCRIBE", Subscribing::Begins),
+            ("UNSUBSCRIBE", Subscribing::Ends),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let changed = connection
+                .change(what, &[channel.as_str().into()], nonce as u64)
+                .await;
+            let error = changed
+                .err()
+                .map(|failure| Error::new(ErrorKind::Unknown, words(failure).1));
+            tried.heard(&line(command), error.as_ref());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line_of(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    /// The words of Redis 6.2, of 7.0 and later, and of Valkey.
+    #[test]
+    fn what_is_denied_is_told_by_the_words_of_each_server() {
+        let line = line_of("HGET fairlock:{a} hold");
+        for (text, command, key) in [
+            (
+                "NOPERM this user has no permissions to run the 'hget' command or its subcommand",
+                false,
+                None,
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'hget' command",
+                false,
+                None,
+            ),
+            (
+                "NOPERM User access has no permissions to run the 'hget' command",
+                false,
+                None,
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                true,
+                Some(false),
+            ),
+            ("NOPERM No permissions to access a key", true, Some(false)),
+            ("MOVED 3999 127.0.0.1:6381", true, Some(true)),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                true,
+                Some(true),
+            ),
+        ] {
+            let mut tried = Tried::default();
+            tried.heard(&line, Some(&Error::new(ErrorKind::Unknown, text)));
+            assert_eq!(tried.commands["+hget"] == Outcome::Granted, command, "{text}");
+            assert_eq!(
+                tried.keys.map(|outcome| outcome == Outcome::Granted),
+                key,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn right_to_a_subcommand_is_a_right_of_its_own() {
+        assert_eq!(right_of(&line_of("CLIENT SETNAME a")), "+client|setname");
+        assert_eq!(right_of(&line_of("SCAN 0")), "+scan");
+    }
+}
