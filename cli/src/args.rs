@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use nix::sys::signal::Signal;
 
 use crate::spans;
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Release(Release),
     /// Say what is wrong with a server: version, rights, eviction, persistence, clock, replicas.
     Check(Check),
+    /// Print what a shell needs to complete the arguments of fairlock.
+    Completions(Completions),
+    /// Print the manual page.
+    Man(Man),
 }
 
 #[derive(Debug, Args)]
@@ -242,6 +247,19 @@ pub(crate) struct Check {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Print the page of this command instead.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
 }
 
 /// Where the locks are.

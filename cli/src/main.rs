@@ -8,6 +8,7 @@ mod check;
 mod child;
 mod connection;
 mod exit;
+mod generate;
 mod hold;
 mod look;
 mod loss;
@@ -63,6 +64,8 @@ fn follow(command: &Command) -> Result<u8, Failure> {
             Command::Watch(watch) => look::watch(watch).await,
             Command::Release(release) => look::release(release).await,
             Command::Check(check) => check::check(check).await,
+            Command::Completions(completions) => generate::completions(completions.shell),
+            Command::Man(man) => generate::man(man.command.as_deref()),
         }
     })
 }

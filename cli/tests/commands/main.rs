@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod generated;
 mod hold;
 mod look;
 mod loss;
