@@ -103,3 +103,36 @@ fn every_rule_is_named_once_and_every_script_is_edited() {
         }
     }
 }
+
+/// The paths and texts of all Rust files below this directory.
+fn sources(dir: &Path) -> String {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .map(|path| match path.extension() {
+            None if path.is_dir() => format!("{}\n{}", path.display(), sources(&path)),
+            Some(rs) if rs == "rs" => format!("{}\n{}", path.display(), fs::read_to_string(&path).unwrap()),
+            _ => String::new(),
+        })
+        .collect()
+}
+
+/// A test that was renamed would be found missing only after the first hour of a run.
+#[test]
+fn the_tests_that_an_edit_names_are_there() {
+    let targets = [
+        ("--lib ", "src"),
+        ("--test promises ", "tests/promises"),
+        ("--test servers ", "tests/servers"),
+        ("--package fairlock-cli --test commands ", "cli/tests/commands"),
+    ];
+    let sources = targets.map(|(target, dir)| (target, sources(&root().join(dir))));
+    for suite in edits().flat_map(|edit| edit.tests) {
+        let found = sources
+            .iter()
+            .find_map(|(target, text)| Some((suite.strip_prefix(target)?, text)));
+        let (filters, text) = found.unwrap_or_else(|| panic!("no such target: {suite}"));
+        for word in filters.split([' ', ':']).filter(|word| !word.is_empty()) {
+            assert!(text.contains(word), "no test matches {word:?} of {suite:?}");
+        }
+    }
+}

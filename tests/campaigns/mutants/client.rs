@@ -178,7 +178,7 @@ pub(super) const EDITS: &[Edit] = &[
         "Err(failure @ Failure::Closed) => {", &["--test servers faults::refusals::"]),
     edit("a limited number of waitlists is kept without a waiter", DRIVER,
         "waitlists.len() > MAX_WAITLISTS_KEPT",
-        "waitlists.len() > 1000 * MAX_WAITLISTS_KEPT", &["--test promises only_so_many"]),
+        "waitlists.len() > 1000 * MAX_WAITLISTS_KEPT", &["--test promises number_of_subscriptions_without_a_waiter"]),
     edit("a subscription ends before it is renewed", DRIVER,
         "                    client.store.unsubscribe(&waitlist.channel);\n",
         "", &["--test servers cluster::migration::"]),
