@@ -68,8 +68,8 @@ if floor_us then
     local latest = string.sub(keep, KEEP_UNTIL, KEEP_UNTIL_END)
     local deadline = string.format('%d', math.min(now + string.sub(keep, MOST, MOST_END), latest))
     if was_until > now and deadline > now then
-      -- No call names the request that keeps the lock taken.
-      local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(request, NUMBER)
+      -- No call names the request that keeps the lock taken, and it has no owner.
+      local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.match(request, '%d+:', NUMBER)
       local hold = string.sub(summary, HOLDS)
       if hold == ONE .. ' ' .. fence .. ' ' .. kept then
         return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'

@@ -226,9 +226,6 @@ impl Lock {
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
         let (keys, _) = self.keys()?;
-        if self.owner.is_some() && terms.at_least.is_some() {
-            return Err(Invalid::new("owner: must not be set together with at_least").into());
-        }
         if let Place::Quorum(_) = self.place {
             if self.owner.is_some() {
                 return Err(

@@ -112,8 +112,9 @@ impl Lock {
     /// lock is free when the lease is over, so that another instance can do the work. After a
     /// [`forget`](crate::LockGuard::forget) the lock is also free when the lease is over.
     ///
-    /// A lock with an [`owner`](Self::owner) must not have it ([`Error::Invalid`](crate::Error::Invalid)). A
-    /// lock with it takes no part in [local hand-off](Self::local_handoffs).
+    /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is
+    /// kept, its owner has to wait like all others. A lock with `at_least` takes no part in [local
+    /// hand-off](Self::local_handoffs).
     ///
     /// # Examples
     /// ```

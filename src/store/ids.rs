@@ -126,10 +126,10 @@ impl RequestId {
         Duration::from_millis(digits.parse().unwrap_or_default())
     }
 
-    /// The request that holds the lock after a release of this one that keeps it taken.
+    /// The request that holds the lock after a release of this one that keeps it taken. It is its own owner.
     pub(crate) fn kept(&self) -> RequestId {
-        let (start, end) = self.0.split_at(Self::TURNS_AT);
-        RequestId(format!("{start}={}", &end[1..]).into())
+        let start = &self.0[..Self::TURNS_AT];
+        RequestId(format!("{start}={}:", self.number()).into())
     }
 
     /// Whether the lock was released, and this request only keeps it taken.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Lock, TryAcquire};
+use fairlock::{Lock, Owner, TryAcquire};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,6 +20,7 @@ on_each_backend! {
     a_kept_lock_is_shown_and_can_be_taken_by_force,
     waiters_of_a_kept_lock_are_served_in_order,
     a_lock_with_local_handoffs_is_kept_too,
+    the_last_guard_of_an_owner_keeps_the_lock_from_the_owner_too,
 }
 
 in_a_quorum! {
@@ -210,4 +211,22 @@ async fn a_lock_with_local_handoffs_is_kept_too(backend: Backend) {
     let _guard = next.unwrap().unwrap();
     let took = start.elapsed();
     assert!(took + ROUNDING >= AT_LEAST, "{took:?}");
+}
+
+async fn the_last_guard_of_an_owner_keeps_the_lock_from_the_owner_too(backend: Backend) {
+    let here = backend.client().await;
+    let lock = here.lock("a").owner(&Owner::new()).at_least(HOUR);
+    let outer = lock.acquire().await.unwrap();
+    let inner = lock.acquire().await.unwrap();
+    inner.release().await.unwrap();
+    let again = lock
+        .try_acquire()
+        .await
+        .unwrap()
+        .acquired()
+        .expect("held by the owner");
+    again.release().await.unwrap();
+    outer.release().await.unwrap();
+    let left = retry_after(&lock).await.expect("kept");
+    assert!(left > HOUR - backend.slack(), "{left:?}");
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore, Owner};
+use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
 use futures_util::FutureExt;
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
@@ -141,7 +141,6 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
             "at_least 86400s",
             "fixed_lease, 86399.999s",
         ),
-        (lock().at_least(MS).owner(&Owner::new()), "owner", "at_least"),
         (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
         (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
         (lock().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),

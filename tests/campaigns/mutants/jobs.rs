@@ -38,7 +38,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a majority uses its votes", VOTES, "                vote.hold().mark_used();\n", "", IN_QUORUM),
     edit("the votes of a lock are kept", BALLOT, "at_least: terms.at_least,", "at_least: None,", IN_QUORUM),
     edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
-    edit("a lock with an owner is not kept", LOCK, "if self.owner.is_some() && terms.at_least.is_some() {", "if false {", SETTINGS),
     edit("a lock is kept for 30 days at most", OPTIONS,
         "            check_span(\"at_least\", at_least, MIN_AT_LEAST, manager.longest_kept())?;\n", "", SETTINGS),
     edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
