@@ -2,10 +2,11 @@
 --
 -- Called by a lock's `status`.
 --
--- Returns `status request now deadline fence owner holds waiting client`. Times are in ms of the server's
--- clock. The status is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline fence owner holds waiting client first`. Times are in ms of the
+-- server's clock, but `first`, the ticket of the first request in the queue, is in µs. It is 0 if none is
+-- queued. The status is NEWER_FORMAT or one of these:
 local HELD = '1'       -- until `deadline`, which is the latest of the holds' deadlines
-local NOT_HELD = '2'   -- fence, owner and holds are 0, - and 0, and there is no client
+local NOT_HELD = '2'   -- fence, owner, holds and client are 0, -, 0 and -
 local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a call for the lock alone
 
 -- Writes nothing except what every script does: it drops holds that are over.
@@ -26,8 +27,9 @@ if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
 end
 local lock = load_holds(lock_key, nil, summary, now, request)
 local waiting = queue_key and redis.call('ZCARD', queue_key) or 0
+local first = waiting > 0 and redis.call('ZRANGE', queue_key, '0', '0', 'WITHSCORES')[2] or '0'
 if lock.count == 0 then
-  return NOT_HELD .. ' ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting
+  return NOT_HELD .. ' ' .. request .. ' ' .. now .. ' 0 0 - 0 ' .. waiting .. ' - ' .. first
 end
 local owner = string.sub(lock.summary, REQUEST)
 if string.sub(owner, LAST) ~= ':' then
@@ -35,4 +37,4 @@ if string.sub(owner, LAST) ~= ':' then
 end
 return HELD .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' '
   .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. owner .. ' ' .. lock.count .. ' ' .. waiting
-  .. ' ' .. string.sub(lock.summary, REQUEST, REQUEST_CLIENT_END)
+  .. ' ' .. string.sub(lock.summary, REQUEST, REQUEST_CLIENT_END) .. ' ' .. first

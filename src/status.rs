@@ -104,7 +104,7 @@ impl Busy {
 /// # let locks = fairlock::LockManager::in_memory();
 /// let lock = locks.lock("invoice:42");
 /// let status = lock.status().await?;
-/// assert!(status.holder.is_none() && status.waiting == 0);
+/// assert!(status.holder.is_none() && status.waiting == 0 && status.longest_wait.is_none());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,10 @@ pub struct Status {
     /// hand-off](crate::Lock::local_handoffs), a process counts once. In a quorum it is the largest number of
     /// a server, and counts a request with too few votes where it is queued.
     pub waiting: u64,
+    /// For how long the first request in the server's queue has waited, by the server's clock. Nobody in that
+    /// queue has waited for longer. `None` if it is empty. Too small if the clock was set back. In a quorum
+    /// it is the longest of a server.
+    pub longest_wait: Option<Duration>,
 }
 
 /// The holder of a lock.

@@ -12,6 +12,7 @@ use crate::args;
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_SO};
 use crate::report::{Holding, held_by, say};
+use crate::spans::{self, millis};
 
 /// A lock, as JSON.
 #[derive(Serialize)]
@@ -20,6 +21,7 @@ struct Shown<'a> {
     held: bool,
     holder: Option<Holding>,
     waiting: u64,
+    longest_wait_ms: Option<u64>,
 }
 
 pub(crate) async fn status(status: &args::Status) -> Result<u8, Failure> {
@@ -106,11 +108,18 @@ fn show(name: &str, status: &Status, json: bool) -> Result<(), Failure> {
             held: holder.is_some(),
             holder: holder.map(Holding::of),
             waiting: status.waiting,
+            longest_wait_ms: status.longest_wait.map(millis),
         };
         serde_json::to_string(&shown).map_err(std::io::Error::from)?
     } else {
         let state = holder.map_or_else(|| "free".to_owned(), held_by);
-        format!("{name}: {state}, {} waiting", status.waiting)
+        let wait = status.longest_wait;
+        let wait = wait.map(|wait| format!(" for up to {}", spans::show(wait)));
+        format!(
+            "{name}: {state}, {} waiting{}",
+            status.waiting,
+            wait.unwrap_or_default()
+        )
     };
     let mut stdout = stdout().lock();
     writeln!(stdout, "{line}")?;

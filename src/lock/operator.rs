@@ -102,7 +102,11 @@ impl Lock {
 
 async fn status_of_one(client: &Client, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Status> {
     let answer = operator::inspect(client, keys, terms).await?;
-    let Inspected { holder, waiting } = answer.reply;
+    let Inspected {
+        holder,
+        waiting,
+        first,
+    } = answer.reply;
     let holder = match holder {
         Some(holding) => Some(Holder {
             label: operator::label_of(client, &holding.client).await,
@@ -115,11 +119,19 @@ async fn status_of_one(client: &Client, keys: &Arc<Keys>, terms: &LeaseTerms) ->
         }),
         None => None,
     };
-    Ok(Status { holder, waiting })
+    Ok(Status {
+        holder,
+        waiting,
+        longest_wait: first.map(|ticket| answer.at.now.since(ticket.time())),
+    })
 }
 
 async fn status_of_quorum(quorum: &Quorum, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Status> {
-    let Seen { holder, waiting } = quorum.inspect(keys, terms).await?;
+    let Seen {
+        holder,
+        waiting,
+        longest_wait,
+    } = quorum.inspect(keys, terms).await?;
     let holder = match holder {
         Some(seen) => Some(Holder {
             label: quorum.label_of(&seen.client).await,
@@ -132,7 +144,11 @@ async fn status_of_quorum(quorum: &Quorum, keys: &Arc<Keys>, terms: &LeaseTerms)
         }),
         None => None,
     };
-    Ok(Status { holder, waiting })
+    Ok(Status {
+        holder,
+        waiting,
+        longest_wait,
+    })
 }
 
 /// How long a lock has been held at this server time. Its fence is the server time of the grant in µs, unless

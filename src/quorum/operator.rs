@@ -26,6 +26,8 @@ pub(crate) struct Seen {
     pub(crate) holder: Option<SeenHolder>,
     /// The largest number of requests that a server has queued.
     pub(crate) waiting: u64,
+    /// The longest wait of a request at the head of a queue.
+    pub(crate) longest_wait: Option<Duration>,
 }
 
 /// The holds of one ballot on a majority of the servers.
@@ -81,6 +83,9 @@ impl Quorum {
         let told = answers.of_majority()?;
         Ok(Seen {
             waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
+            longest_wait: (told.iter())
+                .filter_map(|told| Some(told.now.since(told.inspected.first?.time())))
+                .max(),
             holder: self.holder(&told),
         })
     }

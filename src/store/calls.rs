@@ -219,6 +219,8 @@ pub(crate) struct Inspect {
 pub(crate) struct Inspected {
     pub(crate) holder: Option<Holding>,
     pub(crate) waiting: u64,
+    /// The ticket of the first request in the queue.
+    pub(crate) first: Option<Ticket>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -272,6 +272,7 @@ fn looked(reply: &Looked, now: ServerTime) -> Written {
 }
 
 fn inspected(reply: &Inspected, _: ServerTime) -> Written {
+    let first = reply.first.map_or(0, |ticket| ticket.0).to_string();
     match &reply.holder {
         Some(Holding {
             owner,
@@ -287,6 +288,7 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
                 holds.to_string(),
                 reply.waiting.to_string(),
                 client.to_string(),
+                first,
             ];
             (1, deadline.ms(), rest)
         }
@@ -296,6 +298,8 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
                 "-".to_owned(),
                 "0".to_owned(),
                 reply.waiting.to_string(),
+                "-".to_owned(),
+                first,
             ];
             (2, 0, nobody)
         }

@@ -44,6 +44,12 @@ impl ServerTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    pub(crate) fn time(self) -> ServerTime {
+        ServerTime::from_ms(self.0 / 1000)
+    }
+}
+
 /// The whole milliseconds of a span. The options keep every span far below the limit.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)

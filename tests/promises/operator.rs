@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlock::{Error, Listed, LockManager, LockManagerBuilder, Owner};
 use futures_util::{StreamExt, TryStreamExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
 
@@ -14,6 +14,7 @@ on_each_backend! {
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,
     status_shows_how_long_the_lock_is_held,
+    status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
     list_shows_locks_that_are_held_or_waited_for,
@@ -27,6 +28,7 @@ with_local_handoffs! {
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,
     status_shows_how_long_the_lock_is_held,
+    status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
     list_shows_locks_that_are_held_or_waited_for,
@@ -38,6 +40,7 @@ with_local_handoffs! {
 in_a_quorum! {
     status_names_the_client_that_holds,
     status_names_the_waiter_that_was_handed_the_lock,
+    status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
     list_shows_locks_that_are_held_or_waited_for,
@@ -134,6 +137,32 @@ async fn status_shows_how_long_the_lock_is_held(backend: Backend) {
     let _again = locks.lock("a").acquire().await.unwrap();
     let again = held_for("a").await;
     assert!(again + SECOND / 10 < longer, "{again:?}, {longer:?}");
+}
+
+async fn status_shows_how_long_the_first_waiter_has_waited(backend: Backend) {
+    let clients = backend.clients(3).await;
+    let lock = clients[0].lock("a");
+    let longest_wait = async || lock.status().await.unwrap().longest_wait;
+    assert_eq!(longest_wait().await, None);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(longest_wait().await, None);
+    let first = tokio::spawn(clients[1].lock("a").acquire());
+    backend.queued(&lock, 1, 1).await;
+    sleep(SECOND / 5).await;
+    let second = tokio::spawn(clients[2].lock("a").acquire());
+    backend.queued(&lock, 2, 2).await;
+    let looked = Instant::now();
+    let before = longest_wait().await.unwrap();
+    assert!(before >= SECOND / 5 && before < 20 * SECOND, "{before:?}");
+    // The second one has waited for less.
+    guard.release().await.unwrap();
+    let _first = first.await.unwrap().unwrap();
+    let after = longest_wait().await.unwrap();
+    assert!(
+        after + SECOND / 10 < before + looked.elapsed(),
+        "{after:?}, {before:?}"
+    );
+    second.abort();
 }
 
 async fn default_label_names_this_process(backend: Backend) {

@@ -14,9 +14,6 @@ use futures_util::TryStreamExt;
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A command that the scripts call only in a quorum.
-const OF_A_QUORUM: &str = "zrange";
-
 /// Commands that the scripts call only in a cluster. Servers before 7.0 do not know these rights, so they
 /// have their own line in the README.
 const OF_A_CLUSTER: [&str; 2] = ["spublish", "pubsub|shardnumsub"];
@@ -93,7 +90,7 @@ fn the_advised_rights_include_what_the_scripts_need() {
         needed.contains("zpopmin") && needed.contains("pubsub|numsub"),
         "{needed:?}"
     );
-    for command in OF_A_CLUSTER.into_iter().chain([OF_A_QUORUM]) {
+    for command in OF_A_CLUSTER {
         assert!(needed.remove(command), "{command}");
     }
     let advised: BTreeSet<String> = advised_commands().into_iter().map(str::to_owned).collect();

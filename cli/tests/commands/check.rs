@@ -300,9 +300,8 @@ async fn each_server_of_a_quorum_is_checked() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let urls = format!("{},{},{nobody}", servers[0].url(), advise(&servers[1], &[]).await);
     let ended = check(&urls, &[]).await;
-    // The right that only a quorum needs.
-    assert_eq!(ended.code, Some(77), "{ended:?}");
-    assert_eq!(missing(&ended), BTreeSet::from(["+zrange".to_owned()]));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert_eq!(missing(&ended), BTreeSet::new());
     let verdicts = |ended: &Ended, subject| {
         let verdicts = about(ended, subject).into_iter().map(|(verdict, _)| verdict);
         verdicts.collect::<Vec<_>>()

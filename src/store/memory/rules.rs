@@ -381,6 +381,7 @@ impl Rules {
                     kept: request.is_kept(),
                 }),
             waiting: lock.queue.len() as u64,
+            first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
         }
     }
 }

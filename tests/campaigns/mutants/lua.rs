@@ -408,6 +408,7 @@ pub(super) const EDITS: &[Edit] = &[
         &["--test promises operator::on_a_server"]),
     edit("a status that cannot reach the queue overlooks no waiter", "lua/inspect.lua",
         "if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then", "if false then", MODEL),
+    edit("a status tells of the first waiter", "lua/inspect.lua", "'0', '0', 'WITHSCORES'", "'-1', '-1', 'WITHSCORES'", MODEL),
     edit("a status names no holder of a free lock", "lua/inspect.lua",
         "if lock.count == 0 then", "if false then", MODEL),
 

@@ -38,7 +38,7 @@ async fn the_least_rights_are_enough_for_every_call() {
     let server = Server::start().await;
     let rules = "resetkeys ~t:* resetchannels &t:* -@all +evalsha +script|load +hello +auth +ping +info +client|id \
         +client|setname +subscribe +unsubscribe +pubsub|numsub +time +hget +hgetall +hset +hdel +del +pexpire +pttl +zadd +zcard \
-        +zscore +zpopmin +zrem +zremrangebyscore +publish";
+        +zrange +zscore +zpopmin +zrem +zremrangebyscore +publish";
     let url = set_user(&server, "locks", rules).await;
     let (locks, others) = (connect(&url).await, connect(&url).await);
     let guard = locks.lock(NAME).acquire().await.unwrap();

@@ -37,6 +37,7 @@ const FOR_ALL: &[&str] = &[
     "ZCARD $clients",
     "ZSCORE $queue request",
     "ZPOPMIN $queue",
+    "ZRANGE $queue 0 0",
     "ZREM $queue request",
     "ZREMRANGEBYSCORE $clients 1 0",
     "PUBLISH $channel -",
@@ -48,7 +49,6 @@ const FOR_ALL: &[&str] = &[
     "SCAN 0 COUNT 1",
 ];
 const FROM_7_2: &[&str] = &["CLIENT SETINFO LIB-NAME fairlock"];
-const IN_A_QUORUM: &[&str] = &["ZRANGE $queue 0 0"];
 const FOR_REPLICAS: &[&str] = &["WAIT 0 1"];
 const FOR_DISKS: &[&str] = &["WAITAOF 0 0 1"];
 const BEHIND_SENTINELS: &[&str] = &["ROLE"];
@@ -239,7 +239,6 @@ impl Examination<'_> {
         let groups = [
             (FOR_ALL, true),
             (FROM_7_2, is_from(info, 7, 2)),
-            (IN_A_QUORUM, self.options.quorum.is_some()),
             (FOR_REPLICAS, durability.replicas > 0 && !durability.fsynced),
             (FOR_DISKS, durability.fsynced),
             (BEHIND_SENTINELS, setting == Setting::BehindSentinels),

@@ -319,12 +319,20 @@ impl Operation for Inspect {
             }
             2 => {
                 words.skip(3);
-                (None, words.number()?)
+                let waiting = words.number()?;
+                words.skip(1);
+                (None, waiting)
             }
             3 => return Err(ReplyError::Elsewhere),
             _ => return Err(words.malformed()),
         };
-        Ok((words.now, Inspected { holder, waiting }))
+        let first = words.number()?;
+        let inspected = Inspected {
+            holder,
+            waiting,
+            first: (waiting > 0).then_some(Ticket(first)),
+        };
+        Ok((words.now, inspected))
     }
 }
 
