@@ -109,6 +109,9 @@ pub(crate) struct Taking {
     /// End the hold after this time, whatever happens.
     #[arg(long, value_name = "T", value_parser = spans::parse)]
     pub(crate) max_hold: Option<Duration>,
+    /// Keep the lock taken until this time after its grant, even if it is released sooner.
+    #[arg(long, value_name = "T", value_parser = spans::parse)]
+    pub(crate) at_least: Option<Duration>,
     /// Say nothing of waiting, or that the lock was not acquired.
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,

@@ -52,6 +52,7 @@ pub(crate) struct Holding {
     pub(crate) holds: u64,
     pub(crate) held_for_ms: u64,
     pub(crate) ttl_ms: u64,
+    pub(crate) kept: bool,
 }
 
 impl Holding {
@@ -63,6 +64,7 @@ impl Holding {
             holds: holder.holds,
             held_for_ms: millis(holder.held_for),
             ttl_ms: millis(holder.ttl),
+            kept: holder.kept,
         }
     }
 }
@@ -182,8 +184,9 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn held_by(holder: &Holder) -> String {
     let label = holder.label.as_deref().unwrap_or("an unknown client");
     let (held_for, ttl) = (show(holder.held_for), show(holder.ttl));
+    let state = if holder.kept { "kept" } else { "held" };
     format!(
-        "held by {label} for {held_for}, fence {}, {ttl} left",
+        "{state} by {label} for {held_for}, fence {}, {ttl} left",
         holder.fence
     )
 }

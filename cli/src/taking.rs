@@ -112,7 +112,7 @@ fn with_options(mut lock: Lock, taking: &Taking, owner: Option<&Owner>) -> Lock 
     if let Some(owner) = owner {
         lock = lock.owner(owner);
     }
-    lock.max_hold(taking.max_hold)
+    lock.max_hold(taking.max_hold).at_least(taking.at_least)
 }
 
 /// The time to connect is a part of the wait. No wait at all is still one attempt.

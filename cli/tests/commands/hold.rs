@@ -50,3 +50,25 @@ async fn hold_that_is_lost_ends_with_a_status_of_its_own() {
     assert_eq!(ended.code, Some(76), "{ended:?}");
     assert!(ended.err.contains("taken away"), "{ended:?}");
 }
+
+#[tokio::test]
+async fn a_lock_stays_taken_for_at_least_as_long_as_it_should() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    // As a crontab does, on several machines at about the same time.
+    let crontab = ["run", "-n", "-E", "0", "--at-least", "2", &name, "echo", "done"];
+    let began = tokio::time::Instant::now();
+    let first = run(&crontab).await;
+    assert_eq!((first.code, &*first.out), (Some(0), "done\n"), "{first:?}");
+    let late = run(&crontab).await;
+    assert_eq!((late.code, &*late.out), (Some(0), ""), "{late:?}");
+    let shown = run(&["status", &name]).await;
+    assert!(shown.out.contains(": kept by "), "{shown:?}");
+    let shown = run(&["status", "--json", &name]).await;
+    assert!(shown.out.contains("\"kept\":true"), "{shown:?}");
+
+    let next = lock.acquire().await.unwrap();
+    assert!(began.elapsed() >= std::time::Duration::from_secs(2));
+    next.release().await.unwrap();
+}

@@ -21,6 +21,10 @@ async fn what_is_wrong_is_refused_with_what_is_allowed_before_anything_is_sent()
         (&["run", "--lease", "1d", "a", "true"], &["1d", "2m"]),
         (&["run", "--lease", "1ms", "a", "true"], &["lease 1ms", "100ms"]),
         (
+            &["run", "--max-hold", "1s", "--at-least", "2s", "a", "true"],
+            &["at_least 2s", "max_hold, 1s"],
+        ),
+        (
             &["run", "--max-hold", "1ms", "a", "true"],
             &["max_hold 1ms", "100ms"],
         ),

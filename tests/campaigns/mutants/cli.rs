@@ -37,6 +37,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a process in the background may take the terminal back", TERMINAL, "SigmaskHow::SIG_BLOCK", "SigmaskHow::SIG_UNBLOCK", ON_TERMINAL),
     edit("a job that is stopped by the terminal stops as a whole", SUPERVISE, "            Terminal::stop_own_group();\n", "            let _ = Terminal::stop_own_group;\n", ON_TERMINAL),
     edit("only the same lock is taken again within a run", NESTING, "(of == lock.as_str())", "(!of.is_empty())", ON_NESTING),
+    edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
     edit("the end of an empty stdin does not end a hold", HOLD, "kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())", "kind.is_ok()", ON_HOLD),
 ];
