@@ -8,6 +8,7 @@ use std::sync::Arc;
 use self::held::Held;
 pub(crate) use self::held::Watched;
 use crate::engine::client::runtime;
+use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::turn::Turn;
 use crate::error::{Error, Lost, LostReason, Result};
@@ -76,9 +77,13 @@ impl LockGuard {
         self.held.votes()
     }
 
-    /// Whether another guard of this process handed the lock over.
-    pub(crate) fn is_local_handoff(&self) -> bool {
-        self.held.is_local_handoff()
+    pub(crate) fn how(&self) -> How {
+        self.held.how()
+    }
+
+    /// Has the hold counted until it is over.
+    pub(crate) fn begin(&self, counters: &Counters, holding: Holding) {
+        self.held.begin(counters, holding);
     }
 
     /// What tells others of the end of the lease.

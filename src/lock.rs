@@ -20,11 +20,11 @@ pub(crate) use self::place::Place;
 use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Attempt};
 use crate::engine::client::Client;
-use crate::engine::counters::count;
+use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::local_queue;
 use crate::error::{Error, Invalid, Result};
 use crate::guard::LockGuard;
-use crate::options::{LockOptions, local_handoffs_in_quorum};
+use crate::options::{LockOptions, check_group, local_handoffs_in_quorum};
 use crate::owner::Owner;
 use crate::quorum::{Tried, Wanted};
 use crate::status::{Busy, TryAcquire};
@@ -214,7 +214,7 @@ impl Lock {
     /// ```
     #[doc(alias = "try_lock")]
     pub fn try_acquire(&self) -> impl Future<Output = Result<TryAcquire>> + Send + use<> {
-        self.clone().attempt()
+        self.clone().attempt(Outcome::Busy)
     }
 
     fn client(&self) -> &Arc<Client> {
@@ -225,6 +225,9 @@ impl Lock {
     fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
+        if let Some(group) = &self.options.group {
+            check_group(group)?;
+        }
         let (keys, _) = self.keys()?;
         if let Place::Quorum(_) = self.place {
             if self.owner.is_some() {
@@ -262,6 +265,11 @@ impl Lock {
             terms,
             owner: self.owner.clone(),
             turns,
+            group: self
+                .place
+                .counters()
+                .metrics
+                .group(&self.name, self.options.group.as_ref()),
             vote: None,
         })
     }
@@ -277,15 +285,24 @@ impl Lock {
             lock.outcome = Empty,
             wait_ms = Empty
         );
-        let acquired = self.acquire_held(began, bound).instrument(span.clone()).await;
-        let waited = self.client().now().since(began);
+        let mut ask = None;
+        let asking = self.acquire_held(began, bound, &mut ask);
+        let acquired = asking.instrument(span.clone()).await;
+        let now = self.client().now();
+        let waited = now.since(began);
+        if let Some(ask) = &mut ask {
+            match &acquired {
+                Ok(guard) => guard.begin(self.place.counters(), ask.acquired(guard.how(), waited, now)),
+                Err(error) => ask.failed(error),
+            }
+        }
         let outcome = match &acquired {
             Ok(guard) => {
                 span.record("lock.fence", guard.fence().get());
                 if let Some(votes) = guard.votes() {
                     span.record("lock.votes", votes);
                 }
-                if guard.is_local_handoff() {
+                if guard.how() == How::LocalHandoff {
                     span.record("lock.local_handoff", true);
                 }
                 "acquired"
@@ -311,8 +328,13 @@ impl Lock {
         acquired
     }
 
-    async fn acquire_held(&self, began: LocalTime, bound: Bound) -> Result<LockGuard> {
-        let params = self.params()?;
+    /// `ask` is set once the call asks for the lock.
+    async fn acquire_held<'a>(
+        &'a self,
+        began: LocalTime,
+        bound: Bound,
+        ask: &mut Option<Ask<'a>>,
+    ) -> Result<LockGuard> {
         let now = Instant::now();
         let until = match bound {
             Bound::None => None,
@@ -321,6 +343,8 @@ impl Lock {
             Bound::Until(deadline) => Some(deadline),
         };
         if until.is_none_or(|until| until > now) {
+            let params = self.params()?;
+            *ask = Some(self.place.counters().ask(&params.group, true));
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
                     // On the heap, so that those without it do not carry it along.
@@ -338,40 +362,55 @@ impl Lock {
             };
         }
         // On the heap, so that those that wait do not carry it along.
-        match Box::pin(self.clone().attempt()).await? {
+        match Box::pin(self.clone().attempt(Outcome::Timeout)).await? {
             TryAcquire::Acquired(guard) => Ok(guard),
-            TryAcquire::Busy(busy) => {
-                count(&self.place.counters().timed_out);
-                Err(Error::Timeout {
-                    waited: self.client().now().since(began),
-                    retry_after: busy.retry_after(),
-                })
-            }
+            TryAcquire::Busy(busy) => Err(Error::Timeout {
+                waited: self.client().now().since(began),
+                retry_after: busy.retry_after(),
+            }),
         }
     }
 
-    async fn attempt(self) -> Result<TryAcquire> {
+    /// Asks once. If the lock is busy, the call counts as ended in this way.
+    async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
         let params = self.params()?;
-        Ok(match &self.place {
+        let mut ask = self.place.counters().ask(&params.group, false);
+        let tried = match &self.place {
             Place::One(shared) if params.turns > 1 => {
                 let queues = Arc::clone(shared.local_queues());
-                match Box::pin(local_queue::try_acquire(queues, params)).await? {
+                let tried = Box::pin(local_queue::try_acquire(queues, params)).await;
+                tried.map(|tried| match tried {
                     local_queue::Tried::Held(turn) => TryAcquire::Acquired(LockGuard::of_turn(turn)),
                     local_queue::Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
-                }
+                })
             }
-            Place::One(shared) => match acquire::try_acquire(Arc::clone(shared.waitlists()), params).await? {
-                Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
-                Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
-            },
+            Place::One(shared) => {
+                let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
+                tried.map(|tried| match tried {
+                    Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
+                    Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
+                })
+            }
             Place::Quorum(quorum) => {
-                let wanted = Wanted::of(params, None);
-                match Box::pin(quorum.try_acquire(wanted)).await? {
+                let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
+                tried.map(|tried| match tried {
                     Tried::Held(majority) => TryAcquire::Acquired(LockGuard::of_majority(majority)),
                     Tried::Busy(occupied) => TryAcquire::Busy(Busy::of(occupied.ttl, occupied.waiting)),
-                }
+                })
             }
-        })
+        };
+        match &tried {
+            Ok(TryAcquire::Acquired(guard)) => {
+                let now = self.client().now();
+                guard.begin(
+                    self.place.counters(),
+                    ask.acquired(guard.how(), Duration::ZERO, now),
+                );
+            }
+            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
+            Err(error) => ask.failed(error),
+        }
+        tried
     }
 }
 

@@ -6,12 +6,13 @@ mod connect;
 mod diagnose;
 mod list;
 mod quorum;
+mod stats;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 pub use self::builder::LockManagerBuilder;
+pub use self::stats::Stats;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -192,8 +193,8 @@ impl LockManager {
         }
     }
 
-    /// Returns the counts of this client. It does no I/O. In a quorum they count requests and holds, not
-    /// those of each server.
+    /// Returns the counts of this client. It does no I/O. In a quorum most of them count the callers' requests
+    /// and holds, and some are sums over the servers: [`Stats`] says which.
     ///
     /// # Examples
     /// ```
@@ -206,36 +207,7 @@ impl LockManager {
     /// ```
     #[doc(alias = "metrics")]
     pub fn stats(&self) -> Stats {
-        let counters = self.place.counters();
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (held, waiting, unconfirmed) = match &self.place {
-            Place::One(shared) => (
-                shared.background().held_count(),
-                shared.waitlists().waiting(),
-                shared.background().pending(),
-            ),
-            Place::Quorum(quorum) => (quorum.held().len(), quorum.waiting(), quorum.pending()),
-        };
-        let late = self
-            .place
-            .clients()
-            .into_iter()
-            .map(|client| read(&client.counters.late));
-        Stats {
-            held,
-            waiting,
-            acquired: read(&counters.acquired),
-            handed_over: read(&counters.handed_over),
-            local_handoffs: read(&counters.local_handoffs),
-            lost: read(&counters.lost),
-            timed_out: read(&counters.timed_out),
-            released_by_drop: read(&counters.released_by_drop),
-            late: late.sum(),
-            unconfirmed,
-            raised: read(&counters.raised),
-            yielded: read(&counters.yielded),
-            repaired: read(&counters.repaired),
-        }
+        Stats::of(&self.place)
     }
 
     /// Ends the service of this manager and all its clones.
@@ -324,55 +296,6 @@ impl fmt::Debug for LockManager {
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }
-}
-
-/// The counts of one client: its present state, and its history since it was created.
-///
-/// # Examples
-/// ```
-/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-/// # let locks = fairlock::LockManager::in_memory();
-/// let guard = locks.lock("invoice:42").acquire().await?;
-/// let stats = locks.stats();
-/// assert_eq!((stats.held, stats.waiting), (1, 0)); // gauges
-/// assert_eq!((stats.acquired, stats.lost), (1, 0)); // counters
-/// # Ok(()) }
-/// ```
-#[doc(alias = "metrics")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Holds whose guards live. Guards that hand a lock on inside this process have one hold.
-    pub held: usize,
-    /// Calls that wait for a lock, whether or not they are in the server's queue.
-    pub waiting: usize,
-    /// Locks acquired.
-    pub acquired: u64,
-    /// Acquired locks that were handed over by the holder before, without a call by this client.
-    pub handed_over: u64,
-    /// Acquired locks that another guard of this process handed over, without a call
-    /// ([`local_handoffs`](crate::Lock::local_handoffs)).
-    pub local_handoffs: u64,
-    /// Leases lost before their release.
-    pub lost: u64,
-    /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
-    pub timed_out: u64,
-    /// Guards that were dropped without a release.
-    pub released_by_drop: u64,
-    /// Calls that reached the server too late to be of use: 2 s after they were sent, or after their caller
-    /// gave up. The server did nothing for them. In a quorum it is the sum over all servers.
-    pub late: u64,
-    /// Releases of dropped guards, and abandoned waits, for which the server has not yet confirmed that
-    /// nothing is left. The count shows how far the server is behind. In a quorum it is the sum over all
-    /// servers.
-    pub unconfirmed: usize,
-    /// In a quorum: grants of single servers that were raised to the fence of the others.
-    pub raised: u64,
-    /// In a quorum: grants of single servers that were given up for an earlier request, since there were too
-    /// few of them.
-    pub yielded: u64,
-    /// In a quorum: grants of single servers that a hold got later than at its beginning, or again.
-    pub repaired: u64,
 }
 
 /// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.

@@ -1,5 +1,6 @@
 //! The settings, their limits and their defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Invalid;
@@ -24,6 +25,7 @@ const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
+const MAX_GROUP_BYTES: usize = 64;
 
 /// How often a client sets its label. The server keeps it for three times as long.
 pub(crate) const LABEL_EVERY: Duration = Duration::from_secs(20);
@@ -138,6 +140,8 @@ pub(crate) struct LockOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
+    /// In which the metrics count the lock.
+    pub(crate) group: Option<Arc<str>>,
 }
 
 impl LockOptions {
@@ -179,6 +183,15 @@ impl LockOptions {
         }
         Ok(terms)
     }
+}
+
+pub(crate) fn check_group(group: &str) -> Result<(), Invalid> {
+    if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {
+        return Err(Invalid::new(format!(
+            "group {group:?}: must be 1 to {MAX_GROUP_BYTES} bytes without control characters"
+        )));
+    }
+    Ok(())
 }
 
 /// The number of turns of a hold, if it is in its range.

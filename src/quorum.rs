@@ -38,7 +38,7 @@ pub(crate) use self::operator::Seen;
 pub(crate) use self::try_acquire::Tried;
 pub(crate) use self::votes::Votes;
 use crate::engine::client::Client;
-use crate::engine::counters::{Counters, count};
+use crate::engine::counters::Counters;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -57,7 +57,7 @@ const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
 #[derive(Debug)]
 pub(crate) struct Quorum {
     pub(crate) servers: Vec<Arc<Shared>>,
-    /// Counts a request and a hold once each. The counters of the servers' clients count votes.
+    /// Counts calls, holds, and what becomes of votes. The servers' clients count what happens at each server.
     pub(crate) counters: Counters,
     last_ticket: AtomicU64,
     last_ballot: AtomicU64,
@@ -76,8 +76,8 @@ struct Arrival {
 impl Quorum {
     pub(crate) fn new(servers: Vec<Arc<Shared>>) -> Quorum {
         Quorum {
+            counters: Counters::new(servers[0].client().store.clock()),
             servers,
-            counters: Counters::default(),
             last_ticket: AtomicU64::new(0),
             last_ballot: AtomicU64::new(0),
             held: Mutex::default(),
@@ -153,14 +153,6 @@ impl Quorum {
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         let _permit = self.servers[0].waitlists().admit()?;
-        let outcome = self.wait(wanted).await;
-        if matches!(outcome, Err(Error::Timeout { .. })) {
-            count(&self.counters.timed_out);
-        }
-        outcome
-    }
-
-    async fn wait(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         // The order of arrival counts, also for callers that get their ballot later.
         let arrival = self.arrival();
         let admitted = self.admit(&wanted, arrival).await?;

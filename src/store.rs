@@ -223,6 +223,10 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A message arrived on a channel. The text is raw; [`Push::parse`] reads it.
     fn pushed(&self, from: ServerId, channel: &str, message: &str);
 
+    /// There is another connection of this kind in the place of one that was lost. `server` is the server's
+    /// address, for people.
+    fn reopened(&self, _connection: &'static str, _server: &str) {}
+
     /// A connection to this server broke. The methods below are called when there is another connection.
     fn lost(&self, _server: ServerId) {}
 

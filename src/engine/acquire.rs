@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::engine::client::Client;
-use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::durability::confirmed;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::metrics::Group;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
 use crate::engine::retry::{RetryBudget, until_answered};
 use crate::engine::waitlist::driver::drive;
@@ -43,6 +43,8 @@ pub(crate) struct AcquireParams {
     pub(crate) owner: Option<Owner>,
     /// How many turns the hold may serve inside this process. Only a request without an owner has several.
     pub(crate) turns: u16,
+    /// In which the holds are counted, and what their requests come across.
+    pub(crate) group: Group,
     /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because
     /// those would carry it along.
     pub(crate) vote: Option<Box<VoteParams>>,
@@ -107,9 +109,10 @@ pub(crate) async fn acquire(
         // The owner may already hold the lock. Its request must not wait then.
         is_admitted: params.owner.is_some() || params.vote.is_some(),
         floor: params.floor(),
+        group: params.group.clone(),
     };
     loop {
-        let mut entry = Entry::new(waitlists, params, standing)?;
+        let mut entry = Entry::new(waitlists, params, standing.clone())?;
         let free_at = tokio::select! {
             biased;
             outcome = entry.wait() => match outcome {
@@ -149,7 +152,6 @@ pub(super) async fn bound(until: Option<Instant>) {
 
 /// The error of a wait whose bound is over, while the lock can be held for another `free_in`.
 pub(super) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
-    count(&client.counters.timed_out);
     Error::Timeout {
         waited: client.now().since(began),
         retry_after: free_in.max(Duration::from_millis(1)),
@@ -194,10 +196,10 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
             Acquired::Granted(grant) => {
                 let deadline = at.local(grant.deadline);
                 cancelled.done = true;
-                count(&client.counters.acquired);
                 let calls = Arc::clone(&calls);
                 let keys = Arc::clone(&params.keys);
-                let hold = Hold::new(keys, &grant, params.terms, calls, client.clock, deadline);
+                let mut hold = Hold::new(keys, &grant, params.terms, calls, client.clock, deadline);
+                hold.count_in(params.group.clone(), false);
                 let held = confirmed(&client, OwnedHold::new(hold, background)).await?;
                 return Ok(Attempt::Held(held));
             }

@@ -62,6 +62,10 @@ impl Background {
         &self.client.counters
     }
 
+    pub(super) fn now(&self) -> LocalTime {
+        self.client.now()
+    }
+
     /// The time until which a caller waits for a server that does not answer.
     pub(super) fn patience_until(&self) -> LocalTime {
         self.client.now().after(self.client.options.server_timeout)

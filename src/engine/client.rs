@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
 
 use crate::engine::counters::{Counters, count};
+use crate::engine::metrics::Operation;
 use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
 use crate::engine::server_clocks::ServerClocks;
@@ -15,8 +17,8 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::label_key;
 use crate::store::{
-    Acquire, Acquired, Answer, Failure, Forever, Look, Looked, Release, Released, Renew, Renewed, ServerId,
-    SetLabel, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, Inspect, Inspected, Look, Looked, Release,
+    Released, Renew, Renewed, ServerId, SetLabel, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -43,14 +45,15 @@ impl Client {
         options: ManagerOptions,
         first: &Answer<()>,
     ) -> Client {
+        let clock = store.clock();
         Client {
             id,
-            clock: store.clock(),
-            clocks: Arc::new(ServerClocks::new(store.clock(), first)),
+            clock,
+            clocks: Arc::new(ServerClocks::new(clock, first)),
             store,
             presence: Presence::new(options.poll_interval()),
             options,
-            counters: Counters::default(),
+            counters: Counters::new(clock),
             requests: AtomicU64::new(0),
             runtime: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -89,36 +92,68 @@ impl Client {
         call: Acquire,
         pending: &PendingCall,
     ) -> Result<Answer<Acquired>, Failure> {
+        let timer = self.counters.metrics.timer(&self.clock);
         let answer = self.noted(self.store.acquire(call).await);
         pending.answered(&answer);
+        let metrics = &self.counters.metrics;
         match answer {
             Ok(Answer {
                 reply: Acquired::ExpiredCall,
                 ..
             }) => {
                 count(&self.counters.late);
-                Err(Failure::NotExecuted(ServerError::new(format!(
+                let failure = Failure::NotExecuted(ServerError::new(format!(
                     "the call came to the server after its caller gave up, or more than {NOT_AFTER:?} after it was sent"
-                ))))
+                )));
+                metrics.called(&timer, Operation::Acquire, &self.clock, Err(&failure));
+                Err(failure)
             }
-            answer => answer,
+            answer => {
+                let over = answer.as_ref().map(|answer| answer.at.received);
+                metrics.called(&timer, Operation::Acquire, &self.clock, over);
+                answer
+            }
         }
     }
 
     pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
-        self.noted(self.store.release(call).await)
+        self.noted(self.timed(Operation::Release, self.store.release(call)).await)
     }
 
     pub(super) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
-        self.noted(self.store.withdraw(call).await)
+        self.noted(self.timed(Operation::Withdraw, self.store.withdraw(call)).await)
     }
 
     pub(super) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
-        self.noted(self.store.renew(call).await)
+        self.noted(self.timed(Operation::Renew, self.store.renew(call)).await)
     }
 
     pub(super) async fn look(&self, call: Look) -> Result<Answer<Looked>, Failure> {
-        self.noted(self.store.look(call).await)
+        self.noted(self.timed(Operation::Renew, self.store.look(call)).await)
+    }
+
+    /// Renews a hold, and waits until replicas or disks have it. Its reply may be read long before this is
+    /// over, so the clock offset is not taken from it.
+    pub(super) async fn confirm(&self, call: Renew, within: Duration) -> Result<Answer<Confirmed>, Failure> {
+        self.timed(Operation::Confirm, self.store.confirm(call, within))
+            .await
+    }
+
+    pub(super) async fn inspect(&self, call: Inspect) -> Result<Answer<Inspected>, Failure> {
+        self.timed(Operation::Inspect, self.store.inspect(call)).await
+    }
+
+    async fn timed<T>(&self, operation: Operation, call: Call<T>) -> Result<Answer<T>, Failure> {
+        let metrics = &self.counters.metrics;
+        let timer = metrics.timer(&self.clock);
+        let answer = call.await;
+        let over = answer.as_ref().map(|answer| match operation {
+            // The replicas confirm after the reply.
+            Operation::Confirm => self.now(),
+            _ => answer.at.received,
+        });
+        metrics.called(&timer, operation, &self.clock, over);
+        answer
     }
 
     fn noted<T>(&self, answer: Result<Answer<T>, Failure>) -> Result<Answer<T>, Failure> {
@@ -190,8 +225,6 @@ pub(crate) fn runtime() -> Result<Handle, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt;
 
     use super::*;

@@ -1,15 +1,31 @@
-//! Counts of events since the start.
+//! What a client counts. Each event is counted in one place, for [`Stats`](crate::Stats) and for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-#[derive(Debug, Default)]
+use crate::engine::metrics::{Group, Metrics, Timer};
+use crate::error::{Error, LostReason};
+use crate::time::clock::{Clock, LocalTime};
+
+/// The counts of one client, or of a quorum. They begin at 0.
+#[derive(Debug)]
 pub(crate) struct Counters {
-    pub(crate) acquired: AtomicU64,
-    pub(crate) handed_over: AtomicU64,
-    pub(crate) local_handoffs: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) timed_out: AtomicU64,
-    pub(crate) released_by_drop: AtomicU64,
+    pub(crate) metrics: Metrics,
+    clock: Clock,
+    pub(crate) acquire_started: AtomicU64,
+    /// By [`Outcome::index`].
+    outcomes: [AtomicU64; Outcome::COUNT],
+    /// Nanoseconds.
+    waited: AtomicU64,
+    /// By [`End::index`].
+    ends: [AtomicU64; End::COUNT],
+    /// Nanoseconds.
+    held_for: AtomicU64,
+    pub(crate) renewals: AtomicU64,
+    /// `u64::MAX` less the nanoseconds, so that 0 means that there is none.
+    least_margin: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) missed_turns: AtomicU64,
     pub(crate) late: AtomicU64,
     /// In a quorum: votes whose fences were raised, that were given up for earlier requests, and that holds
     /// got later or again.
@@ -20,4 +36,273 @@ pub(crate) struct Counters {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// How a lock was acquired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// By the first call that was answered: nobody had the lock.
+    Free,
+    /// By the release of the holder before, without a further call.
+    HandedOver,
+    /// By another guard of this process.
+    LocalHandoff,
+    /// By a later call: the lease of the holder before had ended, or a message was lost.
+    Polled,
+}
+
+/// How a call that asked for a lock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Acquired(How),
+    Timeout,
+    /// A try found that the lock is held or waited for.
+    Busy,
+    /// Its future was dropped.
+    Cancelled,
+    QueueFull,
+    NotReplicated,
+    Unavailable,
+    Failed,
+}
+
+impl Outcome {
+    pub(super) const COUNT: usize = 11;
+
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Outcome::Acquired(how) => how as usize,
+            Outcome::Timeout => 4,
+            Outcome::Busy => 5,
+            Outcome::Cancelled => 6,
+            Outcome::QueueFull => 7,
+            Outcome::NotReplicated => 8,
+            Outcome::Unavailable => 9,
+            Outcome::Failed => 10,
+        }
+    }
+
+    fn of(error: &Error) -> Outcome {
+        match error {
+            Error::Timeout { .. } => Outcome::Timeout,
+            Error::QueueFull { .. } => Outcome::QueueFull,
+            Error::NotReplicated { .. } => Outcome::NotReplicated,
+            Error::Unavailable(_) | Error::NoQuorum { .. } => Outcome::Unavailable,
+            _ => Outcome::Failed,
+        }
+    }
+}
+
+/// How the hold of a guard ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Released,
+    /// The guard was dropped without a release.
+    Dropped,
+    /// The guard left the lease to expire.
+    Forgotten,
+    /// The lease was over before. It is never lost by a release.
+    Lost(LostReason),
+}
+
+impl End {
+    pub(super) const COUNT: usize = 6;
+
+    pub(super) const fn index(self) -> usize {
+        match self {
+            End::Released | End::Lost(LostReason::Released) => 0,
+            End::Dropped => 1,
+            End::Forgotten => 2,
+            End::Lost(LostReason::Expired) => 3,
+            End::Lost(LostReason::Taken) => 4,
+            End::Lost(LostReason::MaxHold) => 5,
+        }
+    }
+}
+
+impl Counters {
+    pub(crate) fn new(clock: Clock) -> Counters {
+        Counters {
+            metrics: Metrics::default(),
+            clock,
+            acquire_started: AtomicU64::default(),
+            outcomes: Default::default(),
+            waited: AtomicU64::default(),
+            ends: Default::default(),
+            held_for: AtomicU64::default(),
+            renewals: AtomicU64::default(),
+            least_margin: AtomicU64::default(),
+            reconnects: AtomicU64::default(),
+            missed_turns: AtomicU64::default(),
+            late: AtomicU64::default(),
+            raised: AtomicU64::default(),
+            yielded: AtomicU64::default(),
+            repaired: AtomicU64::default(),
+        }
+    }
+
+    pub(crate) fn ended(&self, outcome: Outcome) -> u64 {
+        read(&self.outcomes[outcome.index()])
+    }
+
+    pub(crate) fn holds_ended(&self, end: End) -> u64 {
+        read(&self.ends[end.index()])
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(read(&self.waited))
+    }
+
+    pub(crate) fn held_for(&self) -> Duration {
+        Duration::from_nanos(read(&self.held_for))
+    }
+
+    pub(crate) fn least_margin(&self) -> Option<Duration> {
+        let greatest = read(&self.least_margin);
+        (greatest > 0).then(|| Duration::from_nanos(u64::MAX - greatest))
+    }
+
+    /// A call asks for a lock of this group. If it waits, it counts as a waiter until it ends.
+    pub(crate) fn ask(&self, group: &Group, waits: bool) -> Ask<'_> {
+        count(&self.acquire_started);
+        if waits {
+            group.waits();
+        }
+        Ask {
+            counters: self,
+            group: group.clone(),
+            timer: self.metrics.timer(&self.clock),
+            waits,
+            is_over: false,
+        }
+    }
+
+    /// The server has confirmed a renewal. If it prolonged a whole lease, `margin` was left of that.
+    pub(crate) fn renewed(&self, group: &Group, margin: Option<Duration>) {
+        count(&self.renewals);
+        if let Some(margin) = margin {
+            let left = u64::MAX - nanos(margin);
+            self.least_margin.fetch_max(left, Ordering::Relaxed);
+            group.margin(margin);
+        }
+    }
+
+    /// A request had to queue again.
+    pub(crate) fn missed_turn(&self, group: &Group) {
+        count(&self.missed_turns);
+        group.missed_turn();
+    }
+
+    /// There is another connection in the place of one that was lost.
+    pub(crate) fn reconnected(&self, connection: &'static str, server: &str) {
+        count(&self.reconnects);
+        self.metrics.reconnected(connection, server);
+    }
+}
+
+/// A call that asks for a lock, until it ends. If it is dropped before, it was cancelled.
+#[derive(Debug)]
+pub(crate) struct Ask<'a> {
+    counters: &'a Counters,
+    group: Group,
+    timer: Timer,
+    waits: bool,
+    is_over: bool,
+}
+
+impl Ask<'_> {
+    /// The caller has the lock, after it waited for this long. Returns the hold, for its guard.
+    pub(crate) fn acquired(&mut self, how: How, waited: Duration, now: LocalTime) -> Holding {
+        self.end(Outcome::Acquired(how));
+        let waited = nanos(waited);
+        self.counters.waited.fetch_add(waited, Ordering::Relaxed);
+        self.group.held();
+        Holding {
+            group: self.group.clone(),
+            since: now,
+        }
+    }
+
+    pub(crate) fn failed(&mut self, error: &Error) {
+        self.end(Outcome::of(error));
+    }
+
+    pub(crate) fn end(&mut self, outcome: Outcome) {
+        self.is_over = true;
+        count(&self.counters.outcomes[outcome.index()]);
+        if self.waits {
+            self.group.waits_no_more();
+        }
+        self.group.asked(outcome, &self.timer, &self.counters.clock);
+    }
+}
+
+impl Drop for Ask<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(Outcome::Cancelled);
+        }
+    }
+}
+
+/// What a guard holds. The code that ends the hold takes this out of it, so it is counted once.
+#[derive(Debug)]
+#[must_use = "a hold that ends is counted"]
+pub(crate) struct Holding {
+    group: Group,
+    since: LocalTime,
+}
+
+impl Holding {
+    /// The hold is over. It counts as released, unless something else is told of its end.
+    pub(crate) fn over(self, counters: &Counters, now: LocalTime) -> Over<'_> {
+        let held_for = now.since(self.since);
+        self.group.held_no_more();
+        Over {
+            counters,
+            group: self.group,
+            held_for,
+            end: End::Released,
+        }
+    }
+
+    pub(crate) fn ended(self, counters: &Counters, end: End) {
+        self.over(counters, counters.clock.now()).end = end;
+    }
+}
+
+/// A hold that is over. How it ended is counted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Over<'a> {
+    counters: &'a Counters,
+    group: Group,
+    held_for: Duration,
+    pub(crate) end: End,
+}
+
+impl Over<'_> {
+    /// Notes what became of its release. The server may know that the lease was over before.
+    pub(crate) fn released<T>(&mut self, released: &Result<T, Error>) {
+        if let Err(Error::Lost(lost)) = released {
+            self.end = End::Lost(lost.reason());
+        }
+    }
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        let held_for = nanos(self.held_for);
+        self.counters.held_for.fetch_add(held_for, Ordering::Relaxed);
+        count(&self.counters.ends[self.end.index()]);
+        self.group.ended(self.end, self.held_for);
+    }
+}
+
+/// 64 bits are enough for 584 years.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

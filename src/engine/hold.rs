@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use self::turns::Turns;
+use crate::engine::counters::{Counters, End, Holding, How};
+use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
@@ -25,6 +27,7 @@ use crate::store::keys::Keys;
 use crate::store::{Grant, ReleaseWhat, Renew};
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
+use crate::time::clock_offset::Sample;
 use crate::time::deadline::{LeaseTerms, renewal_due, renewal_retry};
 use crate::time::server_time::ServerTime;
 
@@ -45,6 +48,8 @@ pub(crate) struct Hold {
     ended: Semaphore,
     /// `None` if the hold has one turn. Boxed, because most have.
     turns: Option<Box<Turns>>,
+    group: Group,
+    how: How,
 }
 
 #[derive(Debug)]
@@ -66,6 +71,9 @@ struct State {
     /// A guard had the hold. If the terms say so, its release then keeps the lock taken.
     is_used: bool,
     over: Option<LostReason>,
+    /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
+    /// quorum have no guards of their own.
+    holding: Option<Holding>,
 }
 
 impl Hold {
@@ -105,10 +113,54 @@ impl Hold {
                 in_doubt: false,
                 is_used: false,
                 over: None,
+                holding: None,
             }),
             ended: Semaphore::new(0),
             turns: Turns::of(grant),
+            group: Group::default(),
+            how: if grant.pushed { How::HandedOver } else { How::Free },
         }
+    }
+
+    /// The hold is counted in this group. A grant that was not pushed was found by a later call of the
+    /// request if that `was_queued`.
+    pub(super) fn count_in(&mut self, group: Group, was_queued: bool) {
+        self.group = group;
+        if was_queued && self.how == How::Free {
+            self.how = How::Polled;
+        }
+    }
+
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    pub(crate) fn how(&self) -> How {
+        self.how
+    }
+
+    /// The hold has a guard from now on. Whoever ends the hold takes out what the guard holds.
+    pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
+        let mut state = locked(&self.state);
+        let Some(reason) = state.over else {
+            state.holding = Some(holding);
+            return;
+        };
+        drop(state);
+        holding.ended(counters, End::Lost(reason));
+    }
+
+    /// Takes out what the guard holds, since its turn is over.
+    pub(super) fn end_turn(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim window
+    /// so far: its renewals are due earlier.
+    pub(super) fn margin(&self, at: &Sample) -> Option<Duration> {
+        let state = locked(&self.state);
+        let is_whole = state.claimed && !state.lengthened;
+        is_whole.then(|| state.deadline.since(at.received))
     }
 
     /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.
@@ -209,10 +261,14 @@ impl Hold {
     }
 
     pub(crate) fn check(&self) -> Result<(), Lost> {
+        self.check_at(|| self.clock.now())
+    }
+
+    pub(super) fn check_at(&self, now: impl FnOnce() -> LocalTime) -> Result<(), Lost> {
         let state = locked(&self.state);
         match state.over {
             Some(reason) => Err(self.lost_by(reason)),
-            None if self.clock.now() >= state.deadline => Err(self.lost_by(self.reason_at_deadline(&state))),
+            None if now() >= state.deadline => Err(self.lost_by(self.reason_at_deadline(&state))),
             None => Ok(()),
         }
     }
@@ -232,16 +288,16 @@ impl Hold {
         }
     }
 
-    /// Ends the hold, unless it has ended already. Returns the earlier reason if it had.
-    pub(super) fn end(&self, reason: LostReason) -> Option<LostReason> {
-        let before = {
-            let mut state = locked(&self.state);
-            let before = state.over;
-            state.over = before.or(Some(reason));
-            before
-        };
+    /// Ends the hold, unless it has ended already. Returns the earlier reason if it had, and otherwise what its
+    /// guard held.
+    pub(super) fn end(&self, reason: LostReason) -> (Option<LostReason>, Option<Holding>) {
+        let mut state = locked(&self.state);
+        let before = state.over;
+        state.over = before.or(Some(reason));
+        let holding = state.holding.take();
+        drop(state);
         self.ended.close();
-        before
+        (before, holding)
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -29,7 +29,7 @@ use self::turn::Turn;
 use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Attempt, bound, timed_out};
 use crate::engine::client::Client;
-use crate::engine::counters::count;
+use crate::engine::counters::End;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
@@ -188,8 +188,9 @@ impl LocalQueue {
         }
     }
 
-    /// Gives the next turn of a tenure to the first waiter. Returns the tenure if it must be released.
-    fn pass_on(self: &Arc<Self>, mut held: OwnedHold) -> Option<OwnedHold> {
+    /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
+    /// tenure if it must be released.
+    fn pass_on(self: &Arc<Self>, mut held: OwnedHold, end: End) -> Option<OwnedHold> {
         loop {
             let mut state = locked(&self.state);
             let next = state.waiters.first_entry().filter(|_| !self.client().is_closed());
@@ -199,14 +200,13 @@ impl LocalQueue {
                 self.end(&held);
                 return Some(held);
             };
+            // The guard of the next turn may be made as soon as that is sent.
+            if let Some(holding) = held.hold().end_turn() {
+                holding.ended(&self.client().counters, end);
+            }
             let turn = Turn::new(held, fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {
-                Ok(()) => {
-                    let counters = &self.client().counters;
-                    count(&counters.acquired);
-                    count(&counters.local_handoffs);
-                    return None;
-                }
+                Ok(()) => return None,
                 Err(unread) => held = unread.ok().and_then(Turn::into_held)?,
             }
         }

@@ -20,7 +20,7 @@ pub(crate) async fn inspect(
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
     };
-    let (answer, _) = until_answered(client, || client.store.inspect(call.clone())).await?;
+    let (answer, _) = until_answered(client, || client.inspect(call.clone())).await?;
     Ok(answer)
 }
 

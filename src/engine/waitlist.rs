@@ -29,7 +29,6 @@ use self::calls::Answered;
 pub(crate) use self::calls::Progress;
 use crate::engine::background::Background;
 use crate::engine::client::Client;
-use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::pending_calls::PendingCalls;
@@ -237,11 +236,7 @@ impl Waitlist {
         if wakes {
             self.call.notify_one();
         }
-        count(&self.client.counters.acquired);
-        if grant.pushed {
-            count(&self.client.counters.handed_over);
-        }
-        let hold = Hold::new(
+        let mut hold = Hold::new(
             Arc::clone(&self.keys),
             grant,
             waiter.terms,
@@ -249,6 +244,7 @@ impl Waitlist {
             self.client.clock,
             deadline,
         );
+        hold.count_in(waiter.standing.group, waiter.was_queued);
         // If the receiver is gone, the hold is dropped here, and releases itself.
         drop(
             waiter

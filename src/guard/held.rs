@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::turn::Turn;
@@ -52,9 +53,21 @@ impl Held {
         }
     }
 
-    /// Whether another guard of this process had the same hold before.
-    pub(super) fn is_local_handoff(&self) -> bool {
-        matches!(self, Held::Turn(turn) if turn.is_local_handoff())
+    #[inline]
+    pub(super) fn how(&self) -> How {
+        match self {
+            Held::One(held) => held.hold().how(),
+            Held::Turn(turn) => turn.how(),
+            Held::Quorum(majority) => majority.how(),
+        }
+    }
+
+    pub(super) fn begin(&self, counters: &Counters, holding: Holding) {
+        match self {
+            Held::One(held) => held.hold().begin_guard(counters, holding),
+            Held::Turn(turn) => turn.hold().begin_guard(counters, holding),
+            Held::Quorum(majority) => majority.votes().begin_guard(counters, holding),
+        }
     }
 
     pub(super) fn lease(&self) -> Lease {

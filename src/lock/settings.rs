@@ -211,6 +211,37 @@ impl Lock {
         }
     }
 
+    /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
+    /// count the lock (1 to 64 bytes without control characters). It changes nothing else.
+    ///
+    /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces do
+    /// not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group is
+    /// a set of time series. So set the group of locks whose names have no colon, unless there are few of
+    /// them. A client tells 1,000 groups apart, and counts all further ones as `other`.
+    ///
+    /// Without the feature `metrics` it has no effect, and is checked all the same. So a library can name the
+    /// groups of its locks, and its application decides whether to record them.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let customer = "b9ef64a2-6b0f-4bb8-a3a4-2d1f4a3d8f6c";
+    /// let guard = locks.lock(customer).group("customer").acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "label")]
+    #[doc(alias = "metrics")]
+    pub fn group(self, group: impl AsRef<str>) -> Lock {
+        Lock {
+            options: LockOptions {
+                group: Some(group.as_ref().into()),
+                ..self.options
+            },
+            ..self
+        }
+    }
+
     /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner. In a quorum
     /// no lock is re-entrant, and every call of a lock with an owner fails with
     /// [`Error::Invalid`](crate::Error::Invalid).

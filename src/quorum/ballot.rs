@@ -30,6 +30,7 @@ use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, ac
 use crate::engine::counters::count;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::metrics::Group;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::Failure;
@@ -60,6 +61,7 @@ pub(crate) struct Wanted {
     pub(crate) terms: LeaseTerms,
     /// When the caller gives up. `None` means never.
     pub(crate) until: Option<Instant>,
+    pub(crate) group: Group,
 }
 
 impl Wanted {
@@ -70,6 +72,7 @@ impl Wanted {
             channel: params.channel,
             terms: params.terms,
             until,
+            group: params.group,
         }
     }
 }
@@ -175,6 +178,7 @@ impl Ballot {
             terms: terms_of_votes(&self.wanted.terms),
             owner: None,
             turns: 1,
+            group: self.wanted.group.clone(),
             vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,
                 floor: self.floor,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Quorum;
 use super::ballot::Ballot;
 use super::votes::Votes;
-use crate::engine::counters::count;
+use crate::engine::counters::{End, How};
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -21,21 +21,19 @@ pub(crate) struct Majority {
     quorum: Arc<Quorum>,
     ballot: u64,
     votes: Arc<Votes>,
+    how: How,
 }
 
 impl Majority {
     /// The hold of a ballot that was decided under this fence.
     pub(super) fn begin(mut ballot: Box<Ballot>, fence: Fence) -> Majority {
         let (quorum, votes) = (Arc::clone(&ballot.quorum), Arc::clone(ballot.votes()));
-        count(&quorum.counters.acquired);
-        if votes.were_handed_over() {
-            count(&quorum.counters.handed_over);
-        }
         locked(&quorum.held).insert(ballot.number, (fence, Arc::clone(&votes)));
         let majority = Majority {
             fence,
             owner: quorum.owner_of(&quorum.client().id, ballot.number),
             ballot: ballot.number,
+            how: votes.how(),
             votes,
             quorum: Arc::clone(&quorum),
         };
@@ -52,6 +50,11 @@ impl Majority {
         &self.votes.name
     }
 
+    /// How most of the votes were got.
+    pub(crate) fn how(&self) -> How {
+        self.how
+    }
+
     pub(crate) fn lease(&self) -> Lease {
         self.votes.lease()
     }
@@ -66,7 +69,10 @@ impl Majority {
     /// Lets the leases run out, each after its whole length.
     pub(crate) fn forget(self) {
         self.leave();
-        let (before, votes) = self.votes.end();
+        let (before, holding, votes) = self.votes.end();
+        if let Some(holding) = holding {
+            holding.ended(&self.quorum.counters, End::Forgotten);
+        }
         if before.is_ok() {
             votes.into_iter().for_each(OwnedHold::forget);
         }
@@ -82,9 +88,9 @@ impl Majority {
 impl Drop for Majority {
     fn drop(&mut self) {
         self.leave();
-        let (before, votes) = self.votes.end();
-        if before.is_ok() {
-            count(&self.quorum.counters.released_by_drop);
+        let (_, holding, votes) = self.votes.end();
+        if let Some(holding) = holding {
+            holding.ended(&self.quorum.counters, End::Dropped);
         }
         drop(votes);
     }

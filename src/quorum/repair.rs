@@ -73,6 +73,7 @@ impl Ballot {
             }
         }
         // What is left of the votes is of no use.
-        drop(votes.end());
+        let (_, _, left) = votes.end();
+        drop(left);
     }
 }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::link::{Link, State};
 use super::{Majority, Quorum, Wanted};
+use crate::engine::metrics::Group;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
@@ -116,6 +117,7 @@ fn wanted(quorum: &Quorum, until: Option<Instant>) -> Wanted {
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
         until,
+        group: Group::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Quorum;
 use super::answers::Answers;
-use crate::engine::counters::count;
+use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, LostReason, Result};
@@ -40,6 +40,8 @@ struct State {
     votes: Vec<Vote>,
     /// Why the hold is over. It never comes back.
     over: Option<LostReason>,
+    /// What its guard holds, until the hold is over.
+    holding: Option<Holding>,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,11 @@ impl Votes {
             name: Arc::clone(name),
             terms,
             quorum: Arc::clone(quorum),
-            state: Mutex::new(State { votes, over: None }),
+            state: Mutex::new(State {
+                votes,
+                over: None,
+                holding: None,
+            }),
             changed: Notify::new(),
         }
     }
@@ -150,11 +156,26 @@ impl Votes {
         fences.iter().copied().find(has_majority)
     }
 
-    /// Whether so many of the grants came without a call by this client that they are a majority.
-    pub(super) fn were_handed_over(&self) -> bool {
+    /// How a majority of the grants came.
+    pub(super) fn how(&self) -> How {
         let state = locked(&self.state);
-        let pushed = (state.votes.iter().filter_map(Vote::hold)).filter(|hold| !hold.is_claimed());
-        pushed.count() >= self.quorum.majority()
+        let came = |how| {
+            let holds = state.votes.iter().filter_map(Vote::hold);
+            holds.filter(|hold| hold.how() == how).count() >= self.quorum.majority()
+        };
+        let mut hows = [How::HandedOver, How::Free].into_iter();
+        hows.find(|how| came(*how)).unwrap_or(How::Polled)
+    }
+
+    /// The hold has a guard from now on.
+    pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
+        let mut state = locked(&self.state);
+        let Some(reason) = state.over else {
+            state.holding = Some(holding);
+            return;
+        };
+        drop(state);
+        holding.ended(counters, End::Lost(reason));
     }
 
     /// When too few leases are left, by the local clock: the deadline of the last vote that a majority needs.
@@ -193,7 +214,9 @@ impl Votes {
         }
         let reason = self.reason(&state);
         state.over = Some(reason);
-        count(&self.quorum.counters.lost);
+        if let Some(holding) = state.holding.take() {
+            holding.ended(&self.quorum.counters, End::Lost(reason));
+        }
         tracing::warn!(lock.name = %self.name, ?reason, "too few leases are left: lock lost");
         Err(self.lost_by(reason))
     }
@@ -270,12 +293,13 @@ impl Votes {
         answers.of_majority().map(drop)
     }
 
-    /// Ends the hold, and takes all votes. The task that kept them together ends too. Fails if the hold was
-    /// over before.
-    pub(super) fn end(&self) -> (Result<(), Lost>, Vec<OwnedHold>) {
+    /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the hold
+    /// was over before, and otherwise what its guard held.
+    pub(super) fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         state.over = state.over.or(Some(LostReason::Released));
+        let holding = state.holding.take();
         let votes: Vec<_> = state.votes.iter_mut().filter_map(Vote::take).collect();
         drop(state);
         if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
@@ -285,7 +309,7 @@ impl Votes {
             }
         }
         self.changed.notify_waiters();
-        (before, votes)
+        (before, holding, votes)
     }
 
     /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
@@ -294,7 +318,16 @@ impl Votes {
     ///
     /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
     pub(super) async fn release(&self) -> Result<()> {
-        let (before, votes) = self.end();
+        let (before, holding, votes) = self.end();
+        let mut over = holding.map(|holding| holding.over(&self.quorum.counters, self.quorum.clock().now()));
+        let released = self.release_votes(before, votes).await;
+        if let Some(over) = &mut over {
+            over.released(&released);
+        }
+        released
+    }
+
+    async fn release_votes(&self, before: Result<(), Lost>, votes: Vec<OwnedHold>) -> Result<()> {
         let (held, majority) = (votes.len(), self.quorum.majority());
         let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
         let mut answers = Answers::of(&self.quorum);

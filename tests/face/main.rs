@@ -5,6 +5,8 @@
 
 mod api;
 mod links;
+#[cfg(all(unix, feature = "redis", feature = "metrics"))]
+mod metrics;
 mod races;
 mod readme;
 #[cfg(all(unix, feature = "redis"))]

@@ -122,7 +122,11 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
     // Of a time without renewals; in a quorum it is that of a restart.
     let longest = if backend.is_a_quorum() { DAY } else { 30 * DAY };
     let to = &*format!("to {longest:?}");
+    let long = "a".repeat(65);
     let cases: Vec<(Lock, &str, &str)> = vec![
+        (lock().group(""), "group \"\"", "1 to 64 bytes"),
+        (lock().group(&long), &long, "1 to 64 bytes"),
+        (lock().group("a\nb"), "group \"a\\nb\"", "without control"),
         (lock().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
         (lock().lease(99 * MS), "lease 99ms", "from 100ms"),
         (lock().lease(DAY + MS), "lease 86400.001s", "to 86400s"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::withdrawals::{Batch, Withdrawal};
 use super::{Background, Done};
 use crate::engine::hold::Hold;
+use crate::engine::metrics::Pending;
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Error, LostReason};
 use crate::store::ids::RequestId;
@@ -19,10 +20,18 @@ use crate::time::clock::LocalTime;
 #[derive(Debug)]
 pub(super) enum Outgoing {
     /// Releases a hold that no guard will release.
-    Release(Arc<Hold>, Token),
+    Release(Arc<Hold>, Unconfirmed),
     /// Claims a hold that nothing will renew.
-    Claim(Arc<Hold>, Token),
+    Claim(Arc<Hold>, Unconfirmed),
     Withdraw(Arc<Keys>, Withdrawal),
+}
+
+/// What the server has not confirmed yet. It keeps the client running.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    // Dropped first, so that nothing is pending any more when those who wait for this are told.
+    pub(super) _pending: Pending,
+    pub(super) _running: Token,
 }
 
 impl Background {
@@ -30,13 +39,13 @@ impl Background {
     /// know of the whole lease yet, the hold is renewed once for that.
     pub(in crate::engine) fn let_run_out(&self, hold: &Arc<Hold>) {
         if !hold.has_its_lease() {
-            self.send(Outgoing::Claim(Arc::clone(hold), self.keep_running()));
+            self.send(Outgoing::Claim(Arc::clone(hold), self.unconfirmed()));
         }
     }
 
     /// Releases a hold in the background. Never blocks, and also works outside a runtime.
     pub(in crate::engine) fn release_later(&self, hold: Arc<Hold>) {
-        self.send(Outgoing::Release(hold, self.keep_running()));
+        self.send(Outgoing::Release(hold, self.unconfirmed()));
     }
 
     /// Makes sure that the server keeps nothing of a request that is never used again. The request is
@@ -54,7 +63,7 @@ impl Background {
                 request: request.clone(),
                 calls: Arc::clone(calls),
                 at_once,
-                _token: self.keep_running(),
+                _unconfirmed: self.unconfirmed(),
             };
             self.send(Outgoing::Withdraw(Arc::clone(keys), withdrawal));
         }
@@ -75,6 +84,13 @@ impl Background {
         released
     }
 
+    pub(super) fn unconfirmed(&self) -> Unconfirmed {
+        Unconfirmed {
+            _pending: self.counters().metrics.pending(),
+            _running: self.keep_running(),
+        }
+    }
+
     fn send(&self, outgoing: Outgoing) {
         // If the receiver is gone, so are the runtime and the connection. The leases then expire by
         // themselves.
@@ -82,7 +98,7 @@ impl Background {
     }
 
     /// Releases a hold when no caller waits for the result.
-    pub(super) async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
+    pub(super) async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         // A renewal that ran just before the deadline prolongs the lease by its whole length.
         let give_up = hold.deadline().after(hold.terms.lease());
         match self.release(&hold, give_up).await {
@@ -141,14 +157,17 @@ impl Background {
 
     /// Renews a hold that has ended locally, once. Repeats the call until it is answered, or until the lease
     /// is over.
-    pub(super) async fn claim(self: Arc<Self>, hold: Arc<Hold>, _token: Token) -> Done {
+    pub(super) async fn claim(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
             match self.client.renew(hold.renewal()).await {
                 Ok(Answer {
                     reply: Renewed::Until(_),
                     ..
-                }) => return Done::Outgoing,
+                }) => {
+                    self.counters().renewed(hold.group(), None);
+                    return Done::Outgoing;
+                }
                 Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
                 Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
             }

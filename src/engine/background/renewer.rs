@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use super::{Background, Done, Job};
-use crate::engine::counters::count;
+use crate::engine::counters::End;
 use crate::engine::hold::Hold;
 use crate::error::LostReason;
 use crate::fence::Fence;
@@ -148,7 +148,7 @@ impl Background {
     /// Renews a hold once, and returns how many servers have that renewal. It waits until the wanted number
     /// has it, but no longer than `within`.
     pub(in crate::engine) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
-        let answer = self.client.store.confirm(hold.renewal(), within);
+        let answer = self.client.confirm(hold.renewal(), within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
         self.renewed(hold, &at, reply.renewed);
         Ok(reply.got)
@@ -180,7 +180,11 @@ impl Background {
 
     fn renewed(&self, hold: &Hold, at: &Sample, renewed: Renewed) {
         match renewed {
-            Renewed::Until(deadline) => hold.renewed(deadline, at.local(deadline)),
+            Renewed::Until(deadline) => {
+                let margin = hold.margin(at);
+                self.counters().renewed(hold.group(), margin);
+                hold.renewed(deadline, at.local(deadline));
+            }
             Renewed::Expired => self.lose(hold, hold.reason_gone()),
             Renewed::Taken => self.lose(hold, LostReason::Taken),
         }
@@ -188,9 +192,12 @@ impl Background {
 
     /// Ends a hold whose lease was over before its release.
     pub(in crate::engine) fn lose(&self, hold: &Hold, reason: LostReason) {
-        if hold.end(reason).is_none() {
+        let (before, holding) = hold.end(reason);
+        if before.is_none() {
             self.note_expiry(hold);
-            count(&self.client.counters.lost);
+            if let Some(holding) = holding {
+                holding.ended(self.counters(), End::Lost(reason));
+            }
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "lease lost");
         }
         self.leave(hold);

@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::outbox::Unconfirmed;
 use crate::engine::client::Client;
 use crate::engine::pending_calls::PendingCalls;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
-use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::NOT_AFTER;
@@ -41,7 +41,7 @@ pub(super) struct Withdrawal {
     /// there.
     pub(super) at_once: bool,
     /// Counts the withdrawal as outstanding until it is done.
-    pub(super) _token: Token,
+    pub(super) _unconfirmed: Unconfirmed,
 }
 
 #[derive(Debug)]

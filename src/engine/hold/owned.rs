@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use crate::engine::background::Background;
-use crate::engine::counters::count;
+use crate::engine::counters::{End, Holding};
 use crate::engine::hold::Hold;
 use crate::error::{Error, LostReason};
+use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
 pub(crate) struct OwnedHold {
@@ -45,9 +46,15 @@ impl OwnedHold {
         // before this token is gone.
         let _running = self.background.keep_running();
         let mut held = self;
-        let lost = held.finish();
+        let now = held.background.now();
+        let (lost, holding) = held.finish(now);
+        let mut over = holding.map(|holding| holding.over(held.background.counters(), now));
         let give_up = held.background.patience_until();
         let released = held.background.release(&held.hold, give_up).await;
+        if let Some(over) = &mut over {
+            over.released(&released);
+        }
+        drop(over);
         held.settled = !matches!(released, Err(Error::Unavailable(_)));
         match (lost, released) {
             // The server knows whether another request has held the lock since.
@@ -62,21 +69,32 @@ impl OwnedHold {
     pub(crate) fn forget(mut self) {
         // A closed client keeps running until the background task knows of the claim.
         let _running = self.background.keep_running();
-        if self.finish().is_none() {
+        let lost = self.finish_as(End::Forgotten);
+        if lost.is_none() {
             self.background.let_run_out(&self.hold);
         }
         self.settled = true;
     }
 
-    /// Ends the renewals. Returns why the hold was already over, if it was.
-    fn finish(&self) -> Option<LostReason> {
-        if let Err(lost) = self.hold.check() {
+    /// Ends the renewals. Returns why the hold was already over, if it was, and otherwise what its guard held.
+    fn finish(&self, now: LocalTime) -> (Option<LostReason>, Option<Holding>) {
+        if let Err(lost) = self.hold.check_at(|| now) {
             // The end of the lease was noticed here before the background task noticed it.
             self.background.lose(&self.hold, lost.reason());
         }
-        let before = self.hold.end(LostReason::Released);
+        let ended = self.hold.end(LostReason::Released);
         self.background.leave(&self.hold);
-        before
+        ended
+    }
+
+    /// The same, and counts how the guard's hold ended.
+    fn finish_as(&self, end: End) -> Option<LostReason> {
+        let now = self.background.now();
+        let (lost, holding) = self.finish(now);
+        if let Some(holding) = holding {
+            holding.over(self.background.counters(), now).end = end;
+        }
+        lost
     }
 }
 
@@ -87,9 +105,7 @@ impl Drop for OwnedHold {
         }
         // As in `release`.
         let _running = self.background.keep_running();
-        if self.finish().is_none() {
-            count(&self.background.counters().released_by_drop);
-        }
+        self.finish_as(End::Dropped);
         self.background.release_later(Arc::clone(&self.hold));
     }
 }

@@ -168,8 +168,8 @@ async fn hold_is_looked_at_after_a_third_and_at_its_cap_only_at_its_end() {
 #[tokio::test(start_paused = true)]
 async fn first_end_of_a_hold_counts() {
     let hold = hold(None);
-    assert_eq!(hold.end(LostReason::Released), None);
-    assert_eq!(hold.end(LostReason::Taken), Some(LostReason::Released));
+    assert_eq!(hold.end(LostReason::Released).0, None);
+    assert_eq!(hold.end(LostReason::Taken).0, Some(LostReason::Released));
     assert_eq!(hold.lost().await.reason(), LostReason::Released);
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::LocalQueue;
 use crate::engine::background::Background;
-use crate::engine::counters::count;
+use crate::engine::counters::{End, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::Result;
@@ -43,15 +43,19 @@ impl Turn {
         self.fence
     }
 
-    /// Whether another turn of the tenure came before this one.
-    pub(crate) fn is_local_handoff(&self) -> bool {
-        self.fence != self.hold.fence()
+    pub(crate) fn how(&self) -> How {
+        // Another turn of the tenure came before this one.
+        if self.fence != self.hold.fence() {
+            How::LocalHandoff
+        } else {
+            self.hold.how()
+        }
     }
 
     /// Ends the turn. Returns when the next waiter here has its turn, or the server has confirmed the release
     /// of the tenure. If this is dropped midway, the background task does the rest.
     pub(crate) async fn release(mut self) -> Result<()> {
-        match self.end() {
+        match self.end(End::Released) {
             Some(held) => held.release().await,
             None => Ok(()),
         }
@@ -71,18 +75,16 @@ impl Turn {
     }
 
     /// Passes the turn on. Returns the tenure if it must be released instead.
-    fn end(&mut self) -> Option<OwnedHold> {
-        self.queue.pass_on(self.held.take()?)
+    fn end(&mut self, end: End) -> Option<OwnedHold> {
+        self.queue.pass_on(self.held.take()?, end)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         if self.held.is_some() {
-            // An `OwnedHold` that is dropped counts itself, and is released in the background.
-            if self.end().is_none() {
-                count(&self.queue.client().counters.released_by_drop);
-            }
+            // An `OwnedHold` that is dropped is released in the background.
+            drop(self.end(End::Dropped));
         }
     }
 }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::oneshot;
 
 use super::{Answered, State, WaitOutcome, Waiter, Waitlist};
+use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
@@ -22,8 +23,8 @@ use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
 
-/// When a request arrived, how long its caller waits, and its place in the queue.
-#[derive(Clone, Copy, Debug)]
+/// When a request arrived, how long its caller waits, its place in the queue, and the group of its lock.
+#[derive(Clone, Debug)]
 pub(in crate::engine) struct Standing {
     /// When its caller began to wait.
     pub(in crate::engine) arrived: LocalTime,
@@ -39,6 +40,8 @@ pub(in crate::engine) struct Standing {
     pub(in crate::engine) is_admitted: bool,
     /// In a quorum: the least fence of a grant.
     pub(in crate::engine) floor: Option<Fence>,
+    /// In which its hold is counted.
+    pub(in crate::engine) group: Group,
 }
 
 /// What a caller becomes when it enters a waitlist.
@@ -112,8 +115,8 @@ impl State {
         admitted.into_iter().flatten().collect()
     }
 
-    fn gives_up(&self, standing: Standing) -> GivesUp {
-        let Standing { arrived, until, .. } = standing;
+    fn gives_up(&self, standing: &Standing) -> GivesUp {
+        let Standing { arrived, until, .. } = *standing;
         match &self.admission {
             Some(admission) => admission.gives_up(arrived, until),
             None => until.map_or(GivesUp::Unknown, GivesUp::At),
@@ -127,7 +130,7 @@ impl State {
         terms: LeaseTerms,
         standing: Standing,
     ) -> Joined {
-        let calls = PendingCalls::new(terms.lease(), self.gives_up(standing), standing.floor);
+        let calls = PendingCalls::new(terms.lease(), self.gives_up(&standing), standing.floor);
         let (outcome, receiver) = oneshot::channel();
         let waiter = Box::new(Waiter {
             request: request.clone(),
@@ -164,7 +167,7 @@ impl Waitlist {
             let (admit, admitted) = oneshot::channel();
             let applicant = Applicant {
                 terms,
-                standing,
+                standing: standing.clone(),
                 admit,
             };
             let gives_up = admission.gives_up(standing.arrived, standing.until);
@@ -221,7 +224,7 @@ impl Waitlist {
         let Waiter { standing, joined, .. } = *state.waiters.remove(&waiter.request.number())?;
         let admission = state.admission.get_or_insert_default();
         admission.gave_up(self.client.now().since(joined));
-        self.learn_patience(admission, standing);
+        self.learn_patience(admission, &standing);
         let free_at = state.free_at;
         self.left(state);
         self.background
@@ -237,7 +240,7 @@ impl Waitlist {
         let remove =
             |admission: &mut &mut Box<Admission<Applicant>>| admission.remove(application.place).is_some();
         if let Some(admission) = state.admission.as_mut().take_if(remove) {
-            self.learn_patience(admission, application.standing);
+            self.learn_patience(admission, &application.standing);
             // There may be a free place that the next caller could not have because of this applicant.
             self.left(state);
             return free_at;
@@ -253,7 +256,7 @@ impl Waitlist {
     }
 
     /// Learns from a caller that gave up. Others may have as much patience.
-    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: Standing) {
+    fn learn_patience(&self, admission: &mut Admission<Applicant>, standing: &Standing) {
         if standing.until.is_none() {
             let waited = self.client.now().since(standing.arrived);
             admission.lost_patience(waited);

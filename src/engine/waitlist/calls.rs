@@ -180,7 +180,9 @@ impl Waitlist {
             return Progress::Settled;
         };
         waiter.standing.ticket = contended.ticket;
-        waiter.was_queued = true;
+        if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
+            self.client.counters.missed_turn(&waiter.standing.group);
+        }
         state.free_at = Some(free_at);
         let due = if context.subscriptions == state.subscriptions {
             // A driver that sleeps because its waitlist was empty must wake within one polling interval.

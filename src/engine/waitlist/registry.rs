@@ -127,6 +127,10 @@ impl Waitlists {
 }
 
 impl Listener for Waitlists {
+    fn reopened(&self, connection: &'static str, server: &str) {
+        self.client.counters.reconnected(connection, server);
+    }
+
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
         if let Some(waitlist) = waitlist {
@@ -176,6 +180,12 @@ impl LateListener {
 }
 
 impl Listener for LateListener {
+    fn reopened(&self, connection: &'static str, server: &str) {
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.reopened(connection, server);
+        }
+    }
+
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         if let Some(waitlists) = self.waitlists() {
             waitlists.pushed(from, channel, message);

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use super::applicants::Joined;
 use super::calls::{CallContext, PreparedCall};
 use super::*;
+use crate::engine::metrics::Group;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::options::{JITTER, LockOptions, ManagerOptions};
 use crate::store::ids::ClientId;
@@ -116,6 +117,7 @@ impl Waitlist {
             was_queued: false,
             is_admitted: false,
             floor: None,
+            group: Group::default(),
         }
     }
 

@@ -6,7 +6,6 @@
 //! fred's task from ending by itself, because calls in its queue would then hang. The delay of the policy is
 //! longer than anybody waits.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -42,13 +41,14 @@ pub(super) enum Purpose {
     Replication,
 }
 
-impl fmt::Display for Purpose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Purpose {
+    /// The kind of connection, for people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
             Purpose::Commands => "command",
             Purpose::Messages => "subscriber",
             Purpose::Replication => "replication",
-        })
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl ConnectionPair {
             pipeline: Arc::clone(&pipeline),
             scripts: Arc::clone(scripts),
             purpose: Purpose::Commands,
-            listener: Some(listener.clone()),
+            listener: listener.clone(),
             follower: Some(requests.clone()),
             condemned,
             ping_every,

@@ -14,7 +14,7 @@
 //! - A `WAIT` concerns only the writes of its own connection. On a connection other than the renewal's, its
 //!   answer would mean nothing, so the renewal must be repeated there.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -30,7 +30,7 @@ use super::options::Options;
 use super::supervisor::Supervisor;
 use crate::error::{Error, ServerError};
 use crate::store::redis::script::{self, ScriptSet};
-use crate::store::{Call, Confirmed, Durability, Failure, Renew, Renewed, ServerId};
+use crate::store::{Call, Confirmed, Durability, Failure, Listener, Renew, Renewed, ServerId};
 
 /// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -71,6 +71,7 @@ impl Replication {
         server: ServerId,
         connector: &Arc<Connector>,
         options: Options,
+        listener: &Weak<dyn Listener>,
         first: Option<Connection>,
     ) -> Replication {
         let (pipeline, condemned) = pipeline(server, options.attempt_timeout);
@@ -80,7 +81,7 @@ impl Replication {
             pipeline: Arc::clone(&pipeline),
             scripts: ScriptSet::new(&[&script::RENEW], options.quorum),
             purpose: Purpose::Replication,
-            listener: None,
+            listener: listener.clone(),
             follower: None,
             condemned,
             ping_every: options.heartbeat / 3,
@@ -220,7 +221,7 @@ fn advised(failure: Failure) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::OPTIONS;
+    use super::super::tests::{OPTIONS, Recorder};
     use super::*;
     use crate::fence::Fence;
     use crate::store::ids::{ClientId, RequestId};
@@ -238,7 +239,15 @@ mod tests {
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
         let connection = connector.open(Purpose::Replication).await.unwrap();
-        Replication::start(ServerId::default(), &connector, options, Some(connection))
+        let listener: Arc<dyn Listener> = Arc::<Recorder>::default();
+        let listener = Arc::downgrade(&listener);
+        Replication::start(
+            ServerId::default(),
+            &connector,
+            options,
+            &listener,
+            Some(connection),
+        )
     }
 
     #[tokio::test]

@@ -122,7 +122,7 @@ impl RedisStore {
             server: connector.server().to_owned(),
             lines,
             replication: (options.durability.wanted() > 0)
-                .then(|| Replication::start(place.0, &connector, options, replication)),
+                .then(|| Replication::start(place.0, &connector, options, listener, replication)),
             listening,
         })
     }

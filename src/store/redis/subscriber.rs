@@ -147,6 +147,9 @@ impl Subscriber {
             // does not delay them.
             self.todo.push_front(former);
             connection = self.reconnect(&mut backoff).await;
+            if let Some(listener) = self.listener.upgrade() {
+                listener.reopened(Purpose::Messages.name(), self.connector.server());
+            }
         }
     }
 

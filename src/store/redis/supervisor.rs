@@ -27,8 +27,7 @@ pub(super) struct Supervisor {
     pub(super) pipeline: Arc<RedisPipeline>,
     pub(super) scripts: Arc<ScriptSet>,
     pub(super) purpose: Purpose,
-    /// Hears of lost and new connections.
-    pub(super) listener: Option<Weak<dyn Listener>>,
+    pub(super) listener: Weak<dyn Listener>,
     /// The subscriber, which must be connected to the same server.
     pub(super) follower: Option<mpsc::UnboundedSender<Instruction>>,
     pub(super) condemned: mpsc::UnboundedReceiver<Replacement>,
@@ -64,7 +63,7 @@ impl Supervisor {
         };
         loop {
             let why = self.watch(&mut connection, generation).await;
-            tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose);
+            tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose.name());
             // This comes first, so that no more calls are queued in a client that nothing serves.
             self.pipeline.down(Failure::NotExecuted(why));
             if let Some(listener) = self.listener() {
@@ -76,8 +75,11 @@ impl Supervisor {
             tracing::info!(
                 server = self.connector.server(),
                 "the {} connection is back",
-                self.purpose
+                self.purpose.name()
             );
+            if let Some(listener) = self.listener.upgrade() {
+                listener.reopened(self.purpose.name(), self.connector.server());
+            }
             // This comes before any reply on the new connection, which may lead to another server.
             if let Some(listener) = self.listener() {
                 listener.replaced(self.server);
@@ -95,8 +97,10 @@ impl Supervisor {
         self.pipeline.open(Wire::new(connection.client(), &self.scripts))
     }
 
+    /// Who hears of lost and new connections, if they are those of the calls.
     fn listener(&self) -> Option<Arc<dyn Listener>> {
-        self.listener.as_ref()?.upgrade()
+        let is_of_calls = self.purpose == Purpose::Commands;
+        is_of_calls.then(|| self.listener.upgrade())?
     }
 
     /// Tries until there is a connection, and loads the scripts into its server.

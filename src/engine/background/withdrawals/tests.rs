@@ -62,7 +62,10 @@ impl Fixture {
             request: request.clone(),
             calls: Arc::clone(calls),
             at_once,
-            _token: Outstanding::begin(&self.outstanding),
+            _unconfirmed: Unconfirmed {
+                _pending: self.shared().client().counters.metrics.pending(),
+                _running: Outstanding::begin(&self.outstanding),
+            },
         };
         self.withdrawals.add(keys, withdrawal);
         request

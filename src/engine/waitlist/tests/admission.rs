@@ -271,14 +271,14 @@ async fn place_by_arrival_is_behind_earlier_ones() {
     };
     // As if the server's clock were ahead of the estimate here.
     let far = Ticket(u64::MAX / 2);
-    joins(state, before, Some(far));
+    joins(state, before.clone(), Some(far));
     waitlist.give_places(client.now(), state, [&mut first, &mut second]);
     assert_eq!(first.ticket, Some(Ticket(far.0 + 1)));
     assert_eq!(second.ticket, Some(Ticket(far.0 + 2)));
     joins(state, after, Some(Ticket(far.0 + 7)));
     let mut last = Standing {
         arrived: client.now().after(Duration::from_millis(1)),
-        ..first
+        ..first.clone()
     };
     waitlist.give_places(client.now(), state, [&mut first, &mut last]);
     assert_eq!(

@@ -156,6 +156,12 @@ impl Listener for Cluster {
         }
     }
 
+    fn reopened(&self, connection: &'static str, server: &str) {
+        if let Some(listener) = self.listener.upgrade() {
+            listener.reopened(connection, server);
+        }
+    }
+
     fn lost(&self, _: ServerId) {
         self.stale.notify_one();
     }

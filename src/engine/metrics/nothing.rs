@@ -1,0 +1,50 @@
+//! Without the feature `metrics`, nothing is recorded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Operation;
+use crate::engine::counters::{End, Outcome};
+use crate::store::Failure;
+use crate::time::clock::{Clock, LocalTime};
+
+#[derive(Debug, Default)]
+pub(crate) struct Metrics(());
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group(());
+
+#[derive(Debug)]
+pub(crate) struct Pending;
+
+#[derive(Debug)]
+pub(crate) struct Timer;
+
+impl Metrics {
+    pub(crate) fn group(&self, _: &str, _: Option<&Arc<str>>) -> Group {
+        Group(())
+    }
+
+    pub(crate) fn pending(&self) -> Pending {
+        Pending
+    }
+
+    pub(crate) fn timer(&self, _: &Clock) -> Timer {
+        Timer
+    }
+
+    pub(crate) fn called(&self, _: &Timer, _: Operation, _: &Clock, _: Result<LocalTime, &Failure>) {}
+
+    pub(crate) fn reconnected(&self, _: &'static str, _: &str) {}
+}
+
+impl Group {
+    pub(crate) fn waits(&self) {}
+    pub(crate) fn waits_no_more(&self) {}
+    pub(crate) fn asked(&self, _: Outcome, _: &Timer, _: &Clock) {}
+    pub(crate) fn held(&self) {}
+    pub(crate) fn held_no_more(&self) {}
+    pub(crate) fn ended(&self, _: End, _: Duration) {}
+    pub(crate) fn margin(&self, _: Duration) {}
+    pub(crate) fn missed_turn(&self) {}
+}

@@ -1,0 +1,301 @@
+//! What the feature `metrics` records, and under which names. `docs/metrics.md` says what each is good for.
+//!
+//! A handle is asked for once, and kept: for a group when its first call begins, for anything else when there
+//! is something to record. So the recorder must be installed before that.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ::metrics::{
+    Counter, Gauge, Histogram, SharedString, Unit, counter, describe_counter, describe_gauge,
+    describe_histogram, gauge, histogram,
+};
+use dashmap::DashMap;
+
+use super::Operation;
+use crate::engine::counters::{End, How, Outcome};
+use crate::error::LostReason;
+use crate::store::Failure;
+use crate::time::clock::{Clock, LocalTime};
+
+const ACQUIRE_DURATION: &str = "fairlock_acquire_duration_seconds";
+const HOLD_DURATION: &str = "fairlock_hold_duration_seconds";
+const WAITERS: &str = "fairlock_waiters";
+const HELD: &str = "fairlock_held";
+const LEASE_LOST: &str = "fairlock_lease_lost_total";
+const LEASE_MARGIN: &str = "fairlock_lease_margin_seconds";
+const TURNS_MISSED: &str = "fairlock_turns_missed_total";
+const CALL_DURATION: &str = "fairlock_server_call_duration_seconds";
+const RECONNECTS: &str = "fairlock_reconnects_total";
+const RELEASES_PENDING: &str = "fairlock_releases_pending";
+
+/// How many groups a client tells apart. All further ones are one group, so that names without a colon
+/// cannot make ever more time series.
+const MAX_GROUPS: usize = 1000;
+const OTHER_GROUPS: &str = "other";
+
+fn describe() {
+    let seconds = Unit::Seconds;
+    describe_histogram!(ACQUIRE_DURATION, seconds, "How long calls waited for a lock.");
+    describe_histogram!(HOLD_DURATION, seconds, "How long guards held a lock.");
+    describe_gauge!(WAITERS, Unit::Count, "Calls that wait for a lock.");
+    describe_gauge!(HELD, Unit::Count, "Locks that are held.");
+    describe_counter!(
+        LEASE_LOST,
+        Unit::Count,
+        "Leases that were lost before their release."
+    );
+    describe_histogram!(
+        LEASE_MARGIN,
+        seconds,
+        "What was left of a lease when its renewal was confirmed."
+    );
+    describe_counter!(
+        TURNS_MISSED,
+        Unit::Count,
+        "Times that a request lost its place in the queue."
+    );
+    describe_histogram!(CALL_DURATION, seconds, "How long calls to the server took.");
+    describe_counter!(
+        RECONNECTS,
+        Unit::Count,
+        "Lost connections that were replaced by new ones."
+    );
+    describe_gauge!(
+        RELEASES_PENDING,
+        Unit::Count,
+        "Releases and withdrawals in the background that the server has not confirmed."
+    );
+}
+
+/// The metrics of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    described: OnceLock<()>,
+    groups: DashMap<SharedString, Group>,
+    /// By operation, and by [`outcome_of`].
+    calls: [[OnceLock<Histogram>; CALL_OUTCOMES.len()]; OPERATIONS.len()],
+    pending: OnceLock<Gauge>,
+}
+
+const OPERATIONS: [&str; 6] = ["acquire", "release", "withdraw", "renew", "confirm", "inspect"];
+const CALL_OUTCOMES: [&str; 5] = ["ok", "unknown", "not_executed", "refused", "closed"];
+
+/// The place of a call's outcome in [`CALL_OUTCOMES`].
+fn outcome_of(answer: Result<LocalTime, &Failure>) -> usize {
+    match answer {
+        Ok(_) => 0,
+        Err(Failure::Unknown(_)) => 1,
+        Err(Failure::NotExecuted(_)) => 2,
+        Err(Failure::Refused(_)) => 3,
+        Err(Failure::Closed) => 4,
+    }
+}
+
+impl Metrics {
+    /// The group of the lock with this name. By default it is the name up to its first colon.
+    pub(crate) fn group(&self, lock: &str, group: Option<&Arc<str>>) -> Group {
+        let name = group.map_or(group_of(lock), |group| &**group);
+        if let Some(known) = self.groups.get(name) {
+            return known.clone();
+        }
+        self.described.get_or_init(describe);
+        let name = if self.groups.len() < MAX_GROUPS {
+            name
+        } else {
+            OTHER_GROUPS
+        };
+        let name = SharedString::from_owned(name.to_owned());
+        let make = || Group(Some(Arc::new(Handles::new(&name))));
+        self.groups.entry(name.clone()).or_insert_with(make).clone()
+    }
+
+    /// Something that the server has to confirm, until this is dropped.
+    pub(crate) fn pending(&self) -> Pending {
+        let gauge = self.pending.get_or_init(|| {
+            self.described.get_or_init(describe);
+            gauge!(RELEASES_PENDING)
+        });
+        gauge.increment(1.0);
+        Pending(gauge.clone())
+    }
+
+    pub(crate) fn timer(&self, clock: &Clock) -> Timer {
+        Timer(clock.now())
+    }
+
+    /// A call to the server is over: it was answered at this time, or has failed now.
+    pub(crate) fn called(
+        &self,
+        Timer(began): &Timer,
+        operation: Operation,
+        clock: &Clock,
+        over: Result<LocalTime, &Failure>,
+    ) {
+        let (of, outcome) = (operation as usize, outcome_of(over));
+        let calls = self.calls[of][outcome].get_or_init(|| {
+            self.described.get_or_init(describe);
+            let outcome = CALL_OUTCOMES[outcome];
+            histogram!(CALL_DURATION, "operation" => OPERATIONS[of], "outcome" => outcome)
+        });
+        let over = over.unwrap_or_else(|_| clock.now());
+        calls.record(over.since(*began));
+    }
+
+    pub(crate) fn reconnected(&self, connection: &'static str, server: &str) {
+        self.described.get_or_init(describe);
+        let server = server.to_owned();
+        counter!(RECONNECTS, "connection" => connection, "server" => server).increment(1);
+    }
+}
+
+/// The name up to its first colon. Of a name that begins with a hash tag, the braces do not count.
+pub(super) fn group_of(lock: &str) -> &str {
+    let name = lock.strip_prefix('{').unwrap_or(lock);
+    let end = name.find([':', '}']).unwrap_or(name.len());
+    // A name that begins with a colon would have an empty group.
+    if end == 0 { lock } else { &name[..end] }
+}
+
+/// When a call to the server began.
+#[derive(Debug)]
+pub(crate) struct Timer(LocalTime);
+
+#[derive(Debug)]
+pub(crate) struct Pending(Gauge);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// The group in which a lock is counted. The default is in none: that of a call that no caller made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group(Option<Arc<Handles>>);
+
+/// The handles of one group.
+struct Handles {
+    group: SharedString,
+    waiters: Gauge,
+    held: Gauge,
+    /// By [`Outcome::index`].
+    asked: [OnceLock<Histogram>; Outcome::COUNT],
+    /// By [`End::index`].
+    ended: [OnceLock<Histogram>; End::COUNT],
+    expired: Counter,
+    taken: Counter,
+    max_hold: Counter,
+    margin: OnceLock<Histogram>,
+    missed_turns: Counter,
+}
+
+impl Handles {
+    /// Counters begin at 0 now. A rule that asks for an increase would not see a first event that comes with
+    /// its time series.
+    fn new(group: &SharedString) -> Handles {
+        let lost = |reason| counter!(LEASE_LOST, "group" => group.clone(), "reason" => reason);
+        Handles {
+            waiters: gauge!(WAITERS, "group" => group.clone()),
+            held: gauge!(HELD, "group" => group.clone()),
+            asked: Default::default(),
+            ended: Default::default(),
+            expired: lost("expired"),
+            taken: lost("taken"),
+            max_hold: lost("max_hold"),
+            margin: OnceLock::new(),
+            missed_turns: counter!(TURNS_MISSED, "group" => group.clone()),
+            group: group.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handles").field(&self.group).finish()
+    }
+}
+
+impl Group {
+    pub(crate) fn waits(&self) {
+        if let Some(handles) = &self.0 {
+            handles.waiters.increment(1.0);
+        }
+    }
+
+    pub(crate) fn waits_no_more(&self) {
+        if let Some(handles) = &self.0 {
+            handles.waiters.decrement(1.0);
+        }
+    }
+
+    /// A call that asked for a lock of this group is over.
+    pub(crate) fn asked(&self, outcome: Outcome, Timer(began): &Timer, clock: &Clock) {
+        let Some(handles) = &self.0 else { return };
+        let histogram = handles.asked[outcome.index()].get_or_init(|| {
+            let (outcome, how) = match outcome {
+                Outcome::Acquired(How::Free) => ("acquired", "free"),
+                Outcome::Acquired(How::HandedOver) => ("acquired", "handed_over"),
+                Outcome::Acquired(How::LocalHandoff) => ("acquired", "local_handoff"),
+                Outcome::Acquired(How::Polled) => ("acquired", "polled"),
+                Outcome::Timeout => ("timeout", "none"),
+                Outcome::Busy => ("busy", "none"),
+                Outcome::Cancelled => ("cancelled", "none"),
+                Outcome::QueueFull | Outcome::NotReplicated | Outcome::Unavailable | Outcome::Failed => {
+                    ("error", "none")
+                }
+            };
+            let group = handles.group.clone();
+            histogram!(ACQUIRE_DURATION, "group" => group, "outcome" => outcome, "how" => how)
+        });
+        histogram.record(clock.now().since(*began));
+    }
+
+    pub(crate) fn held(&self) {
+        if let Some(handles) = &self.0 {
+            handles.held.increment(1.0);
+        }
+    }
+
+    pub(crate) fn held_no_more(&self) {
+        if let Some(handles) = &self.0 {
+            handles.held.decrement(1.0);
+        }
+    }
+
+    /// The hold of a guard is over.
+    pub(crate) fn ended(&self, end: End, held_for: Duration) {
+        let Some(handles) = &self.0 else { return };
+        let histogram = handles.ended[end.index()].get_or_init(|| {
+            let end = match end {
+                End::Released | End::Lost(LostReason::Released) => "released",
+                End::Dropped => "dropped",
+                End::Forgotten => "forgotten",
+                End::Lost(_) => "lost",
+            };
+            histogram!(HOLD_DURATION, "group" => handles.group.clone(), "end" => end)
+        });
+        histogram.record(held_for);
+        match end {
+            End::Lost(LostReason::Expired) => handles.expired.increment(1),
+            End::Lost(LostReason::Taken) => handles.taken.increment(1),
+            End::Lost(LostReason::MaxHold) => handles.max_hold.increment(1),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn margin(&self, margin: Duration) {
+        let Some(handles) = &self.0 else { return };
+        let histogram = handles
+            .margin
+            .get_or_init(|| histogram!(LEASE_MARGIN, "group" => handles.group.clone()));
+        histogram.record(margin);
+    }
+
+    pub(crate) fn missed_turn(&self) {
+        if let Some(handles) = &self.0 {
+            handles.missed_turns.increment(1);
+        }
+    }
+}

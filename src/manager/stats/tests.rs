@@ -1,0 +1,358 @@
+//! What is counted, and when. Time is paused, so sums of time are exact.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::*;
+use crate::options::ManagerOptions;
+use crate::tests::scripted_store;
+use crate::{Error, LockGuard, LockManager, MemoryStore, TryAcquire};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A client of one server, and one of a quorum, with these settings.
+fn clients_with(
+    settings: impl Fn(crate::LockManagerBuilder) -> crate::LockManagerBuilder,
+) -> [LockManager; 2] {
+    let builder = || settings(LockManager::builder());
+    let servers = [(); 3].map(|()| MemoryStore::new());
+    [
+        builder().in_memory(&MemoryStore::new()).unwrap(),
+        builder().quorum_in_memory(&servers).unwrap(),
+    ]
+}
+
+fn clients() -> [LockManager; 2] {
+    clients_with(|builder| builder)
+}
+
+async fn settle() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+/// Checks that each call that began has ended once, or is still under way.
+fn adds_up(locks: &LockManager, others: u64, under_way: u64) {
+    let stats = locks.stats();
+    let ended = stats.acquired
+        + stats.timed_out
+        + stats.busy
+        + stats.cancelled
+        + stats.queue_full
+        + stats.not_replicated
+        + stats.unavailable;
+    assert_eq!(stats.acquire_started, ended + others + under_way, "{stats:?}");
+}
+
+/// A lease ends a little earlier here than on the server.
+fn is_about(held_for: Duration, span: Duration) {
+    let early = span.saturating_sub(held_for);
+    assert!(
+        held_for <= span && early < Duration::from_millis(20),
+        "{held_for:?}"
+    );
+}
+
+/// Waits in the background.
+async fn waits(lock: &crate::Lock) -> tokio::task::JoinHandle<LockGuard> {
+    let acquiring = lock.acquire();
+    let waiter = tokio::spawn(async move { acquiring.await.unwrap() });
+    settle().await;
+    waiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_counts_once_by_how_it_ended() {
+    for locks in clients_with(|builder| builder.max_waiters(1)) {
+        let lock = locks.lock("a");
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(
+            (locks.stats().acquire_started, locks.stats().acquired_at_once),
+            (1, 1)
+        );
+        assert!(matches!(lock.try_acquire().await, Ok(TryAcquire::Busy(_))));
+        assert!(matches!(
+            lock.acquire_timeout(Duration::ZERO).await,
+            Err(Error::Timeout { .. })
+        ));
+        assert!(matches!(
+            lock.acquire_timeout(SECOND).await,
+            Err(Error::Timeout { .. })
+        ));
+        assert!(lock.acquire().now_or_never().is_none());
+        let waiter = waits(&lock).await;
+        assert!(matches!(lock.acquire().await, Err(Error::QueueFull { .. })));
+        adds_up(&locks, 0, 1);
+        // Refused before it asks.
+        assert!(locks.lock("").acquire().await.is_err());
+        drop(lock.acquire());
+        let stats = locks.stats();
+        let ended = (stats.busy, stats.timed_out, stats.cancelled, stats.queue_full);
+        assert_eq!(ended, (1, 2, 1, 1), "{stats:?}");
+        assert_eq!((stats.acquire_started, stats.acquired), (7, 1));
+        guard.release().await.unwrap();
+        waiter.await.unwrap().release().await.unwrap();
+        let TryAcquire::Acquired(guard) = lock.try_acquire().await.unwrap() else {
+            panic!("the lock is free")
+        };
+        drop(guard);
+        let stats = locks.stats();
+        let acquired = (stats.acquired, stats.acquired_at_once, stats.handed_over);
+        assert_eq!(acquired, (3, 2, 1), "{stats:?}");
+        adds_up(&locks, 0, 0);
+        locks.close().await.unwrap();
+        assert!(matches!(lock.acquire().await, Err(Error::Closed)));
+        adds_up(&locks, 0, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_no_server_answers_counts_as_unavailable() {
+    let options = ManagerOptions {
+        server_timeout: SECOND,
+        ..ManagerOptions::default()
+    };
+    let (locks, seen) = scripted_store::client_with(options, &MemoryStore::new(), &[]);
+    seen.lose_calls(u32::MAX);
+    assert!(matches!(
+        locks.lock("a").acquire().await,
+        Err(Error::Unavailable(_))
+    ));
+    assert!(matches!(
+        locks.lock("a").try_acquire().await,
+        Err(Error::Unavailable(_))
+    ));
+    assert_eq!((locks.stats().unavailable, locks.stats().acquired), (2, 0));
+    adds_up(&locks, 0, 0);
+}
+
+/// The owner's 257th hold.
+#[tokio::test(start_paused = true)]
+async fn any_other_error_counts_only_as_a_call() {
+    let locks = LockManager::in_memory();
+    let lock = locks.lock("a").owner(&crate::Owner::new());
+    let mut guards = Vec::new();
+    for _ in 0..256 {
+        guards.push(lock.acquire().await.unwrap());
+    }
+    assert!(matches!(lock.acquire().await, Err(Error::TooManyHolds)));
+    assert_eq!((locks.stats().acquired, locks.stats().held), (256, 256));
+    adds_up(&locks, 1, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_and_holds_sum_up_their_time() {
+    for locks in clients() {
+        let lock = locks.lock("a");
+        let guard = lock.acquire().await.unwrap();
+        sleep(SECOND).await;
+        let waiter = waits(&lock).await;
+        assert!(lock.acquire_timeout(SECOND).await.is_err());
+        sleep(SECOND).await;
+        assert_eq!(locks.stats().held_for, Duration::ZERO, "nothing has ended");
+        guard.release().await.unwrap();
+        let second = waiter.await.unwrap();
+        let stats = locks.stats();
+        let times = (stats.waited, stats.held_for);
+        assert_eq!(
+            times,
+            (2 * SECOND, 3 * SECOND),
+            "the time-out is no wait for a lock that came"
+        );
+        sleep(SECOND).await;
+        drop(second);
+        assert_eq!(locks.stats().held_for, 4 * SECOND);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_hold_counts_once_by_how_it_ended() {
+    for locks in clients() {
+        let lock = locks.lock("a");
+        lock.acquire().await.unwrap().release().await.unwrap();
+        drop(lock.acquire().await.unwrap());
+        assert_eq!((locks.stats().released_by_drop, locks.stats().lost), (1, 0));
+
+        let taken = lock.acquire().await.unwrap();
+        assert!(lock.force_release(taken.fence()).await.unwrap());
+        assert!(matches!(taken.release().await, Err(Error::Lost(_))));
+        let stats = locks.stats();
+        assert_eq!((stats.lost, stats.lost_taken), (1, 1), "its release found that");
+
+        let limited = lock.clone().max_hold(2 * SECOND).acquire().await.unwrap();
+        limited.lost().await;
+        settle().await;
+        let stats = locks.stats();
+        assert_eq!((stats.lost, stats.lost_max_hold, stats.held), (2, 1, 0));
+        is_about(stats.held_for, 2 * SECOND);
+        drop(limited);
+
+        let expired = lock.clone().fixed_lease(SECOND).acquire().await.unwrap();
+        sleep(2 * SECOND).await;
+        let stats = locks.stats();
+        assert_eq!((stats.lost, stats.lost_expired), (3, 1));
+        is_about(stats.held_for, 3 * SECOND);
+        drop(expired);
+
+        lock.clone().fixed_lease(SECOND).acquire().await.unwrap().forget();
+        let stats = locks.stats();
+        assert_eq!((stats.lost, stats.released_by_drop, stats.held), (3, 1, 0));
+    }
+}
+
+/// The lock goes on to the next request, and no guard of it is ever made.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_takes_is_no_hold() {
+    for locks in clients() {
+        let lock = locks.lock("a");
+        let guard = lock.acquire().await.unwrap();
+        let mut waiting = Box::pin(lock.acquire());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        settle().await;
+        guard.release().await.unwrap();
+        settle().await;
+        drop(waiting);
+        settle().await;
+        let stats = locks.stats();
+        let counts = (
+            stats.acquired,
+            stats.cancelled,
+            stats.released_by_drop,
+            stats.held,
+        );
+        assert_eq!(counts, (1, 1, 0, 0), "{stats:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_turn_of_a_tenure_is_a_hold() {
+    let locks = LockManager::in_memory();
+    let lock = locks.lock("a").local_handoffs(3);
+    let guard = lock.acquire().await.unwrap();
+    let waiters = [waits(&lock).await, waits(&lock).await];
+    sleep(Duration::from_millis(4)).await;
+    guard.release().await.unwrap();
+    let [second, third] = waiters;
+    let second = second.await.unwrap();
+    assert_eq!(locks.stats().held_for, Duration::from_millis(4));
+    sleep(Duration::from_millis(5)).await;
+    drop(second);
+    let third = third.await.unwrap();
+    sleep(SECOND).await;
+    third.release().await.unwrap();
+    // Another tenure was asked for, and is given up.
+    settle().await;
+    let stats = locks.stats();
+    assert_eq!(
+        (stats.acquired, stats.acquired_at_once, stats.local_handoffs),
+        (3, 1, 2)
+    );
+    assert_eq!((stats.released_by_drop, stats.held), (1, 0));
+    assert_eq!(stats.held_for, SECOND + Duration::from_millis(9));
+    assert_eq!(stats.waited, Duration::from_millis(4 + 9));
+    adds_up(&locks, 0, 0);
+}
+
+/// Nobody publishes when a lease expires, so the waiter asks.
+#[tokio::test(start_paused = true)]
+async fn lock_that_is_found_free_by_a_poll_was_neither_handed_over_nor_free_at_once() {
+    for locks in clients() {
+        locks
+            .lock("a")
+            .fixed_lease(SECOND)
+            .acquire()
+            .await
+            .unwrap()
+            .forget();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        let stats = locks.stats();
+        let counts = (stats.acquired, stats.acquired_at_once, stats.handed_over);
+        assert_eq!(counts, (2, 1, 0), "{stats:?}");
+        drop(guard);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_are_counted_with_the_least_margin_of_a_whole_lease() {
+    let [locks, quorum] = clients();
+    for (locks, servers) in [(&locks, 1), (&quorum, 3)] {
+        let guard = locks.lock("a").acquire().await.unwrap();
+        assert_eq!((locks.stats().renewals, locks.stats().least_margin), (0, None));
+        sleep(2 * LEASE).await;
+        // In a quorum, the first renewal of each vote gives it its whole lease.
+        let stats = locks.stats();
+        assert!(
+            stats.renewals >= 5 * servers && stats.renewals < 9 * servers,
+            "{stats:?}"
+        );
+        let margin = stats.least_margin.unwrap();
+        assert!(margin > LEASE / 2 && margin <= LEASE * 2 / 3, "{margin:?}");
+        guard.release().await.unwrap();
+    }
+    // A claim renews a claim window, of which less is left.
+    let lock = locks.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let waiter = waits(&lock).await;
+    let (before, least) = (locks.stats().renewals, locks.stats().least_margin);
+    guard.release().await.unwrap();
+    let _claimed = waiter.await.unwrap();
+    sleep(2 * SECOND).await;
+    let stats = locks.stats();
+    assert_eq!((stats.renewals, stats.least_margin), (before + 1, least));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_renewal_shows_in_the_least_margin() {
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
+    let _guard = locks.lock("a").acquire().await.unwrap();
+    // The first renewal is due after a third of the lease, and fails. The next one is after a third of the rest.
+    sleep(LEASE / 3 - SECOND).await;
+    seen.lose_calls(1);
+    sleep(LEASE / 3).await;
+    let margin = locks.stats().least_margin.unwrap();
+    assert!(margin > LEASE / 3 && margin < LEASE / 2, "{margin:?}");
+}
+
+/// Its subscription is never confirmed, so the release passes it over, and another client has the lock.
+#[tokio::test(start_paused = true)]
+async fn request_that_was_passed_over_has_missed_its_turn() {
+    let store = MemoryStore::new();
+    let (others, _) = scripted_store::client(&store, &[]);
+    let (locks, seen) = scripted_store::client(&store, &[]);
+    seen.swallow_subscriptions();
+    let guard = others.lock("a").acquire().await.unwrap();
+    let deaf = waits(&locks.lock("a")).await;
+    let next = waits(&others.lock("a")).await;
+    assert_eq!(locks.stats().missed_turns, 0, "it has queued once");
+    guard.release().await.unwrap();
+    let next = next.await.unwrap();
+    sleep(10 * SECOND).await;
+    assert_eq!((locks.stats().missed_turns, others.stats().missed_turns), (1, 0));
+    next.release().await.unwrap();
+    deaf.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_that_was_replaced_counts_at_its_own_client() {
+    use crate::engine::waitlist::registry::Waitlists;
+    use crate::store::Listener;
+
+    let [locks, quorum] = clients();
+    let reopened = |waitlists: &std::sync::Arc<Waitlists>| waitlists.reopened("command", "127.0.0.1:1");
+    let shared = locks.shared();
+    reopened(shared.waitlists());
+    assert_eq!(locks.stats().reconnects, 1);
+    let Place::Quorum(servers) = quorum.place() else {
+        panic!("a quorum")
+    };
+    servers
+        .servers
+        .iter()
+        .for_each(|server| reopened(server.waitlists()));
+    assert_eq!(quorum.stats().reconnects, 3);
+}
