@@ -39,6 +39,8 @@ pub(crate) enum Command {
     List(List),
     /// Show locks whenever their holders or waiters change.
     Watch(Watch),
+    /// Show the locks live on a terminal, those with most waiters first.
+    Top(Top),
     /// End the hold that `status` showed.
     Release(Release),
     /// Say what is wrong with a server: version, rights, eviction, persistence, clock, replicas.
@@ -208,6 +210,18 @@ pub(crate) struct Watch {
     pub(crate) interval: Duration,
     #[command(flatten)]
     pub(crate) looking: Looking,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Which names, with * for any number of characters, and ? for one.
+    #[arg(value_name = "GLOB", default_value = "*")]
+    pub(crate) pattern: String,
+    /// How long to wait between two looks.
+    #[arg(long, value_name = "T", default_value = "1s", value_parser = spans::parse)]
+    pub(crate) interval: Duration,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
 }
 
 /// How locks are shown.

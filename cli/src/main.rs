@@ -20,6 +20,7 @@ mod spans;
 mod supervise;
 mod taking;
 mod terminal;
+mod top;
 
 use std::panic;
 use std::process::exit;
@@ -62,6 +63,7 @@ fn follow(command: &Command) -> Result<u8, Failure> {
             Command::Status(status) => look::status(status).await,
             Command::List(list) => look::list(list).await,
             Command::Watch(watch) => look::watch(watch).await,
+            Command::Top(top) => top::top(top).await,
             Command::Release(release) => look::release(release).await,
             Command::Check(check) => check::check(check).await,
             Command::Completions(completions) => generate::completions(completions.shell),

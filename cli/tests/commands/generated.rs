@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::scene::{FAIRLOCK, end_of, fairlock};
 
 const NOBODY: &str = "redis://nobody.invalid";
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "run",
     "hold",
     "status",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 9] = [
     "check",
     "completions",
     "man",
+    "top",
 ];
 
 fn has(program: &str) -> bool {

@@ -3,20 +3,32 @@
 use super::{Edit, edit};
 
 const CHILD: &str = "cli/src/child.rs";
+const CHECK: &str = "cli/src/check.rs";
 const HOLD: &str = "cli/src/hold.rs";
 const LOSS: &str = "cli/src/loss.rs";
 const NESTING: &str = "cli/src/nesting.rs";
+const RIGHTS: &str = "src/store/redis/diagnosis/rights.rs";
+const SCREEN: &str = "cli/src/top/screen.rs";
 const SIGNALS: &str = "cli/src/signals.rs";
+const STATE: &str = "src/store/redis/diagnosis/state.rs";
 const SUPERVISE: &str = "cli/src/supervise.rs";
 const TAKING: &str = "cli/src/taking.rs";
 const TERMINAL: &str = "cli/src/terminal.rs";
+const BOARD: &str = "cli/src/top/board.rs";
+const TOP: &str = "cli/src/top.rs";
+const TTY: &str = "cli/src/top/tty.rs";
 
+const ON_CHECK: &[&str] = &["--package fairlock-cli --test commands check::"];
 const ON_HOLD: &[&str] = &["--package fairlock-cli --test commands hold::"];
 const ON_LOSS: &[&str] = &["--package fairlock-cli --test commands loss::"];
 const ON_NESTING: &[&str] = &["--package fairlock-cli --test commands nesting::"];
 const ON_SETTINGS: &[&str] = &["--package fairlock-cli --test commands settings::"];
 const ON_SIGNALS: &[&str] = &["--package fairlock-cli --test commands signals::"];
 const ON_TERMINAL: &[&str] = &["--package fairlock-cli --test commands terminal::"];
+const ON_TOP: &[&str] = &[
+    "--package fairlock-cli --bin fairlock top::",
+    "--package fairlock-cli --test commands top::",
+];
 const ON_WAITING: &[&str] = &["--package fairlock-cli --test commands waiting::"];
 
 #[rustfmt::skip]
@@ -39,5 +51,24 @@ pub(super) const EDITS: &[Edit] = &[
     edit("only the same lock is taken again within a run", NESTING, "(of == lock.as_str())", "(!of.is_empty())", ON_NESTING),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
+    edit("a command that is denied is a missing right", RIGHTS, "(of_command, of_key, of_channel) = (Outcome::Denied(text), None, None)", "(of_key, of_channel) = (None, None)", ON_CHECK),
+    edit("keys that are denied are no denied command", RIGHTS, "text.contains(\"permissions to access\")", "text.is_empty()", ON_CHECK),
+    edit("what is denied once is denied", RIGHTS, "    if *known == Outcome::Granted {", "    if true {", ON_CHECK),
+    edit("a right that can be spared is only warned of", RIGHTS, "find(|(spared, _)| *spared == right)", "find(|_| false)", ON_CHECK),
+    edit("trying rights sets no field", RIGHTS, "HSET $lock without a value", "HSET $lock without value", ON_CHECK),
+    edit("trying rights loads no script", RIGHTS, "SCRIPT LOAD )", "SCRIPT LOAD return", ON_CHECK),
+    edit("rights of a cluster are tried there", RIGHTS, "(IN_A_CLUSTER, in_cluster)", "(IN_A_CLUSTER, false)", ON_CHECK),
+    edit("a server that takes no writes is told of", RIGHTS, "self.unwilling.get_or_insert(error.to_string());", "drop(error);", ON_CHECK),
+    edit("a clock that was never set is refused", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
+    edit("too few replicas are told of", STATE, "if connected < wanted {", "if false {", ON_CHECK),
+    edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),
+    edit("durable servers must have each write on disk", STATE, "} else if durable && !keeps_all {", "} else if false {", ON_CHECK),
+    edit("warnings count only if asked", CHECK, "Some(Verdict::Warning) if strict", "Some(Verdict::Warning)", &["--package fairlock-cli --bin fairlock check::"]),
+    edit("the terminal is given back by top", TTY, "        give_back();\n    }\n}", "    }\n}", ON_TOP),
+    edit("top says that nobody answers", TOP, "since > interval + PATIENCE", "since > Duration::MAX / 2", ON_TOP),
+    edit("top ends if it is refused", TOP, "if look.rows.is_empty() && !error.is_transient()", "if false && error.is_transient()", ON_TOP),
+    edit("top keeps the locks that it has seen", TOP, "Some(last) if look.rows.is_empty() => error = Some(last),", "Some(last) if false => error = Some(last),", ON_TOP),
+    edit("top counts no change at the first look", BOARD, "fence.is_some() && self.fence.is_some() && fence != self.fence", "fence != self.fence", ON_TOP),
+    edit("top shows no control characters", SCREEN, "if c.is_control()", "if c == '\\0'", ON_TOP),
     edit("the end of an empty stdin does not end a hold", HOLD, "kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())", "kind.is_ok()", ON_HOLD),
 ];
