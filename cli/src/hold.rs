@@ -1,6 +1,6 @@
 //! `fairlock hold`: a lock for a script.
 
-use std::io::{IsTerminal, Read, Write, stdin, stdout};
+use std::io::{IsTerminal, Read, stdin};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 
@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::args::Hold;
 use crate::connection::Place;
 use crate::exit::{Failure, LOST};
+use crate::output::{self, Sink};
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::taking::{Held, reason};
@@ -20,7 +21,7 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     let held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
     let fence = held.guard.fence().get();
     // A script that does not read the fence holds the lock all the same.
-    let _ = writeln!(stdout(), "{fence}").and_then(|()| stdout().flush());
+    output::write(Sink::Stdout, format!("{fence}\n").into_bytes());
     tokio::select! {
         _ = signals.next() => {}
         () = end_of_stdin() => {}

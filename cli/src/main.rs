@@ -13,6 +13,7 @@ mod hold;
 mod look;
 mod loss;
 mod nesting;
+mod output;
 mod report;
 mod run;
 mod signals;
@@ -47,7 +48,8 @@ fn main() {
         }
         failure.status
     });
-    // Nothing is waited for: a thread may be reading from stdin.
+    output::finish();
+    // Nothing else is waited for: a thread may be reading from stdin.
     exit(i32::from(status))
 }
 

@@ -1,8 +1,9 @@
 //! What a command says of a lock while it waits for it and holds it. None of it goes to stdout.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Write, stderr, stdout};
+use std::io::{stderr, stdout};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::{Holder, Status};
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::args::Taking;
 use crate::exit::Failure;
+use crate::output::{self, Sink};
 use crate::spans::{millis, show};
 
 /// Something that has happened to a lock, or to CMD.
@@ -75,7 +77,7 @@ pub(crate) struct Report {
     verbose: bool,
     /// Whether events are told in words, on stderr.
     words: bool,
-    json: Option<File>,
+    json: Option<Arc<File>>,
 }
 
 impl Report {
@@ -87,7 +89,11 @@ impl Report {
             quiet: taking.quiet,
             verbose: taking.verbose,
             words: number != Some(2),
-            json: number.map(descriptor).transpose().map_err(unusable)?,
+            json: number
+                .map(descriptor)
+                .transpose()
+                .map_err(unusable)?
+                .map(Arc::new),
         })
     }
 
@@ -166,18 +172,17 @@ impl Report {
         }
     }
 
-    /// A reader that has gone changes nothing.
     fn event(&self, event: &Event<'_>) {
-        if let (Some(mut file), Ok(mut line)) = (self.json.as_ref(), serde_json::to_vec(event)) {
+        if let (Some(file), Ok(mut line)) = (&self.json, serde_json::to_vec(event)) {
             line.push(b'\n');
-            let _ = file.write_all(&line);
+            output::write(Sink::File(Arc::clone(file)), line);
         }
     }
 }
 
 /// Says something on stderr, if somebody reads that.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(stderr(), "fairlock: {text}");
+    output::write(Sink::Stderr, format!("fairlock: {text}\n").into_bytes());
 }
 
 /// As in `held by web-7:4711 for 12.3s, fence 1700000000000000, 21.0s left`.

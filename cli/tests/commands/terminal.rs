@@ -1,10 +1,12 @@
 //! The terminal, by `script` from util-linux: what it starts is the leader of a session on a terminal.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use fairlock_testkit::{Server, name};
+use fairlock_testkit::{Server, TempDir, eventually, name};
 
-use crate::scene::{Running, program};
+use crate::pty::Pty;
+use crate::scene::{LIMIT, Running, is_free, lock, program};
 
 /// Starts a shell on a terminal. `None` if this machine's `script` cannot, or has no bash.
 async fn on_a_terminal(shell: &str, text: &str) -> Option<Running> {
@@ -120,4 +122,54 @@ async fn stop_key_without_a_shell_to_come_back_to_stops_nothing_for_good() {
     running.tell("one\n").await;
     running.line_with("CMD read one").await;
     assert_eq!(running.code().await, Some(0));
+}
+
+/// Ctrl-S stops the terminal before anything is said there. Each line would wait for Ctrl-Q.
+#[tokio::test]
+async fn stopped_terminal_holds_up_neither_the_command_nor_the_renewals() {
+    let server = Server::shared().await;
+    let (name, folder) = (name(), TempDir::create());
+    let lock = lock(server, &name).await;
+    for what in ["run", "hold"] {
+        let [began, end] = ["began", "end"].map(|file| folder.path().join(format!("{what}-{file}")));
+        let command = format!(
+            "touch {}; until [ -e {} ]; do sleep 0.05; done",
+            began.display(),
+            end.display()
+        );
+        let text = match what {
+            "run" => format!(r#"read line; exec "$FAIRLOCK" run -v --lease 1 {name} -c '{command}'"#),
+            _ => format!(r#"read line; exec "$FAIRLOCK" hold -v --lease 1 {name}"#),
+        };
+        let Some(mut pty) = Pty::start("sh", &["-c", &text], &server.url(), (24, 80)) else {
+            return;
+        };
+        pty.type_in("\u{13}\n");
+        eventually("it holds the lock", LIMIT, async || {
+            lock.status().await.unwrap().holder.is_some() && (what == "hold" || began.exists())
+        })
+        .await;
+        let holder = lock.status().await.unwrap().holder.unwrap();
+        // The lease would be over by then.
+        eventually("it has held for long", LIMIT, async || {
+            let now = lock.status().await.unwrap().holder.expect("it is held");
+            assert_eq!(now.fence, holder.fence);
+            now.held_for > Duration::from_secs(3)
+        })
+        .await;
+        if what == "run" {
+            // Nothing of what was said is lost, if the terminal goes on in time.
+            pty.read();
+            pty.type_in("\u{11}");
+            pty.until("it says what it has waited to say", |screen| {
+                screen.contains("acquired")
+            })
+            .await;
+            std::fs::write(end, "").unwrap();
+        } else {
+            pty.signal(nix::sys::signal::Signal::SIGTERM);
+        }
+        assert_eq!(pty.code().await, Some(0), "{what}");
+        assert!(is_free(&lock).await);
+    }
 }

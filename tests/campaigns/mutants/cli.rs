@@ -7,6 +7,8 @@ const CHECK: &str = "cli/src/check.rs";
 const HOLD: &str = "cli/src/hold.rs";
 const LOSS: &str = "cli/src/loss.rs";
 const NESTING: &str = "cli/src/nesting.rs";
+const MAIN: &str = "cli/src/main.rs";
+const OUTPUT: &str = "cli/src/output.rs";
 const RIGHTS: &str = "src/store/redis/diagnosis/rights.rs";
 const SCREEN: &str = "cli/src/top/screen.rs";
 const SIGNALS: &str = "cli/src/signals.rs";
@@ -64,6 +66,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),
     edit("durable servers must have each write on disk", STATE, "} else if durable && !keeps_all {", "} else if false {", ON_CHECK),
     edit("warnings count only if asked", CHECK, "Some(Verdict::Warning) if strict", "Some(Verdict::Warning)", &["--package fairlock-cli --bin fairlock check::"]),
+    edit("a terminal that takes nothing holds up nothing", OUTPUT, "    let _ = queue().try_send(Order::Write(sink, text));\n", "    put(&sink, &text);\n", ON_TERMINAL),
+    edit("the end does not wait for ever for a reader", OUTPUT, "written.recv_timeout(PATIENCE)", "written.recv()", ON_TERMINAL),
+    edit("what was said is written before the end", MAIN, "    output::finish();\n", "", ON_SETTINGS),
     edit("the terminal is given back by top", TTY, "        give_back();\n    }\n}", "    }\n}", ON_TOP),
     edit("top says that nobody answers", TOP, "since > interval + PATIENCE", "since > Duration::MAX / 2", ON_TOP),
     edit("top ends if it is refused", TOP, "if look.rows.is_empty() && !error.is_transient()", "if false && error.is_transient()", ON_TOP),
