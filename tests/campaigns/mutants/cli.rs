@@ -70,6 +70,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the end does not wait for ever for a reader", OUTPUT, "written.recv_timeout(PATIENCE)", "written.recv()", ON_TERMINAL),
     edit("what was said is written before the end", MAIN, "    output::finish();\n", "", ON_SETTINGS),
     edit("the terminal is given back by top", TTY, "        give_back();\n    }\n}", "    }\n}", ON_TOP),
+    edit("a panic gives the terminal back", TTY, "            give_back();\n            print(bug);", "            print(bug);", ON_TOP),
     edit("top says that nobody answers", TOP, "since > interval + PATIENCE", "since > Duration::MAX / 2", ON_TOP),
     edit("top ends if it is refused", TOP, "if look.rows.is_empty() && !error.is_transient()", "if false && error.is_transient()", ON_TOP),
     edit("top keeps the locks that it has seen", TOP, "Some(last) if look.rows.is_empty() => error = Some(last),", "Some(last) if false => error = Some(last),", ON_TOP),
