@@ -358,6 +358,20 @@ async fn each_master_of_a_cluster_is_checked() {
         .find(|finding| finding["verdict"] == "refused")
         .unwrap();
     assert_eq!(refused["server"], *there, "{ended:?}");
+
+    let owner = &cluster.servers[Cluster::first_owner(0)];
+    owner.command(&["CLUSTER", "DELSLOTS", "0"]).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", owner.port());
+    let ended = check(&url, &[]).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert_one(&ended, "cluster", "unavailable", "1 of 16384 slots have no owner");
+    // One of the masters may still be unaware of it.
+    assert!(
+        about(&ended, "writes")
+            .iter()
+            .any(|(verdict, text)| verdict == "unavailable" && text.contains("CLUSTERDOWN")),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ impl Tried {
                 None => (of_command, of_key, of_channel) = (Outcome::NotTried(text), None, None),
                 Some("MOVED" | "ASK" | "NOSCRIPT") => {}
                 Some(_) => {
-                    if let Failure::NotExecuted(error) = failure::classify(error) {
+                    if let Failure::NotExecuted(error) | Failure::Unknown(error) = failure::classify(error) {
                         self.unwilling.get_or_insert(error.to_string());
                     }
                 }
@@ -254,9 +254,17 @@ impl Examination<'_> {
         if let Some(database) = connector.database() {
             lines.push(vec!["SELECT".to_owned(), database.to_string()]);
         }
+        // Calls on a connection that is over would be answered by their time-outs, one after the other.
+        let mut over = None;
         for line in lines {
-            let reply = ask(connection, &line).await;
-            tried.heard(&line, reply.as_ref().err());
+            if over.is_some() {
+                tried.heard(&line, over.as_ref());
+                continue;
+            }
+            let error = ask(connection, &line).await.err();
+            tried.heard(&line, error.as_ref());
+            let is_over = |error: &Error| matches!(failure::classify(error), Failure::Unknown(_));
+            over = error.filter(is_over).map(|_| Error::new(ErrorKind::Canceled, ""));
         }
     }
 
