@@ -3,6 +3,7 @@
 mod operator;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Take the lock, run CMD, and give the lock back.
     Run(Run),
+    /// Run CMD while this process leads. Campaign again when the lead is lost or CMD fails.
+    Lead(Lead),
     /// Take the lock, print its fence, and hold it until SIGINT, SIGTERM or the end of stdin.
     Hold(Hold),
     /// Show who holds locks, and how many wait.
@@ -77,6 +80,15 @@ pub(crate) struct Run {
     pub(crate) program: Vec<OsString>,
     #[command(flatten)]
     pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lead {
+    #[command(flatten)]
+    pub(crate) run: Run,
+    /// Serve /leader, /healthz and /metrics at this address. CMD may then be missing.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<SocketAddr>,
 }
 
 /// How a lock is taken, and what is said of it.

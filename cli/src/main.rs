@@ -10,6 +10,7 @@ mod connection;
 mod exit;
 mod generate;
 mod hold;
+mod lead;
 mod look;
 mod loss;
 mod nesting;
@@ -61,6 +62,7 @@ fn follow(command: &Command) -> Result<u8, Failure> {
     runtime.block_on(async {
         match command {
             Command::Run(run) => run::run(run).await,
+            Command::Lead(lead) => lead::lead(lead).await,
             Command::Hold(hold) => hold::hold(hold).await,
             Command::Status(status) => look::status(status).await,
             Command::List(list) => look::list(list).await,

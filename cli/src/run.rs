@@ -31,24 +31,11 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     let owner = nesting.as_ref().map(|nesting| &nesting.owner);
     let held = Held::take(&run.taking, &place, owner, &mut signals, &report).await?;
 
-    command
-        .env("FAIRLOCK_HELD", "1")
-        .env("FAIRLOCK_NAME", &run.taking.name)
-        .env("FAIRLOCK_FENCE", held.guard.fence().to_string());
+    tell(&mut command, &held);
     if let Some(nesting) = &nesting {
         command.env("FAIRLOCK_OWNER", &nesting.for_child);
     }
-    let on_loss = OnLoss {
-        what: run.on_lost,
-        signal: run.signal,
-        margin: Margin {
-            kill_after,
-            ends: run
-                .taking
-                .max_hold
-                .and_then(|max_hold| held.since.checked_add(max_hold)),
-        },
-    };
+    let on_loss = on_loss(run, kill_after, &held);
     let end = supervise::run(&mut command, &held.guard, on_loss, &mut signals, &report).await;
     match end {
         Ok(End::Exited(exit)) => {
@@ -70,7 +57,27 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     }
 }
 
-fn command(run: &Run) -> Result<Command, Failure> {
+/// What the environment of CMD says of the lock.
+pub(crate) fn tell(command: &mut Command, held: &Held) {
+    command
+        .env("FAIRLOCK_HELD", "1")
+        .env("FAIRLOCK_NAME", held.guard.name())
+        .env("FAIRLOCK_FENCE", held.guard.fence().to_string());
+}
+
+pub(crate) fn on_loss(run: &Run, kill_after: Duration, held: &Held) -> OnLoss {
+    let max_hold = run.taking.max_hold;
+    OnLoss {
+        what: run.on_lost,
+        signal: run.signal,
+        margin: Margin {
+            kill_after,
+            ends: max_hold.and_then(|max_hold| held.since.checked_add(max_hold)),
+        },
+    }
+}
+
+pub(crate) fn command(run: &Run) -> Result<Command, Failure> {
     if let Some(refusal) = run.foreign.refusal() {
         return Err(Failure::usage(refusal));
     }
@@ -98,7 +105,7 @@ fn command(run: &Run) -> Result<Command, Failure> {
 }
 
 /// A span that is as long as the lease would stop CMD as soon as one renewal is late.
-fn kill_after(run: &Run) -> Result<Duration, Failure> {
+pub(crate) fn kill_after(run: &Run) -> Result<Duration, Failure> {
     let lease = run.taking.lease.unwrap_or(DEFAULT_LEASE);
     let longest = run.taking.max_hold.map_or(lease, |max_hold| max_hold.min(lease));
     match run.kill_after {
@@ -112,7 +119,7 @@ fn kill_after(run: &Run) -> Result<Duration, Failure> {
     }
 }
 
-fn not_started(command: &Command, error: &io::Error) -> Failure {
+pub(crate) fn not_started(command: &Command, error: &io::Error) -> Failure {
     let status = match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         // Not the command is at fault, but this system.

@@ -12,6 +12,7 @@ const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Si
 /// From its creation on, these signals do not end the process, but wait here to be taken.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
+    has_come: bool,
 }
 
 impl Signals {
@@ -25,7 +26,10 @@ impl Signals {
                 streams.push((ending, signal(SignalKind::from_raw(ending as i32))?));
             }
         }
-        Ok(Signals { streams })
+        Ok(Signals {
+            streams,
+            has_come: false,
+        })
     }
 
     /// The next signal. Dropping the future loses none.
@@ -33,12 +37,18 @@ impl Signals {
         poll_fn(|context| {
             for (ending, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
+                    self.has_come = true;
                     return Poll::Ready(*ending);
                 }
             }
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether this process was asked to end.
+    pub(crate) fn has_come(&self) -> bool {
+        self.has_come
     }
 }
 

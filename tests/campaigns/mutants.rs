@@ -124,6 +124,7 @@ fn the_tests_that_an_edit_names_are_there() {
         ("--test promises ", "tests/promises"),
         ("--test servers ", "tests/servers"),
         ("--package fairlock-cli --test commands ", "cli/tests/commands"),
+        ("--package fairlock-cli --bin fairlock ", "cli/src"),
     ];
     let sources = targets.map(|(target, dir)| (target, sources(&root().join(dir))));
     for suite in edits().flat_map(|edit| edit.tests) {

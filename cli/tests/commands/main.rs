@@ -6,6 +6,7 @@
 mod check;
 mod generated;
 mod hold;
+mod lead;
 mod look;
 mod loss;
 mod nesting;

@@ -5,6 +5,8 @@ use super::{Edit, edit};
 const CHILD: &str = "cli/src/child.rs";
 const CHECK: &str = "cli/src/check.rs";
 const HOLD: &str = "cli/src/hold.rs";
+const HTTP: &str = "cli/src/lead/http.rs";
+const LEAD: &str = "cli/src/lead.rs";
 const LOSS: &str = "cli/src/loss.rs";
 const NESTING: &str = "cli/src/nesting.rs";
 const MAIN: &str = "cli/src/main.rs";
@@ -22,6 +24,7 @@ const TTY: &str = "cli/src/top/tty.rs";
 
 const ON_CHECK: &[&str] = &["--package fairlock-cli --test commands check::"];
 const ON_HOLD: &[&str] = &["--package fairlock-cli --test commands hold::"];
+const ON_LEAD: &[&str] = &["--package fairlock-cli --test commands lead::"];
 const ON_LOSS: &[&str] = &["--package fairlock-cli --test commands loss::"];
 const ON_NESTING: &[&str] = &["--package fairlock-cli --test commands nesting::"];
 const ON_SETTINGS: &[&str] = &["--package fairlock-cli --test commands settings::"];
@@ -51,6 +54,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a process in the background may take the terminal back", TERMINAL, "SigmaskHow::SIG_BLOCK", "SigmaskHow::SIG_UNBLOCK", ON_TERMINAL),
     edit("a job that is stopped by the terminal stops as a whole", SUPERVISE, "            Terminal::stop_own_group();\n", "            let _ = Terminal::stop_own_group;\n", ON_TERMINAL),
     edit("only the same lock is taken again within a run", NESTING, "(of == lock.as_str())", "(!of.is_empty())", ON_NESTING),
+    edit("a leader campaigns again after its command failed", LEAD, "if signals.has_come() || outcome == 0 {", "if true {", ON_LEAD),
+    edit("a leader is done when its command succeeded", LEAD, "signals.has_come() || outcome == 0", "signals.has_come()", ON_LEAD),
+    edit("a leader that was asked to end campaigns no more", LEAD, "signals.has_come() || outcome == 0", "outcome == 0", ON_LEAD),
+    edit("a campaign goes on while no server answers", LEAD, "UNAVAILABLE | NOT_ACQUIRED)", "NOT_ACQUIRED)", ON_LEAD),
+    edit("a leader refuses what has no meaning for it", LEAD, "    refuse(run)?;\n", "", ON_LEAD),
+    edit("a process that does not lead says so", LEAD, "                *now = None;\n", "", ON_LEAD),
+    edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
     edit("a command that is denied is a missing right", RIGHTS, "(of_command, of_key, of_channel) = (Outcome::Denied(text), None, None)", "(of_key, of_channel) = (None, None)", ON_CHECK),
@@ -61,7 +71,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("trying rights loads no script", RIGHTS, "SCRIPT LOAD )", "SCRIPT LOAD return", ON_CHECK),
     edit("rights of a cluster are tried there", RIGHTS, "(IN_A_CLUSTER, in_cluster)", "(IN_A_CLUSTER, false)", ON_CHECK),
     edit("a server that takes no writes is told of", RIGHTS, "self.unwilling.get_or_insert(error.to_string());", "drop(error);", ON_CHECK),
-    edit("a clock that was never set is refused", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
+    edit("a check refuses a clock that was never set", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
     edit("too few replicas are told of", STATE, "if connected < wanted {", "if false {", ON_CHECK),
     edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),
     edit("durable servers must have each write on disk", STATE, "} else if durable && !keeps_all {", "} else if false {", ON_CHECK),

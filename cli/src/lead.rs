@@ -1,0 +1,146 @@
+//! `fairlock lead`: a command that runs in one of several places at a time, and in another one when that is
+//! gone.
+
+mod http;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use self::http::Served;
+use crate::args::{Lead, OnLost, Run};
+use crate::connection::Place;
+use crate::exit::{Failure, LOST, NOT_ACQUIRED, UNAVAILABLE};
+use crate::report::Report;
+use crate::run::{command, kill_after, not_started, on_loss, tell};
+use crate::signals::{Signals, number};
+use crate::supervise::{self, End};
+use crate::taking::{Held, reason};
+
+/// The pauses before a new campaign, and the length of a term after which they start over.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+
+pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
+    let run = &lead.run;
+    refuse(run)?;
+    let has_command = run.shell_command.is_some() || !run.program.is_empty();
+    if has_command || lead.http.is_none() {
+        command(run)?;
+    }
+    let kill_after = kill_after(run)?;
+    let place = Arc::new(Place::of(&run.connection)?);
+    let report = Report::of(&run.taking)?;
+    let mut signals = Signals::catch()?;
+    let (leading, term) = watch::channel(None);
+    if let Some(address) = lead.http {
+        let served = Served::new(&run.taking.name, &place, term);
+        http::serve(address, served, &report).await?;
+    }
+
+    let mut pause = SHORTEST;
+    loop {
+        let began = Instant::now();
+        let outcome = match Held::take(&run.taking, &place, None, &mut signals, &report).await {
+            Ok(held) => {
+                tell_while_it_leads(&leading, &held);
+                if has_command {
+                    with_command(run, kill_after, held, &mut signals, &report).await?
+                } else {
+                    without_command(held, &mut signals, &report).await?
+                }
+            }
+            // Time can change these.
+            Err(failure) if matches!(failure.status, UNAVAILABLE | NOT_ACQUIRED) => {
+                report.words(failure.message.as_deref().unwrap_or("not acquired"));
+                failure.status
+            }
+            Err(failure) => return Err(failure),
+        };
+        if signals.has_come() || outcome == 0 {
+            return Ok(outcome);
+        }
+        if began.elapsed() >= LONGEST {
+            pause = SHORTEST;
+        }
+        tokio::select! {
+            signal = signals.next() => return Err(Failure::of_signal(number(signal))),
+            () = sleep(pause) => {}
+        }
+        pause = (2 * pause).min(LONGEST);
+    }
+}
+
+/// Sets the fence until the end of the lead, which may come before that of CMD.
+fn tell_while_it_leads(leading: &watch::Sender<Option<u64>>, held: &Held) {
+    let fence = Some(held.guard.fence().get());
+    leading.send_replace(fence);
+    let (leading, lost) = (leading.clone(), held.guard.lost());
+    tokio::spawn(async move {
+        lost.await;
+        leading.send_if_modified(|now| {
+            let is_this = *now == fence;
+            if is_this {
+                *now = None;
+            }
+            is_this
+        });
+    });
+}
+
+/// One term with CMD. Returns the status with which it ended; 0 is the end of all terms.
+async fn with_command(
+    run: &Run,
+    kill_after: Duration,
+    held: Held,
+    signals: &mut Signals,
+    report: &Report,
+) -> Result<u8, Failure> {
+    let mut command = command(run)?;
+    tell(&mut command, &held);
+    let on_loss = on_loss(run, kill_after, &held);
+    let end = supervise::run(&mut command, &held.guard, on_loss, signals, report).await;
+    if matches!(end, Ok(End::Stopped)) {
+        held.give_up().await;
+        return Ok(LOST);
+    }
+    held.give_back(signals, report).await;
+    match end? {
+        End::Exited(exit) => Ok(exit.status()),
+        End::Stopped => Ok(LOST),
+        End::NotStarted(error) => Err(not_started(&command, &error)),
+    }
+}
+
+/// One term without CMD, for those that ask over HTTP.
+async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> Result<u8, Failure> {
+    tokio::select! {
+        signal = signals.next() => {
+            held.give_back(signals, report).await;
+            Err(Failure::of_signal(number(signal)))
+        }
+        lost = held.guard.lost() => {
+            report.lost(held.guard.fence().get(), reason(&lost), &lost.to_string());
+            held.give_up().await;
+            Ok(LOST)
+        }
+    }
+}
+
+/// A leader waits for as long as it takes, and is stopped when it does not lead any more.
+fn refuse(run: &Run) -> Result<(), Failure> {
+    let taking = &run.taking;
+    let refused = [
+        (taking.nonblock, "--nonblock"),
+        (taking.wait.is_some(), "--wait"),
+        (taking.at_least.is_some(), "--at-least"),
+        (taking.conflict_exit_code != NOT_ACQUIRED, "--conflict-exit-code"),
+        (run.on_lost == OnLost::Warn, "--on-lost warn"),
+    ];
+    match refused.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => Err(Failure::usage(format!("{option}: has no meaning for `lead`"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! What `fairlock lead --http` serves: who leads, whether the server answers, and metrics.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::connection::Place;
+use crate::exit::{Failure, IO};
+use crate::report::{Holding, Report};
+
+/// How often the server is asked who leads.
+const LOOK: Duration = Duration::from_secs(1);
+/// A client that sends nothing for so long is cut off.
+const PATIENCE: Duration = Duration::from_secs(10);
+const TEXT: &str = "text/plain; version=0.0.4";
+
+/// What the requests are about.
+pub(super) struct Served {
+    name: String,
+    place: Arc<Place>,
+    /// The fence under which this process leads.
+    term: watch::Receiver<Option<u64>>,
+}
+
+/// What the last look said, or why it failed.
+type Seen = Result<Option<Holding>, String>;
+
+#[derive(Serialize)]
+struct Leader<'a> {
+    name: &'a str,
+    leading: bool,
+    fence: Option<u64>,
+    leader: Option<&'a Holding>,
+}
+
+impl Served {
+    pub(super) fn new(name: &str, place: &Arc<Place>, term: watch::Receiver<Option<u64>>) -> Served {
+        Served {
+            name: name.to_owned(),
+            place: Arc::clone(place),
+            term,
+        }
+    }
+}
+
+/// Listens at the address, and answers for as long as this process lives.
+pub(super) async fn serve(address: SocketAddr, served: Served, report: &Report) -> Result<(), Failure> {
+    let unusable = |error: &dyn std::fmt::Display| Failure::new(IO, format!("--http {address}: {error}"));
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| unusable(&error))?;
+    let metrics = PrometheusBuilder::new().install_recorder();
+    let metrics = metrics.map_err(|error| unusable(&error))?;
+    if let Ok(address) = listener.local_addr() {
+        report.words(&format!("serving HTTP at {address}"));
+    }
+    let (tell, seen) = watch::channel(Err("no server has answered yet".to_owned()));
+    tokio::spawn(look(Arc::clone(&served.place), served.name.clone(), tell));
+    tokio::spawn(accept(listener, Arc::new(served), seen, metrics));
+    Ok(())
+}
+
+/// Asks again and again who leads, by a client of its own: that of a term ends with it.
+async fn look(place: Arc<Place>, name: String, tell: watch::Sender<Seen>) {
+    loop {
+        match place.connect().await {
+            Ok(locks) => {
+                let leadership = locks.leadership(&name);
+                while !locks.is_closed() {
+                    let leader = leadership.leader().await;
+                    let seen = leader.map(|leader| leader.as_ref().map(Holding::of));
+                    // Nobody has to hear it.
+                    let _ = tell.send(seen.map_err(|error| error.to_string()));
+                    sleep(LOOK).await;
+                }
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error.to_string()));
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    served: Arc<Served>,
+    seen: watch::Receiver<Seen>,
+    metrics: PrometheusHandle,
+) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // As with too many open files: others may close theirs.
+            sleep(LOOK).await;
+            continue;
+        };
+        let (served, seen, metrics) = (Arc::clone(&served), seen.clone(), metrics.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let response = respond(&request, &served, &seen.borrow(), &metrics);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .serve_connection(TokioIo::new(stream), service);
+        // What a client does wrong concerns that client alone.
+        tokio::spawn(async move { drop(connection.await) });
+    }
+}
+
+fn respond(
+    request: &Request<Incoming>,
+    served: &Served,
+    seen: &Seen,
+    metrics: &PrometheusHandle,
+) -> Response<Full<Bytes>> {
+    let (status, kind, body) = match request.uri().path() {
+        _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
+            let mut response = response(
+                StatusCode::METHOD_NOT_ALLOWED,
+                TEXT,
+                "GET and HEAD alone\n".to_owned(),
+            );
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        "/leader" => {
+            let fence = *served.term.borrow();
+            let leader = Leader {
+                name: &served.name,
+                leading: fence.is_some(),
+                fence,
+                leader: seen.as_ref().ok().and_then(Option::as_ref),
+            };
+            let body = serde_json::to_string(&leader).unwrap_or_default() + "\n";
+            (StatusCode::OK, "application/json", body)
+        }
+        "/healthz" => match seen {
+            Ok(_) => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+            Err(error) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{error}\n")),
+        },
+        "/metrics" => {
+            metrics.run_upkeep();
+            (StatusCode::OK, TEXT, metrics.render())
+        }
+        _ => (
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "/leader, /healthz and /metrics alone\n".to_owned(),
+        ),
+    };
+    response(status, kind, body)
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,191 @@
+//! A command that runs in one of several places at a time.
+
+use std::time::Duration;
+
+use fairlock_testkit::{Server, eventually, free_port, name};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::scene::{LIMIT, Running, SECOND, fairlock, is_free, lock, run, until_waiting};
+
+/// Says under which fence it leads, and goes on until it is stopped.
+const LEADER: &str = "echo $FAIRLOCK_FENCE; exec sleep 600";
+
+fn fence(line: &str) -> u64 {
+    line.parse()
+        .unwrap_or_else(|_| panic!("{line:?} instead of a fence"))
+}
+
+#[tokio::test]
+async fn one_leads_and_the_next_one_does_when_it_is_gone() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let start = || {
+        Running::start(&mut fairlock(
+            &server.url(),
+            &["lead", "--lease", "2", &name, "-c", LEADER],
+        ))
+    };
+    let mut first = start();
+    let mut last = fence(&first.line().await);
+    let mut second = start();
+    until_waiting(&lock, 1).await;
+    // Asked to end, it resigns at once. Its command ends by the same signal.
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.ended().await.code, Some(143));
+    let next = fence(&second.line().await);
+    assert!(next > last);
+    last = next;
+    // Killed, it is followed when its lease is over.
+    let mut third = start();
+    until_waiting(&lock, 1).await;
+    second.signal(Signal::SIGKILL);
+    assert!(fence(&third.line().await) > last);
+    third.signal(Signal::SIGINT);
+    assert_eq!(third.ended().await.code, Some(130));
+    assert!(is_free(&lock).await);
+}
+
+#[tokio::test]
+async fn it_leads_again_after_its_command_failed_and_not_after_it_succeeded() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let file = std::env::temp_dir().join(&name);
+    let work = format!(
+        "echo $FAIRLOCK_FENCE; echo x >> '{0}'; test $(wc -l < '{0}') -ge 3",
+        file.display()
+    );
+    let ended = run(&["lead", &name, "-c", &work]).await;
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let fences: Vec<u64> = ended.out.lines().map(fence).collect();
+    assert!(fences.len() == 3 && fences.is_sorted(), "{fences:?}");
+    assert!(is_free(&lock).await);
+    let ended = run(&["lead", &name, "no-such-program-anywhere"]).await;
+    assert_eq!(ended.code, Some(127), "{ended:?}");
+}
+
+#[tokio::test]
+async fn its_command_is_stopped_when_the_lead_is_taken_away_and_it_campaigns_again() {
+    let server = Server::shared().await;
+    let name = name();
+    let mut running = Running::start(&mut fairlock(
+        &server.url(),
+        &["lead", "--lease", "2", &name, "-c", LEADER],
+    ));
+    let first = running.line().await;
+    assert_eq!(run(&["release", &name, "--fence", &first]).await.code, Some(0));
+    assert!(fence(&running.line().await) > fence(&first));
+    running.signal(Signal::SIGTERM);
+    let ended = running.ended().await;
+    assert!(ended.err.contains("taken away"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn it_goes_on_while_no_server_answers_and_ends_at_a_signal() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let running = Running::start(&mut fairlock(&url, &["lead", &name(), "true"]));
+    tokio::time::sleep(SECOND / 2).await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn what_has_no_meaning_for_a_leader_is_refused() {
+    for (args, word) in [
+        (&["lead", "-n", "a", "true"][..], "--nonblock"),
+        (&["lead", "-w", "1", "a", "true"], "--wait"),
+        (&["lead", "--at-least", "1", "a", "true"], "--at-least"),
+        (&["lead", "-E", "0", "a", "true"], "--conflict-exit-code"),
+        (&["lead", "--on-lost", "warn", "a", "true"], "--on-lost"),
+        (&["lead", "--http", "4040", "a", "true"], "4040"),
+        (&["lead", "a"], "no command"),
+        (&["lead", "a{", "true"], "braces"),
+    ] {
+        let ended = run(args).await;
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert!(ended.err.contains(word), "{word}: {ended:?}");
+    }
+}
+
+/// The status and the body of the answer, or nothing while nobody listens.
+async fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+async fn leader(port: u16) -> Option<Value> {
+    let (status, body) = get(port, "/leader").await?;
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).ok()
+}
+
+#[tokio::test]
+async fn programs_beside_it_ask_over_http_who_leads() {
+    let server = Server::shared().await;
+    let (name, ports) = (name(), [free_port(), free_port()]);
+    let start = |port: u16, label: &str| {
+        let http = format!("127.0.0.1:{port}");
+        let args = ["lead", "--lease", "2", "--label", label, "--http", &http, &name];
+        Running::start(&mut fairlock(&server.url(), &args))
+    };
+    let leads = async |port, label: &str| {
+        let seen = async || {
+            let Some(seen) = leader(port).await else {
+                return false;
+            };
+            seen["leading"] == true
+                && seen["leader"]["label"] == label
+                && seen["leader"]["fence"] == seen["fence"]
+        };
+        eventually("it leads", LIMIT, seen).await;
+    };
+    let first = start(ports[0], "one");
+    leads(ports[0], "one").await;
+    let second = start(ports[1], "two");
+    let follows = async || {
+        let Some(seen) = leader(ports[1]).await else {
+            return false;
+        };
+        seen["leading"] == false && seen["fence"].is_null() && seen["leader"]["label"] == "one"
+    };
+    eventually("it follows", LIMIT, follows).await;
+    assert_eq!(get(ports[1], "/healthz").await.unwrap(), (200, "ok\n".to_owned()));
+    let (status, metrics) = get(ports[0], "/metrics").await.unwrap();
+    assert_eq!(status, 200);
+    assert!(metrics.contains("fairlock_held{"), "{metrics}");
+    assert_eq!(get(ports[0], "/").await.unwrap().0, 404);
+
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.ended().await.code, Some(143));
+    leads(ports[1], "two").await;
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn health_says_that_no_server_answers() {
+    let port = free_port();
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let http = format!("127.0.0.1:{port}");
+    let running = Running::start(&mut fairlock(&url, &["lead", "--http", &http, &name()]));
+    let is_ill = async || {
+        get(port, "/healthz")
+            .await
+            .is_some_and(|(status, _)| status == 503)
+    };
+    eventually("it says so", LIMIT, is_ill).await;
+    assert_eq!(leader(port).await.unwrap()["leader"], Value::Null);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
