@@ -253,7 +253,6 @@ impl Term {
     /// ```
     pub async fn run<W: Future>(self, work: W) -> Result<W::Output> {
         runtime()?;
-        self.check()?;
         unless_lost(self.watched.lost(), work).await
     }
 }

@@ -611,3 +611,17 @@ async fn settings_that_are_not_allowed_are_refused(backend: Backend) {
     ));
     assert_eq!(locks.stats().acquired, 0);
 }
+
+#[tokio::test]
+async fn work_that_is_polled_outside_of_a_runtime_is_refused() {
+    let locks = LockManager::in_memory();
+    let lead = leadership(&locks).campaign().await.unwrap();
+    let (term, other) = (lead.term(), locks.leadership("b"));
+    let outside = std::thread::spawn(move || {
+        let refused = term.run(async {}).now_or_never().unwrap();
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        let refused = other.run(async |_| ()).now_or_never().unwrap();
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    });
+    outside.join().unwrap();
+}

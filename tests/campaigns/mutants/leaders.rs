@@ -21,15 +21,14 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the work ends with its lead", LEADERSHIP,
         "                        lost = lead.lost() => Err(lost),\n", "                        lost = lead.lost(), if false => Err(lost),\n", LEADERS),
     edit("a leader resigns when its work is done, and waits for it", LEADERSHIP,
-        "lead.resign().await {", "async { drop(lead); crate::Result::Ok(()) }.await {", LEADERS),
+        "= lead.resign().await {", "= Ok::<(), crate::Error>(drop(lead)) {", LEADERS),
     edit("a leader that has lost its lead campaigns after a pause that starts over", LEADERSHIP,
         "Err(_) => backoff.ended_after(began.elapsed()),", "Err(_) => {}", LEADERS)
         .equal("only the length of the pauses differs, by up to a second"),
     edit("a failed campaign is repeated", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) if false => {", LEADERS),
     edit("an error that lasts ends a run", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) => {", LEADERS),
-    edit("work is not begun after its term", LEAD, "        self.check()?;\n", "", LEADERS)
-        .equal("the end of the term is looked at before the work all the same"),
-    edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "crate::Result::Ok(())", LEADERS),
+    edit("a term that is passed to a task asks for a runtime", LEAD, "        runtime()?;\n", "", LEADERS),
+    edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "Ok::<(), crate::error::Invalid>(())", LEADERS),
     edit("a watch asks when a lease ends", WATCH, "Some(Some(leader)) => pause.min(", "Some(Some(leader)) => pause.max(", LEADERS),
     edit("a watch tells a change once", WATCH, "Ok(leader) if !self.is_news(leader.as_ref()) => {}", "Ok(leader) if false => drop(leader),", LEADERS),
     edit("a watch tells of a new leader by the fence", WATCH, "told.fence != leader.fence || ", "", &["--lib leadership"]),
