@@ -68,6 +68,7 @@
 // ARCHITECTURE.md lists the layers, and what each may use.
 
 #[cfg(feature = "redis")]
+mod credentials;
 mod diagnosis;
 mod engine;
 mod error;
@@ -92,6 +93,7 @@ mod time;
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
 
+pub use credentials::Credentials;
 #[cfg(feature = "redis")]
 pub use diagnosis::{Finding, Subject, Verdict};
 pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};

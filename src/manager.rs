@@ -2,6 +2,7 @@
 
 mod builder;
 mod connect;
+mod credentials;
 #[cfg(feature = "redis")]
 mod diagnose;
 mod list;

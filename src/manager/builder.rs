@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use crate::credentials::CredentialsProvider;
 use crate::options::ManagerOptions;
 #[cfg(feature = "redis")]
 use crate::tls::Tls;
@@ -33,6 +35,8 @@ pub struct LockManagerBuilder {
     pub(super) durable: bool,
     #[cfg(feature = "redis")]
     pub(super) tls: Option<Tls>,
+    #[cfg(feature = "redis")]
+    pub(super) credentials: Option<CredentialsProvider>,
 }
 
 impl LockManagerBuilder {

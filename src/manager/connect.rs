@@ -40,14 +40,18 @@ impl LockManagerBuilder {
     pub async fn connect(self, url: &str) -> Result<LockManager> {
         use crate::store::redis;
 
-        let tls = self.tls.clone();
+        let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let settings = self.checked()?;
         runtime()?;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
         let options = store_options(&settings);
         let label = settings.label.clone();
-        let store = redis::connect(url, tls.as_ref(), label, options, listener).await?;
+        let trust = redis::Trust {
+            tls: tls.as_ref(),
+            credentials: credentials.as_ref(),
+        };
+        let store = redis::connect(url, trust, label, options, listener).await?;
         let first = store.time().await?;
         let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first);
         shared.start()?;

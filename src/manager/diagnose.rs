@@ -7,7 +7,7 @@ use super::connect::store_options;
 use crate::diagnosis::Finding;
 use crate::engine::client::runtime;
 use crate::error::Result;
-use crate::store::redis::Examination;
+use crate::store::redis::{Examination, Trust};
 
 impl LockManagerBuilder {
     /// Examines the servers on which locks with these settings would be kept: one URL as for
@@ -46,7 +46,7 @@ impl LockManagerBuilder {
     #[doc(alias = "doctor")]
     pub async fn diagnose(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Finding>> {
         let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        let tls = self.tls.clone();
+        let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let (settings, options) = if urls.len() == 1 {
             let settings = self.checked()?;
             let options = store_options(&settings);
@@ -56,7 +56,10 @@ impl LockManagerBuilder {
         };
         runtime()?;
         let examination = Examination {
-            tls: tls.as_ref(),
+            trust: Trust {
+                tls: tls.as_ref(),
+                credentials: credentials.as_ref(),
+            },
             prefix: &settings.prefix,
             label: &settings.label,
             options,

@@ -116,15 +116,19 @@ impl LockManagerBuilder {
         use crate::store::redis;
 
         let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        let tls = self.tls.clone();
+        let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let (settings, options) = self.of_quorum(&urls)?;
         runtime()?;
+        let trust = redis::Trust {
+            tls: tls.as_ref(),
+            credentials: credentials.as_ref(),
+        };
         let mut stores = Vec::new();
         for url in &urls {
             let late_listener = Arc::new(LateListener::default());
             let listener = Arc::downgrade(&late_listener);
             let listener: Weak<dyn Listener> = listener;
-            let store = redis::open(url, tls.as_ref(), settings.label.clone(), options, &listener)?;
+            let store = redis::open(url, trust, settings.label.clone(), options, &listener)?;
             stores.push((late_listener, store));
         }
         let times = first_times(&settings, &stores).await?;

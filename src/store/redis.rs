@@ -8,6 +8,7 @@ mod cluster;
 mod commands;
 mod connection;
 mod connector;
+mod credentials;
 mod diagnosis;
 mod failure;
 mod options;
@@ -31,11 +32,13 @@ use std::sync::{Arc, Weak};
 use self::address::Address;
 use self::cluster::ClusterStore;
 use self::connector::Connector;
+use self::credentials::Login;
 pub(crate) use self::diagnosis::Examination;
 pub(crate) use self::options::Options;
 pub(crate) use self::options::QuorumServer;
 use self::script::PubSubMode;
 use self::server::RedisStore;
+use crate::credentials::CredentialsProvider;
 use crate::error::{Error, Invalid};
 use crate::store::label::Label;
 use crate::store::{Listener, ServerId, Store};
@@ -45,12 +48,12 @@ use crate::tls::Tls;
 /// connected until it is closed or dropped, or the runtime ends.
 pub(crate) async fn connect(
     url: &str,
-    tls: Option<&Tls>,
+    trust: Trust<'_>,
     label: Label,
     options: Options,
     listener: Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
-    let connector = Connector::new(url, tls, options.attempt_timeout)?.labelled(label);
+    let connector = connector(url, trust, label, options)?;
     if connector.seeds().is_empty() {
         Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?)
     } else {
@@ -63,15 +66,33 @@ pub(crate) async fn connect(
 /// runtime.
 pub(crate) fn open(
     url: &str,
-    tls: Option<&Tls>,
+    trust: Trust<'_>,
     label: Label,
     options: Options,
     listener: &Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
     server_of(url)?;
-    let connector = Connector::new(url, tls, options.attempt_timeout)?.labelled(label);
+    let connector = connector(url, trust, label, options)?;
     let place = (ServerId::default(), PubSubMode::Plain);
     Ok(RedisStore::opening(connector, options, listener, place))
+}
+
+/// How a client and its servers come to trust each other.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Trust<'a> {
+    pub(crate) tls: Option<&'a Tls>,
+    /// Where the credentials come from, if not from the URL.
+    pub(crate) credentials: Option<&'a CredentialsProvider>,
+}
+
+fn connector(url: &str, trust: Trust<'_>, label: Label, options: Options) -> Result<Connector, Invalid> {
+    // Half of the time, so that the caller hears of a provider that hangs.
+    let login = trust.credentials.map(|provider| Login {
+        provider: provider.clone(),
+        patience: options.server_timeout / 2,
+    });
+    let connector = Connector::new(url, trust.tls, options.attempt_timeout)?;
+    Ok(connector.with_login(login)?.labelled(label))
 }
 
 /// The host and port, or the path, of the one server that the URL of a quorum's server names. Two such URLs

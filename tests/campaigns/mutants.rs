@@ -5,6 +5,7 @@
 
 mod cli;
 mod client;
+mod credentials;
 #[cfg(unix)]
 mod gate;
 mod jobs;
@@ -79,6 +80,7 @@ impl Edit {
 fn edits() -> impl Iterator<Item = &'static Edit> {
     (lua::EDITS.iter().chain(client::EDITS))
         .chain(jobs::EDITS)
+        .chain(credentials::EDITS)
         .chain(leaders::EDITS)
         .chain(local::EDITS)
         .chain(quorum::EDITS)

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Error, LockManager};
+use fairlock::{Credentials, Error, LockManager};
 use fairlock_testkit::{Server, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -103,6 +103,29 @@ async fn a_password_is_never_shown() {
     server.kill_clients("normal").await;
     let refused = lock.acquire().await.unwrap_err();
     unshown(&refused);
+
+    // A provider returns the password, first the right one, and then a wrong one when it is asked again.
+    let rotating = LockManager::builder()
+        .server_timeout(SECOND)
+        .credentials(async |_| {
+            let credentials = Credentials::new("locks", PASSWORD).lifetime(SECOND);
+            assert!(!format!("{credentials:?}").contains(PASSWORD));
+            Ok::<_, String>(credentials)
+        });
+    assert!(!format!("{rotating:?}").contains(PASSWORD));
+    unshown(&rotating.clone().connect(&server.url()).await.unwrap_err());
+    server
+        .command(&["ACL", "SETUSER", "locks", "resetpass", &password])
+        .await;
+    let locks = rotating.connect(&server.url()).await.unwrap();
+    assert!(!format!("{locks:?}").contains(PASSWORD));
+    server
+        .command(&["ACL", "SETUSER", "locks", "resetpass", ">another"])
+        .await;
+    eventually("the credentials are not renewed", 10 * SECOND, async || {
+        said("the credentials are not renewed yet")
+    })
+    .await;
 
     // A new client is refused, or finds no server, or has a URL that cannot be parsed.
     let refused = LockManager::connect(&url).await.unwrap_err();

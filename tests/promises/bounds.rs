@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use fairlock::spin::SpinLock;
 use fairlock::{
-    Busy, Error, Fence, Holder, Invalid, Lead, LeaderWatch, Leadership, Lease, LeaseState, Lock, LockGuard,
-    LockManager, LockManagerBuilder, Lost, LostReason, MemoryStore, Owner, Result, ServerError, Stats,
-    Status, Term, TryAcquire, Unreleased,
+    Busy, Credentials, Error, Fence, Holder, Invalid, Lead, LeaderWatch, Leadership, Lease, LeaseState, Lock,
+    LockGuard, LockManager, LockManagerBuilder, Lost, LostReason, MemoryStore, Owner, Result, ServerError,
+    Stats, Status, Term, TryAcquire, Unreleased,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -78,6 +78,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<Unreleased>();
     portable::<MemoryStore>();
     portable::<SpinLock>();
+    portable::<Credentials>();
     portable::<Leadership>();
     portable::<Lead>();
     portable::<Term>();
@@ -93,6 +94,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     printable::<Stats>();
     printable::<MemoryStore>();
     printable::<SpinLock>();
+    printable::<Credentials>();
     printable::<Leadership>();
     printable::<Lead>();
     printable::<Term>();
@@ -104,6 +106,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     cheap::<Owner>();
     cheap::<MemoryStore>();
     cheap::<SpinLock>();
+    cheap::<Credentials>();
     cheap::<Leadership>();
     cheap::<Term>();
 

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod connecting;
+mod credentials;
 mod failover;
 mod faults;
 mod fsynced;

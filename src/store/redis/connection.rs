@@ -6,6 +6,7 @@
 //! fred's task from ending by itself, because calls in its queue would then hang. The delay of the policy is
 //! longer than anybody waits.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, 
 use futures_util::future::{Either, join_all, select};
 use tokio::sync::broadcast;
 
+use super::credentials::Renewal;
 use super::failure;
 use super::primary::Successor;
 use super::server_info::eviction_policy;
@@ -58,11 +60,7 @@ pub(super) async fn dial(
     purpose: Purpose,
     attempt_timeout: Duration,
 ) -> Result<Connection, Failure> {
-    let server = match &config.server {
-        #[cfg(unix)]
-        ServerConfig::Unix { path } => path.display().to_string(),
-        server => server.hosts().first().map(Server::to_string).unwrap_or_default(),
-    };
+    let server = server_of(&config);
     let client = client(config, purpose, attempt_timeout);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
@@ -79,6 +77,7 @@ pub(super) async fn dial(
         since: Instant::now(),
         client,
         successor: None,
+        renewal: None,
     };
     let failure = match tokio::time::timeout(attempt_timeout, connected).await {
         Ok(Ok(())) => return Ok(connection),
@@ -86,6 +85,15 @@ pub(super) async fn dial(
         Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
     };
     Err(failure::with_server(&server, failure))
+}
+
+/// The server's address, for people.
+pub(super) fn server_of(config: &Config) -> String {
+    match &config.server {
+        #[cfg(unix)]
+        ServerConfig::Unix { path } => path.display().to_string(),
+        server => server.hosts().first().map(Server::to_string).unwrap_or_default(),
+    }
 }
 
 fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client {
@@ -125,6 +133,8 @@ pub(super) struct Connection {
     router: ConnectHandle,
     since: Instant,
     successor: Option<Successor>,
+    /// What renews the credentials, if a provider has them.
+    renewal: Option<Renewal>,
 }
 
 impl Connection {
@@ -136,6 +146,33 @@ impl Connection {
     pub(super) fn until(mut self, successor: Successor) -> Connection {
         self.successor = Some(successor);
         self
+    }
+
+    pub(super) fn renewed_by(mut self, renewal: Renewal) -> Connection {
+        self.renewal = Some(renewal);
+        self
+    }
+
+    /// Renews the credentials of this connection, for as long as it is polled.
+    pub(super) fn keep_authenticated(&self) -> impl Future<Output = Infallible> + Send + use<> {
+        let (renewal, client) = (self.renewal.clone(), self.client.clone());
+        async move {
+            match renewal {
+                Some(renewal) => renewal.keep_up(client).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Waits until a connection with newer credentials should replace this one.
+    pub(super) fn outlived(&self) -> impl Future<Output = ()> + Send + use<> {
+        let renewal = self.renewal.clone();
+        async move {
+            match renewal {
+                Some(renewal) => renewal.is_due().await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     pub(super) fn messages(&self) -> broadcast::Receiver<Message> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use fred::types::config::{Config, Server, ServerConfig};
 
 use super::address::{Address, Node, Place};
-use super::connection::{Connection, Purpose, dial};
+use super::connection::{Connection, Purpose, dial, server_of};
+use super::credentials::Login;
 use super::failure;
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::Invalid;
@@ -24,6 +25,8 @@ pub(super) struct Connector {
     attempt_timeout: Duration,
     /// What the servers are told of this client.
     label: Option<Label>,
+    /// Where the credentials come from, if not from the URL.
+    login: Option<Arc<Login>>,
 }
 
 impl Connector {
@@ -44,6 +47,7 @@ impl Connector {
             server,
             attempt_timeout,
             label: None,
+            login: None,
         };
         match address.place {
             Place::Server(server) => connector.config.server = server,
@@ -71,6 +75,21 @@ impl Connector {
         }
     }
 
+    /// The same connector, which asks for the credentials of each connection. The sentinels keep those of the
+    /// URL.
+    pub(super) fn with_login(self, login: Option<Login>) -> Result<Connector, Invalid> {
+        let is_in_url = self.config.username.is_some() || self.config.password.is_some();
+        if login.is_some() && is_in_url {
+            return Err(Invalid::new(
+                "credentials are set, and the URL has a user or a password too: it must have neither",
+            ));
+        }
+        Ok(Connector {
+            login: login.map(Arc::new),
+            ..self
+        })
+    }
+
     /// The cluster servers in the URL, or none if the URL names something else.
     pub(super) fn seeds(&self) -> &[Node] {
         &self.seeds
@@ -85,6 +104,7 @@ impl Connector {
             server: node.to_string(),
             attempt_timeout: self.attempt_timeout,
             label: self.label.clone(),
+            login: self.login.clone(),
         }
     }
 
@@ -119,7 +139,7 @@ impl Connector {
 
     async fn open_unnamed(&self, purpose: Purpose) -> Result<Connection, Failure> {
         let Some(sentinels) = &self.sentinels else {
-            return dial(self.config.clone(), purpose, self.attempt_timeout).await;
+            return self.dial(self.config.clone(), purpose).await;
         };
         let primary = sentinels.primary().await?;
         let opened = self.open_primary(&primary.server, purpose).await;
@@ -132,9 +152,19 @@ impl Connector {
         }
     }
 
+    async fn dial(&self, config: Config, purpose: Purpose) -> Result<Connection, Failure> {
+        let Some(login) = &self.login else {
+            return dial(config, purpose, self.attempt_timeout).await;
+        };
+        let (config, renewal) = login.apply(&server_of(&config), config).await?;
+        match dial(config, purpose, self.attempt_timeout).await {
+            Ok(connection) => Ok(connection.renewed_by(renewal)),
+            Err(failure) => Err(failure::of_a_rotation(failure)),
+        }
+    }
+
     async fn open_primary(&self, server: &Server, purpose: Purpose) -> Result<Connection, Failure> {
-        let config = self.config_of(server.clone());
-        let connection = dial(config, purpose, self.attempt_timeout).await?;
+        let connection = self.dial(self.config_of(server.clone()), purpose).await?;
         check_primary(&connection)
             .await
             .map_err(|failure| failure::with_server(&server.to_string(), failure))?;

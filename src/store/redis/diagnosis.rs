@@ -17,15 +17,15 @@ use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::slot::SLOTS;
+use super::{Trust, connector};
 use crate::diagnosis::{Finding, Subject, Verdict};
 use crate::error::Invalid;
 use crate::store::Failure;
 use crate::store::label::Label;
-use crate::tls::Tls;
 
 /// What is examined, and for which use.
 pub(crate) struct Examination<'a> {
-    pub(crate) tls: Option<&'a Tls>,
+    pub(crate) trust: Trust<'a>,
     pub(crate) prefix: &'a str,
     pub(crate) label: &'a Label,
     pub(crate) options: Options,
@@ -42,7 +42,7 @@ enum Setting {
 impl Examination<'_> {
     /// Examines the server or servers of the URL. Only a URL that cannot be read is an error.
     pub(crate) async fn of(&self, url: &str) -> Result<Vec<Finding>, Invalid> {
-        let connector = Connector::new(url, self.tls, self.options.attempt_timeout)?;
+        let connector = connector(url, self.trust, self.label.clone(), self.options)?;
         let mut findings = Vec::new();
         if !connector.seeds().is_empty() {
             self.examine_cluster(&connector, &mut findings).await;

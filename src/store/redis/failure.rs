@@ -77,6 +77,14 @@ pub(super) fn not_sent(error: Failure) -> Failure {
     }
 }
 
+/// A password that is wrong now may have been replaced by another one, which the provider knows of.
+pub(super) fn of_a_rotation(failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(error) if error.to_string().contains("WRONGPASS") => Failure::NotExecuted(error),
+        failure => failure,
+    }
+}
+
 /// Puts the address of the server in front of the failure.
 pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
     let named = |error: ServerError| ServerError::new(format!("{server}: {error}"));

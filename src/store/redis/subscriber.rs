@@ -10,6 +10,7 @@
 //! replaced when the server of the calls does not see a subscription that was confirmed here.
 
 mod channels;
+mod succession;
 #[cfg(test)]
 mod tests;
 
@@ -171,6 +172,7 @@ impl Subscriber {
 
     /// Serves requests on this connection until it must be given up.
     async fn serve(&mut self, connection: &mut Connection, missed: &mut bool) -> Ended {
+        let mut successor = Box::pin(self.successor_of(connection));
         loop {
             if let Err(verdict) = self.subscribe(connection).await {
                 return verdict;
@@ -192,6 +194,12 @@ impl Subscriber {
                     }
                 }
                 error = connection.lost() => return Ended::Lost(error),
+                next = &mut successor => {
+                    if let Err(verdict) = self.move_to(next, connection, missed).await {
+                        return verdict;
+                    }
+                    successor.set(self.successor_of(connection));
+                }
                 () = tokio::time::sleep(unseen_left), if self.unseen => {
                     self.unseen_for = match connection.age() > 2 * LONGEST_UNSEEN {
                         true => SHORTEST_UNSEEN,

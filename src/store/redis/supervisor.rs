@@ -1,5 +1,6 @@
 //! The supervisor keeps a connection for commands up, for as long as its runtime lives.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -139,6 +140,7 @@ impl Supervisor {
     /// Waits until the connection must be replaced, and returns the reason.
     async fn watch(&mut self, connection: &mut Connection, generation: u64) -> ServerError {
         let mut nonce = 0;
+        let mut authenticated = pin!(connection.keep_authenticated());
         loop {
             let ping = Arc::clone(&self.pipeline).ping(nonce);
             let probe = async {
@@ -148,6 +150,7 @@ impl Supervisor {
             tokio::select! {
                 why = connection.lost() => return why,
                 () = probe => nonce += 1,
+                never = &mut authenticated => match never {},
                 Some(condemned) = self.condemned.recv() => {
                     let patient = condemned.why == Why::ReadOnly && connection.age() < READ_ONLY_PATIENCE;
                     if condemned.generation == generation && !patient {

@@ -10,6 +10,7 @@ use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
 use super::*;
 use crate::store::label::Label;
+use crate::store::redis::Trust;
 use crate::store::redis::script::ScriptSet;
 use crate::store::{Acquire, Acquired, Failure};
 
@@ -49,7 +50,10 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
     let weak: Weak<Recorder> = Arc::downgrade(&recorder);
     let listener: Weak<dyn Listener> = weak;
     let label = Label::new("test").unwrap();
-    (open(url, None, label, options, &listener).unwrap(), recorder)
+    (
+        open(url, Trust::default(), label, options, &listener).unwrap(),
+        recorder,
+    )
 }
 
 /// Whether this server can be one of a quorum. The tests also run on older ones.
@@ -310,7 +314,14 @@ async fn only_urls_of_one_server_are_opened() {
         "redis-cluster://:s3cret@host",
         "redis://:s3cret@host:port",
     ] {
-        let error = open(url, None, Label::new("test").unwrap(), OPTIONS, &listener).unwrap_err();
+        let error = open(
+            url,
+            Trust::default(),
+            Label::new("test").unwrap(),
+            OPTIONS,
+            &listener,
+        )
+        .unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }

@@ -1,0 +1,41 @@
+//! The guards of credentials that change, in the order of the files.
+
+use super::{Edit, edit};
+
+const CONNECTOR: &str = "src/store/redis/connector.rs";
+const CREDENTIALS: &str = "src/store/redis/credentials.rs";
+const FAILURE: &str = "src/store/redis/failure.rs";
+const OF_THE_USER: &str = "src/credentials.rs";
+const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
+const SUCCESSION: &str = "src/store/redis/subscriber/succession.rs";
+const SUPERVISOR: &str = "src/store/redis/supervisor.rs";
+
+const ROTATING: &[&str] = &["--test servers credentials::"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("credentials are never shown", OF_THE_USER, ".field(\"lifetime\", &self.lifetime)", ".field(\"lifetime\", &self.password)",
+        &["--test face secrets::"]),
+    edit("credentials have one source", CONNECTOR, "if login.is_some() && is_in_url {", "if false {", ROTATING),
+    edit("an open connection knows when its credentials expire", CONNECTOR,
+        "Ok(connection) => Ok(connection.renewed_by(renewal)),", "Ok(connection) => { drop(renewal); Ok(connection) }", ROTATING),
+    edit("a provider that panics ends no task", CREDENTIALS, "AssertUnwindSafe(async { self.provider.ask(server).await }).catch_unwind();",
+        "async { Ok::<_, ()>(self.provider.ask(server).await) };", ROTATING),
+    edit("a provider that hangs is not waited for without end", CREDENTIALS, "timeout(self.patience, asked)", "timeout(Duration::MAX, asked)", ROTATING),
+    edit("a lifetime is never so short that the provider is asked without a pause", CREDENTIALS,
+        "let lifetime = lifetime.max(SHORTEST_LIFETIME);\n", "", &["--lib credentials"]),
+    edit("a part of the lifetime is left for failures", CREDENTIALS, "lifetime * 2 / 3 - ", "lifetime * 9 / 8 - ", &["--lib credentials"]),
+    edit("a renewal that fails is repeated", CREDENTIALS, "                backoff.pause().await;\n", "                break None;\n", ROTATING),
+    edit("a wrong password may be right later", FAILURE, "error.to_string().contains(\"WRONGPASS\")", "error.to_string().is_empty()", ROTATING),
+    edit("a command connection authenticates again", SUPERVISOR, "never = &mut authenticated => match never {},", "never = &mut authenticated, if false => match never {},", ROTATING),
+    edit("a subscriber connection is replaced before its credentials expire", SUBSCRIBER,
+        "next = &mut successor => {", "next = &mut successor, if false => {", ROTATING),
+    edit("a subscriber connection is replaced again and again", SUBSCRIBER,
+        "                    successor.set(self.successor_of(connection));\n", "                    successor.set(self.successor_of(connection)); std::future::pending::<()>().await;\n", ROTATING),
+    edit("the next subscriber connection has the subscriptions", SUCCESSION, "        self.todo.push_front(former);\n", "        drop(former);\n", ROTATING),
+    edit("the messages of the next subscriber connection are heard", SUCCESSION,
+        "        tokio::spawn(pump(next.messages(), self.server, self.listener.clone()));\n", "", ROTATING),
+    edit("the former subscriber connection is read to its end", SUCCESSION,
+        "        *missed |= connection.unless_lost(pong).await.is_err();\n", "        drop(pong); let _ = missed;\n", ROTATING)
+        .equal("a message would have to be on its way over the former connection for longer than a round trip over the next"),
+];
