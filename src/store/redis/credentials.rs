@@ -19,6 +19,8 @@ use crate::store::Failure;
 use crate::time::backoff::{Backoff, jitter};
 
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
+/// 136 years. Times that are further away are no times.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How the connections of a client get their credentials.
 #[derive(Debug)]
@@ -76,8 +78,8 @@ impl Login {
 /// The last third of the lifetime is left for failures. The jitter keeps connections that were opened
 /// together from asking together.
 fn renewed_after(lifetime: Duration) -> Duration {
-    let lifetime = lifetime.max(SHORTEST_LIFETIME);
-    lifetime * 2 / 3 - jitter(lifetime / 12)
+    let lifetime = lifetime.clamp(SHORTEST_LIFETIME, LONGEST_LIFETIME);
+    lifetime / 3 * 2 - jitter(lifetime / 12)
 }
 
 /// Renews the credentials of one connection.
@@ -156,5 +158,12 @@ mod tests {
         assert!(after.iter().all(|after| expected.contains(after)), "{after:?}");
         assert!(after.iter().any(|other| *other != after[0]));
         assert!(renewed_after(Duration::ZERO) > SHORTEST_LIFETIME / 2);
+    }
+
+    #[test]
+    fn credentials_without_end_are_renewed_in_a_lifetime() {
+        let after = renewed_after(Duration::MAX);
+        assert!(after > LONGEST_LIFETIME / 2);
+        assert!(Instant::now() + after > Instant::now());
     }
 }
