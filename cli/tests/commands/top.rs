@@ -138,6 +138,7 @@ async fn top_goes_on_when_a_lost_server_is_back() {
     network.cut();
     pty.until("it says why", |screen| screen.contains("server unavailable"))
         .await;
+    assert!(pty.screen().contains("stays"), "{}", pty.screen());
     network.heal();
     pty.until("it goes on", |screen| {
         !screen.contains("server unavailable") && screen.contains("stays")
