@@ -99,7 +99,8 @@ async fn check_finds_nothing_wrong_with_the_advised_user_and_leaves_nothing() {
     assert_eq!(server.command(&["ACL", "LOG"]).await.array(), []);
     assert_eq!(server.info("memory").await["number_of_cached_scripts"], "0");
     eventually("the connections are closed", LIMIT, async || {
-        clients().await.text().lines().count() == before
+        // A client of this test may have been on its way out before.
+        clients().await.text().lines().count() <= before
     })
     .await;
     let said = end_of(&mut fairlock(&url, &["check", "--quiet"])).await;
