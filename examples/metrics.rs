@@ -17,10 +17,11 @@ const BUCKETS: [f64; 16] = [
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let port = std::env::var("PORT").map_or(Ok(9464), |port| port.parse())?;
     // Before the first lock is used: what is recorded before that is lost.
     PrometheusBuilder::new()
         .set_buckets(&BUCKETS)?
-        .with_http_listener(SocketAddr::from(([127, 0, 0, 1], 9464)))
+        .with_http_listener(SocketAddr::from(([127, 0, 0, 1], port)))
         .install()?;
 
     let mut arguments = std::env::args().skip(1);

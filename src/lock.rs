@@ -344,7 +344,7 @@ impl Lock {
         };
         if until.is_none_or(|until| until > now) {
             let params = self.params()?;
-            *ask = Some(self.place.counters().ask(&params.group, true));
+            *ask = Some(self.place.counters().wait(&params.group, began));
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
                     // On the heap, so that those without it do not carry it along.
@@ -374,7 +374,7 @@ impl Lock {
     /// Asks once. If the lock is busy, the call counts as ended in this way.
     async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
         let params = self.params()?;
-        let mut ask = self.place.counters().ask(&params.group, false);
+        let mut ask = self.place.counters().attempt(&params.group);
         let tried = match &self.place {
             Place::One(shared) if params.turns > 1 => {
                 let queues = Arc::clone(shared.local_queues());

@@ -166,16 +166,23 @@ impl Counters {
         (greatest > 0).then(|| Duration::from_nanos(u64::MAX - greatest))
     }
 
-    /// A call asks for a lock of this group. If it waits, it counts as a waiter until it ends.
-    pub(crate) fn ask(&self, group: &Group, waits: bool) -> Ask<'_> {
+    /// A call that began then waits for a lock of this group. It counts as a waiter until it ends.
+    pub(crate) fn wait(&self, group: &Group, began: LocalTime) -> Ask<'_> {
+        group.waits();
+        self.ask(group, Timer::since(began), true)
+    }
+
+    /// A call asks once for a lock of this group.
+    pub(crate) fn attempt(&self, group: &Group) -> Ask<'_> {
+        self.ask(group, self.metrics.timer(&self.clock), false)
+    }
+
+    fn ask(&self, group: &Group, timer: Timer, waits: bool) -> Ask<'_> {
         count(&self.acquire_started);
-        if waits {
-            group.waits();
-        }
         Ask {
             counters: self,
             group: group.clone(),
-            timer: self.metrics.timer(&self.clock),
+            timer,
             waits,
             is_over: false,
         }
@@ -217,7 +224,7 @@ pub(crate) struct Ask<'a> {
 impl Ask<'_> {
     /// The caller has the lock, after it waited for this long. Returns the hold, for its guard.
     pub(crate) fn acquired(&mut self, how: How, waited: Duration, now: LocalTime) -> Holding {
-        self.end(Outcome::Acquired(how));
+        self.end_at(Outcome::Acquired(how), || now);
         let waited = nanos(waited);
         self.counters.waited.fetch_add(waited, Ordering::Relaxed);
         self.group.held();
@@ -232,12 +239,18 @@ impl Ask<'_> {
     }
 
     pub(crate) fn end(&mut self, outcome: Outcome) {
+        let clock = self.counters.clock;
+        self.end_at(outcome, || clock.now());
+    }
+
+    /// The time is asked for only if it is recorded.
+    fn end_at(&mut self, outcome: Outcome, now: impl FnOnce() -> LocalTime) {
         self.is_over = true;
         count(&self.counters.outcomes[outcome.index()]);
         if self.waits {
             self.group.waits_no_more();
         }
-        self.group.asked(outcome, &self.timer, &self.counters.clock);
+        self.group.asked(outcome, &self.timer, now);
     }
 }
 

@@ -158,9 +158,8 @@ impl Hold {
     /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim window
     /// so far: its renewals are due earlier.
     pub(super) fn margin(&self, at: &Sample) -> Option<Duration> {
-        let state = locked(&self.state);
-        let is_whole = state.claimed && !state.lengthened;
-        is_whole.then(|| state.deadline.since(at.received))
+        let is_whole = self.has_its_lease();
+        is_whole.then(|| self.deadline().since(at.received))
     }
 
     /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.

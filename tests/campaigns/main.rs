@@ -5,6 +5,8 @@
 
 #[cfg(all(unix, feature = "redis"))]
 mod contention;
+#[cfg(all(unix, feature = "redis", feature = "metrics"))]
+mod metrics;
 mod mutants;
 #[cfg(all(unix, feature = "redis"))]
 mod quorum;

@@ -12,6 +12,7 @@ mod jobs;
 mod leaders;
 mod local;
 mod lua;
+mod metrics;
 mod quorum;
 mod store;
 
@@ -84,6 +85,7 @@ fn edits() -> impl Iterator<Item = &'static Edit> {
         .chain(leaders::EDITS)
         .chain(local::EDITS)
         .chain(quorum::EDITS)
+        .chain(metrics::EDITS)
         .chain(store::EDITS)
         .chain(cli::EDITS)
 }

@@ -262,7 +262,9 @@ async fn grant_with_too_few_replicas_is_released_after_every_way_to_acquire() {
     not_replicated(lock.acquire_timeout(Duration::ZERO).await);
     not_replicated(lock.with(async |_| panic!("work without a guard")).await);
     assert!(scene.is_free(&lock).await);
-    assert_eq!(locks.stats().held, 0);
+    let stats = locks.stats();
+    assert_eq!((stats.held, stats.acquired, stats.not_replicated), (0, 0, 5));
+    assert_eq!((stats.released_by_drop, stats.held_for), (0, Duration::ZERO));
 
     // The outer hold of the same owner is kept.
     let owner = Owner::new();

@@ -8,6 +8,9 @@
 #[expect(dead_code, reason = "the counted scenarios only acquire, release and renew")]
 mod texts;
 
+#[cfg(feature = "metrics")]
+mod recorder;
+
 use std::process::ExitCode;
 
 use fairlock::{LockManager, MemoryStore, Result, TryAcquire};
@@ -25,6 +28,8 @@ async fn main() -> ExitCode {
     if scenario == "script" {
         return print_script(&rounds);
     }
+    #[cfg(feature = "metrics")]
+    recorder::install();
     let Ok(rounds) = rounds.parse() else {
         eprintln!("instructions: {rounds:?} is not a number of rounds");
         return ExitCode::FAILURE;

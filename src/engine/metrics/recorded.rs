@@ -162,6 +162,12 @@ pub(super) fn group_of(lock: &str) -> &str {
 #[derive(Debug)]
 pub(crate) struct Timer(LocalTime);
 
+impl Timer {
+    pub(crate) fn since(began: LocalTime) -> Timer {
+        Timer(began)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Pending(Gauge);
 
@@ -231,7 +237,7 @@ impl Group {
     }
 
     /// A call that asked for a lock of this group is over.
-    pub(crate) fn asked(&self, outcome: Outcome, Timer(began): &Timer, clock: &Clock) {
+    pub(crate) fn asked(&self, outcome: Outcome, Timer(began): &Timer, now: impl FnOnce() -> LocalTime) {
         let Some(handles) = &self.0 else { return };
         let histogram = handles.asked[outcome.index()].get_or_init(|| {
             let (outcome, how) = match outcome {
@@ -249,7 +255,7 @@ impl Group {
             let group = handles.group.clone();
             histogram!(ACQUIRE_DURATION, "group" => group, "outcome" => outcome, "how" => how)
         });
-        histogram.record(clock.now().since(*began));
+        histogram.record(now().since(*began));
     }
 
     pub(crate) fn held(&self) {

@@ -57,7 +57,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold asks again for a vote that it lost", REPAIR, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
     edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.wanted.until = None;\n", "", IN_MEMORY),
     edit("the votes of a hold get their whole lease", REPAIR, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
-    edit("what is left of a lost hold is released", REPAIR, "        drop(votes.end());\n", "", WORLDS),
+    edit("what is left of a lost hold is released", REPAIR, "        drop(left);\n", "        std::mem::forget(left);\n", WORLDS),
 
     edit("a vote that a server took away is not asked for again", VOTES, "if *why != Some(LostReason::Taken)", "if *why != Some(LostReason::Released)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),

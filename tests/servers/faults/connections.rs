@@ -207,6 +207,8 @@ async fn a_hold_outlives_its_connections() {
     guard.check().unwrap();
     guard.release().await.unwrap();
     assert_eq!(locks.stats().lost, 0);
+    assert!(locks.stats().reconnects >= 3, "{:?}", locks.stats());
+    assert!(locks.stats().renewals >= 2, "{:?}", locks.stats());
 }
 
 #[tokio::test]

@@ -1,0 +1,53 @@
+//! What is counted, and that it is counted once.
+
+use super::{Edit, edit};
+
+const COUNTERS: &str = "src/engine/counters.rs";
+const RECORDED: &str = "src/engine/metrics/recorded.rs";
+const HOLD: &str = "src/engine/hold.rs";
+const LOCAL_QUEUE: &str = "src/engine/local_queue.rs";
+const VOTES: &str = "src/quorum/votes.rs";
+
+const STATS: &[&str] = &["--lib stats::tests"];
+const BOTH: &[&str] = &["--lib stats::tests", "--lib metrics::tests"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("a call whose future is dropped counts as cancelled", COUNTERS,
+        "            self.end(Outcome::Cancelled);\n", "", BOTH),
+    edit("a call that has ended is not cancelled too", COUNTERS,
+        "        if !self.is_over {\n", "        if true {\n", BOTH),
+    edit("a call that waits no longer is no waiter", COUNTERS,
+        "            self.group.waits_no_more();\n", "", &["--lib metrics::tests"]),
+    edit("a hold that is over is not held", COUNTERS,
+        "        self.group.held_no_more();\n", "", &["--lib metrics::tests"]),
+    edit("a release that finds the lease lost counts as a loss", COUNTERS,
+        "            self.end = End::Lost(lost.reason());\n", "", STATS),
+    edit("the least margin is the least one", COUNTERS, "fetch_max(left", "fetch_min(left", STATS),
+    edit("the end of a hold takes what its guard holds", HOLD,
+        "        let holding = state.holding.take();\n", "        let holding = None;\n", BOTH),
+    edit("a guard of a hold that is over has lost it", HOLD,
+        "        let Some(reason) = state.over else {\n            state.holding = Some(holding);\n            return;\n        };\n        drop(state);\n        holding.ended(counters, End::Lost(reason));\n",
+        "        state.holding = Some(holding);\n        let _ = counters;\n", STATS),
+    edit("a margin is that of a whole lease", HOLD,
+        "let is_whole = self.has_its_lease();", "let is_whole = true;", STATS),
+    edit("a grant that a later call found was not free at once", HOLD,
+        "if was_queued && self.how == How::Free {", "if false {", STATS),
+    edit("a turn ends what its guard holds", LOCAL_QUEUE,
+        "                holding.ended(&self.client().counters, end);\n", "                drop(holding);\n                let _ = end;\n", BOTH),
+    edit("a lost majority ends what its guard holds", VOTES,
+        "            holding.ended(&self.quorum.counters, End::Lost(reason));\n", "            drop(holding);\n", BOTH),
+    edit("a request misses a turn only if it had been queued", "src/engine/waitlist/calls.rs",
+        "if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {",
+        "waiter.was_queued = true;\n        if contended.enqueued {", STATS),
+    edit("a client tells a bounded number of groups apart", RECORDED,
+        "let name = if self.groups.len() < MAX_GROUPS {", "let name = if true {", &["--lib metrics::tests"]),
+    edit("what the server has confirmed is not pending", RECORDED,
+        "        self.0.decrement(1.0);\n", "", &["--lib metrics::tests"]),
+    edit("a group is 1 to 64 bytes without control characters", "src/options.rs",
+        "if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {",
+        "if group.is_empty() {", &["--test promises settings::"]),
+    edit("each connection that comes back is counted", "src/store/redis/supervisor.rs",
+        "                listener.reopened(self.purpose.name(), self.connector.server());\n",
+        "                let _ = listener;\n", &["--test servers faults::connections::"]),
+];
