@@ -127,6 +127,7 @@ fn the_tests_that_an_edit_names_are_there() {
         ("--lib ", "src"),
         ("--test promises ", "tests/promises"),
         ("--test servers ", "tests/servers"),
+        ("--test face ", "tests/face"),
         ("--package fairlock-cli --test commands ", "cli/tests/commands"),
         ("--package fairlock-cli --bin fairlock ", "cli/src"),
     ];
