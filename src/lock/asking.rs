@@ -1,0 +1,168 @@
+//! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::Instrument;
+use tracing::field::Empty;
+
+use super::{Lock, Place};
+use crate::engine::acquire;
+use crate::engine::acquire::Attempt;
+use crate::engine::counters::{Ask, How, Outcome};
+use crate::engine::local_queue;
+use crate::error::{Error, Result};
+use crate::guard::LockGuard;
+use crate::quorum::{Tried, Wanted};
+use crate::status::{Busy, TryAcquire};
+use crate::time::clock::LocalTime;
+
+/// Until when to wait.
+#[derive(Clone, Copy)]
+pub(super) enum Bound {
+    None,
+    Within(Duration),
+    Until(Instant),
+}
+
+impl Lock {
+    pub(super) async fn acquire_within(self, bound: Bound) -> Result<LockGuard> {
+        let began = self.client().now();
+        let span = tracing::debug_span!(
+            "fairlock.acquire",
+            lock.name = &*self.name,
+            lock.fence = Empty,
+            lock.votes = Empty,
+            lock.local_handoff = Empty,
+            lock.outcome = Empty,
+            wait_ms = Empty
+        );
+        let mut ask = None;
+        let asking = self.acquire_held(began, bound, &mut ask);
+        let acquired = asking.instrument(span.clone()).await;
+        let now = self.client().now();
+        let waited = now.since(began);
+        if let Some(ask) = &mut ask {
+            match &acquired {
+                Ok(guard) => guard.begin(self.place.counters(), ask.acquired(guard.how(), waited, now)),
+                Err(error) => ask.failed(error),
+            }
+        }
+        let outcome = match &acquired {
+            Ok(guard) => {
+                span.record("lock.fence", guard.fence().get());
+                if let Some(votes) = guard.votes() {
+                    span.record("lock.votes", votes);
+                }
+                if guard.how() == How::LocalHandoff {
+                    span.record("lock.local_handoff", true);
+                }
+                "acquired"
+            }
+            Err(Error::Timeout { .. }) => "timeout",
+            Err(_) => "error",
+        };
+        let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
+        if self
+            .client()
+            .options
+            .slow_acquire
+            .is_some_and(|slow| waited >= slow)
+        {
+            tracing::warn!(
+                lock.name = &*self.name,
+                lock.outcome = outcome,
+                wait_ms,
+                "slow acquire"
+            );
+        }
+        acquired
+    }
+
+    /// `ask` is set once the call asks for the lock.
+    async fn acquire_held<'a>(
+        &'a self,
+        began: LocalTime,
+        bound: Bound,
+        ask: &mut Option<Ask<'a>>,
+    ) -> Result<LockGuard> {
+        let now = Instant::now();
+        let until = match bound {
+            Bound::None => None,
+            // Beyond the end of time is no bound.
+            Bound::Within(wait) => now.checked_add(wait),
+            Bound::Until(deadline) => Some(deadline),
+        };
+        if until.is_none_or(|until| until > now) {
+            let params = self.params()?;
+            *ask = Some(self.place.counters().wait(&params.group, began));
+            return match &self.place {
+                Place::One(shared) if params.turns > 1 => {
+                    // On the heap, so that those without it do not carry it along.
+                    let turn = Box::pin(local_queue::acquire(shared.local_queues(), &params, until));
+                    Ok(LockGuard::of_turn(turn.await?))
+                }
+                Place::One(shared) => {
+                    let held = acquire::acquire(shared.waitlists(), &params, until).await?;
+                    Ok(LockGuard::of_one(held))
+                }
+                Place::Quorum(quorum) => {
+                    let wanted = Wanted::of(params, until);
+                    Ok(LockGuard::of_majority(Box::pin(quorum.acquire(wanted)).await?))
+                }
+            };
+        }
+        // On the heap, so that those that wait do not carry it along.
+        match Box::pin(self.clone().attempt(Outcome::Timeout)).await? {
+            TryAcquire::Acquired(guard) => Ok(guard),
+            TryAcquire::Busy(busy) => Err(Error::Timeout {
+                waited: self.client().now().since(began),
+                retry_after: busy.retry_after(),
+            }),
+        }
+    }
+
+    /// Asks once. If the lock is busy, the call counts as ended in this way.
+    pub(super) async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
+        let params = self.params()?;
+        let mut ask = self.place.counters().attempt(&params.group);
+        let tried = match &self.place {
+            Place::One(shared) if params.turns > 1 => {
+                let queues = Arc::clone(shared.local_queues());
+                let tried = Box::pin(local_queue::try_acquire(queues, params)).await;
+                tried.map(|tried| match tried {
+                    local_queue::Tried::Held(turn) => TryAcquire::Acquired(LockGuard::of_turn(turn)),
+                    local_queue::Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
+                })
+            }
+            Place::One(shared) => {
+                let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
+                tried.map(|tried| match tried {
+                    Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
+                    Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
+                })
+            }
+            Place::Quorum(quorum) => {
+                let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
+                tried.map(|tried| match tried {
+                    Tried::Held(majority) => TryAcquire::Acquired(LockGuard::of_majority(majority)),
+                    Tried::Busy(occupied) => TryAcquire::Busy(Busy::of(occupied.ttl, occupied.waiting)),
+                })
+            }
+        };
+        match &tried {
+            Ok(TryAcquire::Acquired(guard)) => {
+                let now = self.client().now();
+                guard.begin(
+                    self.place.counters(),
+                    ask.acquired(guard.how(), Duration::ZERO, now),
+                );
+            }
+            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
+            Err(error) => ask.failed(error),
+        }
+        tried
+    }
+}
