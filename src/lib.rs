@@ -69,6 +69,7 @@
 
 #[cfg(feature = "redis")]
 mod credentials;
+#[cfg(feature = "redis")]
 mod diagnosis;
 mod engine;
 mod error;
@@ -93,6 +94,7 @@ mod time;
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
 
+#[cfg(feature = "redis")]
 pub use credentials::Credentials;
 #[cfg(feature = "redis")]
 pub use diagnosis::{Finding, Subject, Verdict};

@@ -2,6 +2,7 @@
 
 mod builder;
 mod connect;
+#[cfg(feature = "redis")]
 mod credentials;
 #[cfg(feature = "redis")]
 mod diagnose;

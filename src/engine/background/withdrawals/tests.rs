@@ -359,7 +359,7 @@ async fn answered_calls_need_no_withdrawal() {
     assert!(lock.try_acquire().await.unwrap().acquired().is_none());
     guard.release().await.unwrap();
     locks.close().await.unwrap();
-    assert_eq!(seen.withdrawn(), []);
+    assert!(seen.withdrawn().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -371,5 +371,5 @@ async fn unwritten_request_is_not_withdrawn() {
     drop(PendingCalls::begin(&calls, &shared.client().clocks));
     shared.background().withdraw(&keys("a"), &request, true, &calls);
     assert_eq!(shared.background().pending(), 0);
-    assert_eq!(seen.withdrawn(), []);
+    assert!(seen.withdrawn().is_empty());
 }
