@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use crate::scene::{FAIRLOCK, end_of, fairlock};
 
 const NOBODY: &str = "redis://nobody.invalid";
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "run",
+    "lead",
     "hold",
     "status",
     "list",
@@ -97,7 +98,7 @@ async fn manual_pages_are_read_by_groff_without_a_warning() {
     }
     let ended = end_of(&mut fairlock(NOBODY, &["man", "help"])).await;
     assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.err.contains("run, hold"), "{ended:?}");
+    assert!(ended.err.contains("run, lead, hold"), "{ended:?}");
     if !has("groff") {
         return;
     }
