@@ -139,7 +139,7 @@ impl Hold {
         self.how
     }
 
-    /// The hold has a guard from now on. Whoever ends the hold takes out what the guard holds.
+    /// The hold has a guard from now on. The code that ends the hold takes out what the guard holds.
     pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
         let mut state = locked(&self.state);
         let Some(reason) = state.over else {

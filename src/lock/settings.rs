@@ -176,8 +176,9 @@ impl Lock {
     /// - [`try_acquire`](Self::try_acquire) finds the lock busy, without a call, while somebody in this
     ///   process has it or waits for it.
     /// - A lock with an [`owner`](Self::owner), a [`fixed_lease`](Self::fixed_lease), a
-    ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does [`SpinLock`](crate::spin::SpinLock). Locks
-    ///   of one name with other leases or another number of turns have tenures of their own.
+    ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does
+    ///   [`SpinLock`](crate::spin::SpinLock). Locks of one name with other leases or another number of turns
+    ///   have tenures of their own.
     /// - In a quorum, every call with more than one turn fails with
     ///   [`Error::Invalid`](crate::Error::Invalid).
     ///

@@ -88,7 +88,7 @@ pub struct Stats {
     pub lost_taken: u64,
     /// Lost for [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub lost_max_hold: u64,
-    /// Renewals that the server confirmed, whoever asked for them. A claim is one.
+    /// Renewals that the server confirmed, in the background or by a call. A claim is one.
     pub renewals: u64,
     /// The least time that was left of a lease when its renewal was confirmed, by the local clock. `None`
     /// until a whole lease was renewed. It is about two thirds of the lease when all is well, and 0 if a

@@ -137,7 +137,7 @@ fn load(clients: &[LockManager], history: &History, stop: &Arc<AtomicBool>) -> J
     tasks
 }
 
-/// The users follow one another, and the server drops whoever is still connected as a former one.
+/// The users follow one another, and the server closes the connections of the former ones.
 async fn users_change_under_load(url: impl Fn(&Server) -> String) {
     let server = Server::start().await;
     create(&server, "user-0").await;

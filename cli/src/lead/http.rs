@@ -74,7 +74,8 @@ pub(super) async fn serve(address: SocketAddr, served: Served, report: &Report) 
     Ok(())
 }
 
-/// Asks again and again who leads, by a client of its own: that of a term ends with it.
+/// Asks again and again who leads, by a client of its own: that of a term ends with it. A watch of the
+/// library would tell changes alone, but health is that of the last look.
 async fn look(place: Arc<Place>, name: String, tell: watch::Sender<Seen>) {
     loop {
         match place.connect().await {

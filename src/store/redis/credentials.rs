@@ -54,7 +54,7 @@ impl Login {
         Err(Failure::NotExecuted(ServerError::new(format!("{server}: {why}"))))
     }
 
-    /// The configuration with the credentials of now, and what renews them.
+    /// The configuration with the present credentials, and what renews them.
     pub(super) async fn apply(
         self: &Arc<Self>,
         server: &str,
