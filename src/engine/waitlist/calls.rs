@@ -172,17 +172,15 @@ impl Waitlist {
         if was_lost {
             state.schedule.ask_all();
         }
-        let Some(waiter) = state.waiters.get_mut(&context.number) else {
-            drop(state);
-            if was_lost {
-                self.call.notify_one();
+        let mut progress = Progress::Settled;
+        if let Some(waiter) = state.waiters.get_mut(&context.number) {
+            progress = Progress::Queued;
+            waiter.standing.ticket = contended.ticket;
+            if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
+                self.client.counters.missed_turn(&waiter.standing.group);
             }
-            return Progress::Settled;
-        };
-        waiter.standing.ticket = contended.ticket;
-        if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
-            self.client.counters.missed_turn(&waiter.standing.group);
         }
+        // Even if the request has left: the call may have been the poll of all waiters.
         state.free_at = Some(free_at);
         let due = if context.subscriptions == state.subscriptions {
             // A driver that sleeps because its waitlist was empty must wake within one polling interval.
@@ -203,6 +201,6 @@ impl Waitlist {
         if let Some(grant) = contended.own_grant {
             self.deliver(&grant, Some(at.local(grant.deadline)));
         }
-        Progress::Queued
+        progress
     }
 }

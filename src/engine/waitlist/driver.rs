@@ -1,6 +1,7 @@
 //! The driver of a waitlist: its task. It subscribes, and polls for what no push reports. It stays for a
 //! while after the last waiter has left, so that a busy lock does not subscribe again and again.
 
+use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use futures_util::{FutureExt, StreamExt};
 use crate::engine::retry::RetryBudget;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::schedule::{Action, Sight};
-use crate::engine::waitlist::{Progress, Waitlist};
+use crate::engine::waitlist::{Answered, Progress, Waitlist};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
@@ -128,37 +129,40 @@ fn subscription_after(
     }
 }
 
-/// Sends the calls of these requests, in this order and all at once.
+/// Sends the calls of these requests, in this order and all at once. Schedules the repetition of those that
+/// need it.
 async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Result<(), Failure> {
-    let calls = numbers.into_iter().map(|number| call(waitlist, number, false));
+    let calls = numbers.into_iter().filter_map(|number| {
+        let prepared = waitlist.prepare(number, false)?;
+        Some(async move { (number, waitlist.send(prepared).await) })
+    });
     let mut calls: FuturesUnordered<_> = calls.collect();
     let mut outcome = Ok(());
-    while let Some(answer) = calls.next().await {
+    while let Some((number, answer)) = calls.next().await {
+        if must_be_repeated(&answer) {
+            waitlist.ask_again(number);
+        }
         outcome = outcome.and(answer.map(drop));
     }
     outcome
 }
 
-/// Polls for the first waiter, to learn whether anything was missed. Returns whether the server sees the
+/// Polls for the first waiter, to learn whether anything was missed. Schedules the repetition if needed, for
+/// the waiter that is then the first: the caller of this one may give up. Returns whether the server sees the
 /// subscription, if the reply says so.
 async fn poll(waitlist: &Waitlist) -> Result<Option<Sight>, Failure> {
-    let Some(number) = waitlist.first() else {
+    let mut firsts = iter::from_fn(|| waitlist.first());
+    let Some(prepared) = firsts.find_map(|number| waitlist.prepare(number, true)) else {
         return Ok(None);
     };
+    let answer = waitlist.send(prepared).await;
+    if must_be_repeated(&answer) {
+        waitlist.poll_now();
+    }
     // A reply that grants the lock does not say whether the server sees the subscription.
-    let seen = call(waitlist, number, true).await?;
-    Ok(seen.map(|seen| waitlist.polled(seen)))
+    answer.map(|(_, seen)| seen.map(|seen| waitlist.polled(seen)))
 }
 
-/// Sends one call of a request, and schedules its repetition if needed. Returns whether the server sees the
-/// waitlist's subscription, if the reply says so.
-async fn call(waitlist: &Waitlist, number: u64, poll: bool) -> Result<Option<bool>, Failure> {
-    let Some(prepared) = waitlist.prepare(number, poll) else {
-        return Ok(None);
-    };
-    let progress = waitlist.send(prepared).await;
-    if matches!(progress, Err(_) | Ok((Progress::Again, _))) {
-        waitlist.ask_again(number);
-    }
-    progress.map(|(_, seen)| seen)
+fn must_be_repeated(answer: &Answered) -> bool {
+    matches!(answer, Err(_) | Ok((Progress::Again, _)))
 }

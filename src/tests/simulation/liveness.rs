@@ -72,18 +72,10 @@ struct Lock<'a> {
     /// The start and the deadline of each hold.
     holds: BTreeMap<&'a RequestId, (Duration, Duration)>,
     released_at: Duration,
-    /// By client.
-    told: BTreeMap<usize, Told<'a>>,
+    /// When the waitlist of each client polls next.
+    poll_due: BTreeMap<usize, Duration>,
     free_reported: bool,
     unused_reported: bool,
-}
-
-/// What a waitlist was last told and for which request, and when the waitlist polls next.
-struct Told<'a> {
-    request: &'a RequestId,
-    poll_due: Duration,
-    /// One polling interval later: a poll is due by then even if the waitlist was told no time.
-    at_the_latest: Duration,
 }
 
 impl Lock<'_> {
@@ -157,8 +149,8 @@ impl<'a> Watch<'a> {
             if let Some(ended) = lock.unclaimed_expired(client, &self.unclaimed, now) {
                 since = since.max(ended + self.timing.poll());
             }
-            if let (true, Some(told)) = (expired, lock.told.get(&client)) {
-                since = since.max(told.poll_due);
+            if let (true, Some(poll_due)) = (expired, lock.poll_due.get(&client)) {
+                since = since.max(*poll_due);
             }
             if !self.died.contains(&client) && since + self.timing.prompt() < now {
                 self.found.push(format!(
@@ -251,7 +243,6 @@ impl<'a> Watch<'a> {
             Event::Executed { client, effect } => self.note_executed(at, *client, effect),
             Event::Pushed { grant, .. } => {
                 self.unclaimed.insert(grant.request.clone());
-                self.left(&grant.request);
             }
             _ => {}
         }
@@ -286,16 +277,8 @@ impl<'a> Watch<'a> {
                     Acquired::Contended(contended) => at_the_latest.min(at + contended.ttl),
                     _ => at_the_latest,
                 };
-                if let Acquired::Granted(grant) = reply {
-                    self.left(&grant.request);
-                }
-                let told = Told {
-                    request: &call.request,
-                    poll_due,
-                    at_the_latest,
-                };
                 if let Some(lock) = self.locks.iter_mut().find(|lock| lock.key == call.keys.lock) {
-                    lock.told.insert(client, told);
+                    lock.poll_due.insert(client, poll_due);
                 }
             }
             Effect::Renew(call, Renewed::Until(_)) => {
@@ -304,20 +287,9 @@ impl<'a> Watch<'a> {
             Effect::Withdraw(call) => {
                 for request in &call.requests {
                     self.withdrawn.insert(request);
-                    self.left(request);
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Notes that a request has left its waitlist, which may no longer know the time that the request was
-    /// told.
-    fn left(&mut self, request: &RequestId) {
-        for lock in &mut self.locks {
-            for told in lock.told.values_mut().filter(|told| told.request == request) {
-                told.poll_due = told.at_the_latest;
-            }
         }
     }
 }

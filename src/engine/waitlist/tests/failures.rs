@@ -40,6 +40,45 @@ async fn failed_poll_is_repeated_soon() {
     released(granted(waiter).await).await;
 }
 
+/// Race: The caller of the request that a waitlist polls with gives up, and the poll fails.
+#[tokio::test(start_paused = true)]
+async fn failed_poll_of_a_request_that_gives_up_is_repeated_for_the_next() {
+    let fixture = Fixture::new();
+    fixture.held_for(LEASE).await;
+    let (first, second) = (fixture.waiter().await, fixture.waiter().await);
+    sleep(LEASE / 2).await;
+    fixture.seen.lose_calls(1);
+    fixture.waitlist().poll_now();
+    settle().await;
+    first.abort();
+    // The poll that was due at the end of the lease was replaced by the one that failed.
+    sleep(LEASE / 2 + 2 * JITTER).await;
+    released(granted(second).await).await;
+}
+
+/// Race: The reply to a poll comes when the caller of its request has given up.
+#[tokio::test(start_paused = true)]
+async fn reply_to_the_poll_of_a_request_that_gave_up_still_tells_when_the_lock_can_be_free() {
+    let fixture = Fixture::new();
+    let _guard = fixture.other.acquire().await.unwrap();
+    let (_first, _second) = (fixture.waiter().await, fixture.waiter().await);
+    let waitlist = fixture.waitlist();
+    let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
+    waitlist.give_up(prepared.context.number);
+    let now = fixture.waitlists().client().now();
+    let at = sample(now, ServerTime::from_ms(1_000));
+    let reply = Contended {
+        ttl: JITTER,
+        ..contended()
+    };
+    let progress = waitlist.on_reply(prepared.context, &at, Acquired::Contended(reply));
+    assert_eq!(progress, Progress::Settled);
+    let Action::Wait(until) = waitlist.todo(Duration::ZERO) else {
+        panic!("nothing is due yet");
+    };
+    assert!(until <= now.after(2 * JITTER));
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiter_asks_at_once_after_a_push_that_cannot_be_read() {
     let fixture = Fixture::new();
