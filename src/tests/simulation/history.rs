@@ -131,6 +131,8 @@ pub(super) enum Event {
         client: usize,
         lock: usize,
         way: Way,
+        /// The call waits in the local queue of its client.
+        queues_locally: bool,
     },
     Acquired(Belief),
     Busy {
@@ -304,7 +306,7 @@ impl History {
         self.record(Event::Holds { key, holds });
     }
 
-    pub(super) fn asked(&self, client: usize, lock: usize, way: Way) -> Op {
+    pub(super) fn asked(&self, client: usize, lock: usize, way: Way, queues_locally: bool) -> Op {
         let op = {
             let mut ops = locked(&self.ops);
             *ops += 1;
@@ -315,6 +317,7 @@ impl History {
             client,
             lock,
             way,
+            queues_locally,
         });
         op
     }

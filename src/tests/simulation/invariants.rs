@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::liveness;
+use super::order;
 use super::plan::{MAX_TURNS, Plan};
 use super::timing::ROUNDING;
 use crate::store::ids::RequestId;
-use crate::store::{Acquired, Mode, ReleaseOutcome, ReleaseWhat};
+use crate::store::{ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
 
 /// Describes all violations of the promises in a history.
@@ -25,9 +26,10 @@ pub(super) fn violations(
     releases(events, &facts, &key_of, &mut wrong);
     kept(events, &facts, &mut wrong);
     ends(events, &facts, faultless, &mut wrong);
+    order::of_local_queues(events, &mut wrong);
     if faultless {
-        order(events, &facts, &key_of, &mut wrong);
-        places(events, &mut wrong);
+        order::of_queue(events, &facts, &key_of, &mut wrong);
+        order::places(events, &mut wrong);
     }
     wrong.extend(liveness::delays(events, plan, &key_of));
     wrong
@@ -35,7 +37,7 @@ pub(super) fn violations(
 
 /// What the checks look up by call or by fence.
 #[derive(Default)]
-struct Facts<'a> {
+pub(super) struct Facts<'a> {
     beliefs: BTreeMap<Op, &'a Belief>,
     asked: BTreeMap<Op, (usize, Way)>,
     /// Holds that were released by force or lost by the server, by the fences of their first turns. Their
@@ -88,7 +90,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    fn is_revoked(&self, key: &str, fence: Fence) -> bool {
+    pub(super) fn is_revoked(&self, key: &str, fence: Fence) -> bool {
         let may_be_first = |turn: u32| Fence::new(fence.get().checked_sub(turn.into())?);
         let mut firsts = (0..MAX_TURNS).filter_map(may_be_first);
         firsts.any(|first| self.revoked.contains(&(key, first)))
@@ -275,96 +277,5 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, faultless: bool, wrong:
     }
     if !open.is_empty() {
         wrong.push(format!("starved: calls {open:?}"));
-    }
-}
-
-/// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
-/// subscription of its client when the request took the place.
-fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
-    let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
-    let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
-    for (at, event) in events {
-        let Event::Executed {
-            client,
-            effect: Effect::Acquire(call, reply),
-        } = event
-        else {
-            continue;
-        };
-        let waitlist = (*client, &*call.keys.lock);
-        match reply {
-            Acquired::Contended(contended) => {
-                if contended.enqueued && sure.contains(&call.request) {
-                    wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
-                }
-                if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
-                    sure.insert(&call.request);
-                }
-                if contended.seen {
-                    seen.insert(waitlist);
-                }
-            }
-            Acquired::NotRegistered { .. } if seen.contains(&waitlist) => {
-                wrong.push(format!("{at:?}: a live client was taken for dead: {call:?}"));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Checks that requests get the lock in the order of the queue, if their clients were reachable at their
-/// turn.
-fn order(
-    events: &[(Duration, Event)],
-    facts: &Facts<'_>,
-    key_of: &impl Fn(usize) -> String,
-    wrong: &mut Vec<String>,
-) {
-    let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
-    // A request that queues again has missed its turn: its hold or another hold of its client expired, or the
-    // client was not subscribed yet.
-    let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
-    for (_, event) in events {
-        let Event::Executed {
-            effect: Effect::Acquire(call, reply),
-            ..
-        } = event
-        else {
-            continue;
-        };
-        if call.ticket.is_some() && call.mode == Mode::Register {
-            came_back.insert(&call.request);
-        }
-        match reply {
-            Acquired::Contended(contended) if contended.enqueued => {
-                let ticket = contended.ticket.map_or(0, |ticket| ticket.0);
-                if call.ticket.is_some() || tickets.insert(&call.request, ticket).is_some() {
-                    came_back.insert(&call.request);
-                }
-            }
-            Acquired::NotRegistered { .. } => {
-                let of_client = |request: &&&RequestId| request.client() == call.request.client();
-                came_back.extend(tickets.keys().filter(of_client));
-            }
-            _ => {}
-        }
-    }
-    let ticket_of = |belief: &Belief| {
-        let request = RequestId::from_wire(belief.owner.as_str())?;
-        let ticket = tickets.get(&request).copied();
-        ticket.filter(|_| !came_back.contains(&request))
-    };
-    let mut last: BTreeMap<usize, (u64, &Belief)> = BTreeMap::new();
-    for (at, event) in events {
-        let Event::Acquired(belief) = event else { continue };
-        let Some(ticket) = ticket_of(belief) else { continue };
-        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
-            continue;
-        }
-        if let Some((before, other)) = last.insert(belief.lock, (ticket, belief)) {
-            if before > ticket {
-                wrong.push(format!("{at:?}: overtaken: {belief:?} by {other:?}"));
-            }
-        }
     }
 }

@@ -203,6 +203,7 @@ impl<'a> Watch<'a> {
                 client,
                 lock,
                 way,
+                ..
             } if *way != Way::Try => {
                 let waiting = Waiting {
                     client: *client,

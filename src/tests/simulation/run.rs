@@ -207,6 +207,7 @@ impl World {
                     locks: (0..plan.locks).map(name).collect(),
                     owner: owner.filter(|_| plan.owners),
                     force: plan.force,
+                    turns: peer.manager.shared().waitlists().client().options.local_handoffs,
                     lease: plan.options.lease,
                     rng: rng.fork(),
                     history: Arc::clone(&self.network.history),

@@ -16,6 +16,8 @@ pub(super) struct User {
     pub(super) locks: Vec<String>,
     pub(super) owner: Option<Owner>,
     pub(super) force: bool,
+    /// The number of turns of a hold, if the lock has no other settings.
+    pub(super) turns: u32,
     pub(super) lease: Duration,
     pub(super) rng: Rng,
     pub(super) history: Arc<History>,
@@ -59,14 +61,15 @@ impl User {
     }
 
     async fn acquire(&mut self, lock: usize) -> Option<(Op, Arc<LockGuard>, Work)> {
-        let named = self.lock(lock);
+        let (named, is_plain) = self.lock(lock);
         let way = match self.rng.u8(..10) {
             0..=4 => Way::Acquire,
             5..=6 => Way::Within(self.ms(0..=1500)),
             7..=8 => Way::Cancelled(self.ms(0..=400)),
             _ => Way::Try,
         };
-        let op = self.history.asked(self.client, lock, way);
+        let queues_locally = is_plain && self.turns > 1;
+        let op = self.history.asked(self.client, lock, way, queues_locally);
         let acquired: Option<Result<TryAcquire>> = match way {
             Way::Acquire => Some(named.acquire().await.map(TryAcquire::Acquired)),
             Way::Within(wait) => Some(named.acquire_timeout(wait).await.map(TryAcquire::Acquired)),
@@ -98,18 +101,20 @@ impl User {
         }
     }
 
-    fn lock(&mut self, lock: usize) -> Lock {
-        let lock = self.manager.lock(&self.locks[lock]);
+    /// Returns the lock for one call, and whether it has the settings of its client alone.
+    fn lock(&mut self, lock: usize) -> (Lock, bool) {
+        let plain = self.manager.lock(&self.locks[lock]);
         let lock = match self.rng.u8(..8) {
-            0 => lock.fixed_lease(self.ms(100..=2000)),
-            1 => lock.max_hold(self.ms(100..=4000)),
-            2 => lock.lease(self.ms(100..=6000)),
-            3 if self.owner.is_none() => lock.at_least(self.ms(1..=3000)),
-            _ => lock,
+            0 => plain.fixed_lease(self.ms(100..=2000)),
+            1 => plain.max_hold(self.ms(100..=4000)),
+            2 => plain.lease(self.ms(100..=6000)),
+            3 if self.owner.is_none() => plain.at_least(self.ms(1..=3000)),
+            _ if self.owner.is_none() => return (plain, true),
+            _ => plain,
         };
         match &self.owner {
-            Some(owner) => lock.owner(owner),
-            None => lock,
+            Some(owner) => (lock.owner(owner), false),
+            None => (lock, false),
         }
     }
 
@@ -167,7 +172,7 @@ impl User {
     /// Releases a lock by force.
     async fn force(&mut self) {
         let lock = self.rng.usize(..self.locks.len());
-        let op = self.history.asked(self.client, lock, Way::Try);
+        let op = self.history.asked(self.client, lock, Way::Try, false);
         let lock = self.manager.lock(&self.locks[lock]);
         let forced: Result<Option<_>, Error> = async {
             let Some(holder) = lock.status().await?.holder else {

@@ -1,0 +1,136 @@
+//! Checks of the order in which calls get a lock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::history::{Belief, Effect, Event, Op, Way};
+use super::invariants::Facts;
+use crate::store::ids::RequestId;
+use crate::store::{Acquired, Mode};
+
+/// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
+/// subscription of its client when the request took the place.
+pub(super) fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
+    let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
+    let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
+    for (at, event) in events {
+        let Event::Executed {
+            client,
+            effect: Effect::Acquire(call, reply),
+        } = event
+        else {
+            continue;
+        };
+        let waitlist = (*client, &*call.keys.lock);
+        match reply {
+            Acquired::Contended(contended) => {
+                if contended.enqueued && sure.contains(&call.request) {
+                    wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
+                }
+                if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
+                    sure.insert(&call.request);
+                }
+                if contended.seen {
+                    seen.insert(waitlist);
+                }
+            }
+            Acquired::NotRegistered { .. } if seen.contains(&waitlist) => {
+                wrong.push(format!("{at:?}: a live client was taken for dead: {call:?}"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Checks that the calls in the local queue of a client have their turns in the order in which they came,
+/// whatever happens to the tenures.
+pub(super) fn of_local_queues(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
+    // By client and lock.
+    let mut queues: BTreeMap<(usize, usize), BTreeSet<Op>> = BTreeMap::new();
+    let mut places: BTreeMap<Op, (usize, usize)> = BTreeMap::new();
+    for (at, event) in events {
+        let op = match event {
+            Event::Called {
+                op,
+                client,
+                lock,
+                way,
+                queues_locally,
+            } if *queues_locally && *way != Way::Try => {
+                places.insert(*op, (*client, *lock));
+                queues.entry((*client, *lock)).or_default().insert(*op);
+                continue;
+            }
+            Event::Acquired(Belief { op, .. }) | Event::Cancelled { op } | Event::Failed { op, .. } => *op,
+            _ => continue,
+        };
+        let Some(queue) = places.get(&op).and_then(|place| queues.get_mut(place)) else {
+            continue;
+        };
+        // A turn whose guard was made after it was lost does not hold up the next tenure.
+        let in_time = matches!(event, Event::Acquired(belief) if !belief.late);
+        if let Some(before) = queue.first().filter(|before| in_time && **before < op) {
+            wrong.push(format!(
+                "{at:?}: call {before} was overtaken by call {op} of its own client"
+            ));
+        }
+        queue.remove(&op);
+    }
+}
+
+/// Checks that requests get the lock in the order of the queue, if their clients were reachable at their
+/// turn.
+pub(super) fn of_queue(
+    events: &[(Duration, Event)],
+    facts: &Facts<'_>,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
+    // A request that queues again has missed its turn: its hold or another hold of its client expired, or the
+    // client was not subscribed yet.
+    let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
+    for (_, event) in events {
+        let Event::Executed {
+            effect: Effect::Acquire(call, reply),
+            ..
+        } = event
+        else {
+            continue;
+        };
+        if call.ticket.is_some() && call.mode == Mode::Register {
+            came_back.insert(&call.request);
+        }
+        match reply {
+            Acquired::Contended(contended) if contended.enqueued => {
+                let ticket = contended.ticket.map_or(0, |ticket| ticket.0);
+                if call.ticket.is_some() || tickets.insert(&call.request, ticket).is_some() {
+                    came_back.insert(&call.request);
+                }
+            }
+            Acquired::NotRegistered { .. } => {
+                let of_client = |request: &&&RequestId| request.client() == call.request.client();
+                came_back.extend(tickets.keys().filter(of_client));
+            }
+            _ => {}
+        }
+    }
+    let ticket_of = |belief: &Belief| {
+        let request = RequestId::from_wire(belief.owner.as_str())?;
+        let ticket = tickets.get(&request).copied();
+        ticket.filter(|_| !came_back.contains(&request))
+    };
+    let mut last: BTreeMap<usize, (u64, &Belief)> = BTreeMap::new();
+    for (at, event) in events {
+        let Event::Acquired(belief) = event else { continue };
+        let Some(ticket) = ticket_of(belief) else { continue };
+        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
+            continue;
+        }
+        if let Some((before, other)) = last.insert(belief.lock, (ticket, belief)) {
+            if before > ticket {
+                wrong.push(format!("{at:?}: overtaken: {belief:?} by {other:?}"));
+            }
+        }
+    }
+}
