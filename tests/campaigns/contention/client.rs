@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::record::{End, Entry, Record};
+use super::record::{End, Entry, Queue, Record};
 use super::{Load, lock_name};
 
 /// A lease that expires while its holder goes on without checking.
@@ -77,12 +77,17 @@ async fn client_part() {
     for task in 0..load.tasks * load.locks {
         let (number, nth) = (task % load.locks, task / load.locks);
         let lock = locks.lock(lock_name(number));
+        let queue = match load.is_local(number) && nth % 2 == 0 {
+            true => Queue::Local,
+            false => Queue::Server,
+        };
         let mut worker = Worker {
             number,
-            lock: match load.is_local(number) && nth % 2 == 0 {
-                true => lock.local_handoffs(TURNS),
-                false => lock,
+            lock: match queue {
+                Queue::Local => lock.local_handoffs(TURNS),
+                Queue::Server => lock,
             },
+            queue,
             resource: Resource::connect(port).await,
             record: Arc::clone(&record),
             stopped: Arc::clone(&stopped),
@@ -158,6 +163,7 @@ fn end_of(error: &Error) -> End {
 struct Worker {
     number: usize,
     lock: Lock,
+    queue: Queue,
     resource: Resource,
     record: Arc<Record>,
     stopped: Arc<AtomicBool>,
@@ -171,10 +177,11 @@ impl Worker {
             // Half of the locks change hands as fast as possible. The others are held for longer.
             let is_slow = self.number % 2 == 1;
             if is_slow && self.rng.random_ratio(1, 50) {
-                self.blind_turn(record.asks(self.number)).await;
+                // A fixed lease is for one guard alone.
+                self.blind_turn(record.asks(self.number, Queue::Server)).await;
                 continue;
             }
-            let mut entry = record.asks(self.number);
+            let mut entry = record.asks(self.number, self.queue);
             let acquired = self.acquire().await;
             match acquired {
                 Ok(guard) => {

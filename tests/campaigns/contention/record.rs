@@ -45,6 +45,15 @@ pub(crate) enum End {
     NoQuorum,
 }
 
+/// Where a task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Queue {
+    /// By a request of its own.
+    Server,
+    /// In the local queue of its process.
+    Local,
+}
+
 impl Record {
     pub(crate) fn create(path: &str) -> Record {
         let file = OpenOptions::new().create(true).append(true).open(path);
@@ -55,9 +64,9 @@ impl Record {
     }
 
     /// Records that a task asks for a lock now.
-    pub(crate) fn asks(&self, lock: usize) -> Entry<'_> {
+    pub(crate) fn asks(&self, lock: usize, queue: Queue) -> Entry<'_> {
         let id = self.waits.fetch_add(1, Ordering::Relaxed);
-        self.write(&format!("asked {id} {lock} {}", now_ns()));
+        self.write(&format!("asked {id} {lock} {} {queue:?}", now_ns()));
         Entry {
             record: self,
             id,
@@ -103,6 +112,7 @@ pub(crate) struct Wait {
     /// The process that waited.
     pub(crate) process: usize,
     pub(crate) lock: usize,
+    pub(crate) queue: Queue,
     pub(crate) asked_ns: u64,
     pub(crate) belief: Option<Belief>,
     /// `None` if its process was killed before the end.
@@ -141,6 +151,10 @@ pub(crate) fn read(path: &str, process: usize) -> Option<(Vec<Wait>, Vec<Disturb
                 waits.push(Wait {
                     process,
                     lock: usize::try_from(number(2)).unwrap(),
+                    queue: match words[4] {
+                        "Local" => Queue::Local,
+                        _ => Queue::Server,
+                    },
                     asked_ns: number(3),
                     belief: None,
                     end: None,

@@ -1,12 +1,12 @@
 //! The checks of the merged records.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use fairlock_testkit::Server;
 use fairlock_testkit::resource::{Writes, writes};
 
-use super::record::{Belief, Disturbance, End, Wait};
+use super::record::{Belief, Disturbance, End, Queue, Wait};
 
 /// The longest time from the sending of a request by an undisturbed process until it is in the queue.
 const LONGEST_TRANSIT: Duration = Duration::from_millis(250);
@@ -29,8 +29,6 @@ pub(crate) struct History {
     pub(crate) forgettings: Vec<Forgetting>,
     /// The longest lease that a hold can have left when the server loses it.
     pub(crate) lease: Duration,
-    /// Locks that are taken with local hand-off. There is no order over all of their waiters.
-    pub(crate) local: BTreeSet<usize>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,12 +66,10 @@ impl History {
                 locks.entry(wait.lock).or_default().push(Hold { wait, belief });
             }
         }
-        for (lock, holds) in &mut locks {
+        for holds in locks.values_mut() {
             self.exclusion(holds, &mut verdict);
             fences(holds, &mut verdict);
-            if !self.local.contains(lock) {
-                self.order(holds, &mut verdict);
-            }
+            self.order(holds, &mut verdict);
         }
         verdict
     }
@@ -122,31 +118,36 @@ impl History {
         explains(one, other) || explains(other, one)
     }
 
-    /// Checks that no undisturbed waiter was overtaken by a later one. Fences give the order of the grants.
+    /// Checks that no undisturbed waiter was overtaken by a later one of the same queue. Fences give the order
+    /// of the grants.
     fn order(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.fence);
-        // The latest request among the grants so far, over all processes and for each process.
+        // The latest request among the grants so far: of all that wait on the server, and in each queue for
+        // each process.
         let mut last: Option<&Hold> = None;
-        let mut last_of: BTreeMap<usize, &Hold> = BTreeMap::new();
+        let mut last_of: BTreeMap<(usize, Queue), &Hold> = BTreeMap::new();
         let on_the_way = u64::try_from(LONGEST_TRANSIT.as_nanos()).unwrap_or(u64::MAX);
         for hold in holds.iter() {
             let asked = hold.wait.asked_ns;
-            let of_same = last_of.get(&hold.wait.process).copied();
-            if self.is_undisturbed(hold) {
+            let on_server = hold.wait.queue == Queue::Server;
+            let place = (hold.wait.process, hold.wait.queue);
+            let of_same = last_of.get(&place).copied();
+            // A local queue is in the process itself, so no fault disturbs it.
+            if !on_server || self.is_undisturbed(hold) {
                 verdict.ordered += 1;
                 let overtaker = of_same
                     .filter(|before| before.wait.asked_ns > asked)
-                    .or(last.filter(|before| before.wait.asked_ns > asked + on_the_way));
+                    .or(last.filter(|before| on_server && before.wait.asked_ns > asked + on_the_way));
                 if let Some(overtaker) = overtaker {
                     let both = format!("overtaken: {:?} by {:?}", hold.wait, overtaker.wait);
                     verdict.violations.push(both);
                 }
             }
-            if last.is_none_or(|before| before.wait.asked_ns < asked) {
+            if on_server && last.is_none_or(|before| before.wait.asked_ns < asked) {
                 last = Some(hold);
             }
             if of_same.is_none_or(|before| before.wait.asked_ns < asked) {
-                last_of.insert(hold.wait.process, hold);
+                last_of.insert(place, hold);
             }
         }
     }
@@ -219,6 +220,7 @@ mod tests {
         Wait {
             process,
             lock: 0,
+            queue: Queue::Server,
             asked_ns: asked * SECOND,
             belief: Some(Belief {
                 fence,
@@ -334,5 +336,26 @@ mod tests {
         // Between two processes, the order of their requests in the queue is not known.
         waits[1].process = 1;
         assert_eq!(history(waits).judge().violations, Vec::<String>::new());
+    }
+
+    #[test]
+    fn waits_in_a_local_queue_are_ordered_among_themselves() {
+        let mut waits = [
+            wait(0, [1, 6, 6, 9]),
+            wait(0, [2, 5, 5, 8]),
+            wait(1, [3, 4, 4, 7]),
+        ];
+        for wait in &mut waits {
+            wait.queue = Queue::Local;
+        }
+        let one = history(waits[..2].iter().cloned());
+        assert_found(&one, "overtaken");
+        let between_processes = history(waits[1..].iter().cloned());
+        assert_eq!(between_processes.judge().violations, Vec::<String>::new());
+        waits[1].queue = Queue::Server;
+        assert_eq!(
+            history(waits[..2].iter().cloned()).judge().violations,
+            Vec::<String>::new()
+        );
     }
 }

@@ -156,7 +156,7 @@ fn check_recovery(history: &History, outage: &Outage, longest: &mut Longest, vio
 /// Show that the checks find violations.
 mod tests {
     use super::*;
-    use crate::contention::record::{Belief, Disturbance};
+    use crate::contention::record::{Belief, Disturbance, Queue};
 
     const MS: u64 = 1_000_000;
     const OUTAGE: Outage = Outage {
@@ -170,6 +170,7 @@ mod tests {
         Wait {
             process: 0,
             lock: 0,
+            queue: Queue::Server,
             asked_ns: asked * MS,
             belief: None,
             end: Some(end),

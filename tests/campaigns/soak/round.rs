@@ -130,7 +130,6 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
 
     let mut history = History {
         lease: LOAD.lease,
-        local: (0..LOAD.locks).filter(|lock| LOAD.is_local(*lock)).collect(),
         ..History::default()
     };
     for victim in &scene.victims {
