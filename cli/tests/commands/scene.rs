@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 pub(crate) const FAIRLOCK: &str = env!("CARGO_BIN_EXE_fairlock");
@@ -20,6 +21,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that knows the command and its server by the environment alone.
 pub(crate) fn program(path: impl AsRef<Path>, url: &str) -> Command {
+    heed_signals();
     let mut command = Command::new(path.as_ref());
     for (name, _) in std::env::vars() {
         if name.starts_with("FAIRLOCK_") || name == "REDIS_URL" || name == "VALKEY_URL" {
@@ -35,6 +37,20 @@ pub(crate) fn program(path: impl AsRef<Path>, url: &str) -> Command {
         .stderr(Stdio::piped())
         .kill_on_drop(true);
     command
+}
+
+/// Takes care that what is started heeds the signals that this process ignores. A shell without job control
+/// makes what it starts in the background ignore them, and that is inherited, but a handler is not.
+fn heed_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    for ending in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        if ignored.unwrap_or(0) & (1 << (ending as i32 - 1)) != 0 {
+            // The handler stays when this stream is gone.
+            drop(signal(SignalKind::from_raw(ending as i32)).unwrap());
+        }
+    }
 }
 
 /// The command with these arguments.
