@@ -174,6 +174,9 @@ pub(crate) struct ClientArgs {
     /// Turns in one tenure of `local`
     #[arg(long, default_value_t = LOCAL_HANDOFFS)]
     pub(crate) local_handoffs: u32,
+    /// Add the fence of each grant to its row
+    #[arg(long)]
+    pub(crate) fences: bool,
     /// Name of this process, which is the first part of its waiters' names
     #[arg(long)]
     pub(crate) id: String,

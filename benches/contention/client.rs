@@ -31,8 +31,14 @@ pub(crate) async fn sleep_until(ns: i64) {
     tokio::time::sleep(Duration::from_nanos(left)).await;
 }
 
-/// When a waiter asked, was granted the lock, and released it. The last two are `None` until they happen.
-type Row = (i64, Option<i64>, Option<i64>);
+/// One turn of a waiter.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    asked_ns: i64,
+    granted_ns: Option<i64>,
+    released_ns: Option<i64>,
+    fence: Option<u64>,
+}
 
 /// What one waiter has done so far. The process reads it at the end, whatever the waiter is doing then.
 #[derive(Clone, Debug, Default)]
@@ -44,15 +50,28 @@ impl Diary {
     }
 
     fn asked(&self) {
-        self.write(|rows| rows.push((monotonic_ns(), None, None)));
+        let asked_ns = monotonic_ns();
+        self.write(|rows| {
+            rows.push(Row {
+                asked_ns,
+                granted_ns: None,
+                released_ns: None,
+                fence: None,
+            });
+        });
     }
 
-    fn granted(&self) {
-        self.write(|rows| rows.last_mut().map(|row| row.1 = Some(monotonic_ns())));
+    fn granted(&self, fence: Option<u64>) {
+        let granted_ns = Some(monotonic_ns());
+        self.write(|rows| {
+            rows.last_mut()
+                .map(|row| (row.granted_ns, row.fence) = (granted_ns, fence))
+        });
     }
 
     fn released(&self) {
-        self.write(|rows| rows.last_mut().map(|row| row.2 = Some(monotonic_ns())));
+        let released_ns = Some(monotonic_ns());
+        self.write(|rows| rows.last_mut().map(|row| row.released_ns = released_ns));
     }
 }
 
@@ -83,17 +102,17 @@ pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
 
     let mut out = std::io::BufWriter::new(std::fs::File::create(&args.out)?);
     for (waiter, diary) in diaries.iter().enumerate() {
-        for (asked_ns, granted_ns, released_ns) in diary.write(|rows| rows.clone()) {
-            let granted_ns = granted_ns.filter(|granted| *granted <= args.end);
-            let released_ns = released_ns.filter(|_| granted_ns.is_some());
+        for row in diary.write(|rows| rows.clone()) {
+            let granted_ns = row.granted_ns.filter(|granted| *granted <= args.end);
             writeln!(
                 out,
                 "{}",
                 Wait {
                     waiter: format!("{}:{waiter}", args.id),
-                    asked_ns,
+                    asked_ns: row.asked_ns,
                     granted_ns,
-                    released_ns
+                    released_ns: row.released_ns.filter(|_| granted_ns.is_some()),
+                    fence: row.fence.filter(|_| args.fences && granted_ns.is_some()),
                 }
             )?;
         }
@@ -118,10 +137,13 @@ impl Plan {
             self.diary.asked();
             // A wait that begins again after an error is still the same wait: the waiter has not had the lock
             // yet.
-            while let Err(e) = taker.acquire().await {
-                complain("acquire", &*e).await;
-            }
-            self.diary.granted();
+            let fence = loop {
+                match taker.acquire().await {
+                    Ok(fence) => break fence,
+                    Err(e) => complain("acquire", &*e).await,
+                }
+            };
+            self.diary.granted(fence);
             if !self.hold.is_zero() {
                 tokio::time::sleep(self.hold).await;
             }

@@ -90,7 +90,7 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
         picture::draw(path, &lines)?;
         print(&format!("picture:     {}", path.display()))?;
     }
-    report::broken_exclusion(&rounds).map_or(Ok(()), |broken| Err(broken.into()))
+    report::violation(&rounds).map_or(Ok(()), |violation| Err(violation.into()))
 }
 
 async fn spread(args: &CompareArgs, locks: u32) -> Outcome<()> {

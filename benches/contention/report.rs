@@ -239,24 +239,26 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     out
 }
 
-/// A violation that makes the run a failure: two waiters had the lock at the same time.
-pub(crate) fn broken_exclusion(rounds: &[Round]) -> Option<String> {
+/// A violation that makes the run a failure: two waiters had the lock at the same time, or a fence was not
+/// above those before it.
+pub(crate) fn violation(rounds: &[Round]) -> Option<String> {
+    let overlaps = counted(rounds, |found| found.overlaps)
+        .map(|rounds| format!("the lock was granted while another waiter held it ({rounds})"));
+    let stale = counted(rounds, |found| found.stale_fences)
+        .map(|rounds| format!("a fence was not above those of earlier grants ({rounds})"));
+    let all: Vec<String> = overlaps.into_iter().chain(stale).collect();
+    (!all.is_empty()).then(|| all.join(", and "))
+}
+
+/// The rounds with a number of something other than 0.
+fn counted(rounds: &[Round], number: impl Fn(&Findings) -> usize) -> Option<String> {
     let found: Vec<String> = rounds
         .iter()
-        .filter(|round| round.findings.overlaps > 0)
+        .filter(|round| number(&round.findings) > 0)
         .map(|round| {
-            let overlaps = round.findings.overlaps;
-            format!(
-                "{} with {} waiters: {overlaps}",
-                round.strategy.name(),
-                round.waiters
-            )
+            let (name, waiters, number) = (round.strategy.name(), round.waiters, number(&round.findings));
+            format!("{name} with {waiters} waiters: {number}")
         })
         .collect();
-    (!found.is_empty()).then(|| {
-        format!(
-            "mutual exclusion was broken, the lock was granted while another waiter held it ({})",
-            found.join("; ")
-        )
-    })
+    (!found.is_empty()).then(|| found.join("; "))
 }

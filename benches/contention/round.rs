@@ -145,7 +145,9 @@ impl<'a> Stage<'a> {
         let program = match task.strategy {
             Strategy::Peer(peer) => peer.command(&self.args.programs),
             Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
-                Some(std::process::Command::new(std::env::current_exe()?))
+                let mut own = std::process::Command::new(std::env::current_exe()?);
+                own.arg("--fences");
+                Some(own)
             }
         };
         let program = program.ok_or_else(|| io::Error::other("the program of a peer is missing"))?;

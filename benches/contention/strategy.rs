@@ -144,14 +144,17 @@ pub(crate) enum Taker {
 }
 
 impl Taker {
-    /// Waits until this waiter has the lock.
-    pub(crate) async fn acquire(&mut self) -> Outcome<()> {
+    /// Waits until this waiter has the lock. Returns the fence of its grant, if the lock has one.
+    pub(crate) async fn acquire(&mut self) -> Outcome<Option<u64>> {
         match self {
-            Taker::Fairlock(lock, held) => *held = Some(lock.acquire().await?),
+            Taker::Fairlock(lock, held) => {
+                let guard = held.insert(lock.acquire().await?);
+                return Ok(Some(guard.fence().get()));
+            }
             Taker::Publish(lock, held) => *held = Some(lock.acquire().await?),
             Taker::Spin(lock) => while !lock.try_lock(SPIN_WAIT, LEASE).await? {},
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Releases the lock.

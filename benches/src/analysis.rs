@@ -19,10 +19,12 @@ pub struct Wait {
     pub granted_ns: Option<i64>,
     /// The time just before the release was called. `None` means still held at the end.
     pub released_ns: Option<i64>,
+    /// The fencing token of the grant, if the lock has one.
+    pub fence: Option<u64>,
 }
 
 impl Wait {
-    /// Reads `waiter,asked_ns,granted_ns,released_ns`.
+    /// Reads `waiter,asked_ns,granted_ns,released_ns`, and `,fence` if there is one.
     pub fn parse(line: &str) -> Option<Wait> {
         let mut fields = line.trim_end().split(',');
         let waiter = fields.next()?.to_owned();
@@ -36,6 +38,7 @@ impl Wait {
             asked_ns,
             granted_ns: optional()?,
             released_ns: optional()?,
+            fence: fields.next().map(str::parse).transpose().ok()?,
         };
         fields.next().is_none().then_some(wait)
     }
@@ -45,7 +48,8 @@ impl std::fmt::Display for Wait {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let or_empty = |ns: Option<i64>| ns.map(|ns| ns.to_string()).unwrap_or_default();
         let (granted, released) = (or_empty(self.granted_ns), or_empty(self.released_ns));
-        write!(f, "{},{},{granted},{released}", self.waiter, self.asked_ns)
+        write!(f, "{},{},{granted},{released}", self.waiter, self.asked_ns)?;
+        self.fence.map_or(Ok(()), |fence| write!(f, ",{fence}"))
     }
 }
 
@@ -70,10 +74,12 @@ pub struct Findings {
     pub starved: usize,
     /// Grants while another waiter still held the lock: a violation of mutual exclusion.
     pub overlaps: usize,
+    /// Grants whose fence was not above those of all earlier grants.
+    pub stale_fences: usize,
 }
 
 /// Analyses one round. `history` has the merged rows, and `waiters` is the number of waiters. Grants from
-/// `begin_ns` to `end_ns` count. Overlaps count from the first row on.
+/// `begin_ns` to `end_ns` count. Overlaps and stale fences count from the first row on.
 pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> Findings {
     let mut held: Vec<(i64, &Wait)> = history.iter().filter_map(|w| Some((w.granted_ns?, w))).collect();
     held.sort_by_key(|(granted, _)| *granted);
@@ -122,6 +128,7 @@ pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> 
         jain: vec![jain(counts.into_values().chain(std::iter::repeat_n(0, starved)))],
         starved,
         overlaps: overlaps(&held),
+        stale_fences: stale_fences(&held),
     }
 }
 
@@ -142,6 +149,19 @@ fn overlaps(held: &[(i64, &Wait)]) -> usize {
         free_from = free_from.max(wait.released_ns.unwrap_or(i64::MAX));
     }
     count
+}
+
+/// Counts the grants whose fence is not above those of all earlier ones. `held` is ascending by grant.
+fn stale_fences(held: &[(i64, &Wait)]) -> usize {
+    let mut largest = None;
+    let fences = held.iter().filter_map(|(_, wait)| wait.fence);
+    fences
+        .filter(|fence| {
+            let is_stale = largest >= Some(*fence);
+            largest = largest.max(Some(*fence));
+            is_stale
+        })
+        .count()
 }
 
 /// Jain's fairness index, `(Σx)² ÷ (n · Σx²)`: 1 if all got the same, `1 ÷ n` if one got everything.
@@ -177,6 +197,7 @@ impl Findings {
         self.jain.extend(other.jain);
         self.starved = self.starved.max(other.starved);
         self.overlaps += other.overlaps;
+        self.stale_fences += other.stale_fences;
     }
 
     pub fn acquisitions_per_s(&self) -> f64 {

@@ -9,6 +9,14 @@ fn wait(waiter: &str, asked: i64, granted: impl Into<Option<i64>>, released: imp
         asked_ns: asked,
         granted_ns: granted.into(),
         released_ns: released.into(),
+        fence: None,
+    }
+}
+
+fn fenced(wait: Wait, fence: u64) -> Wait {
+    Wait {
+        fence: Some(fence),
+        ..wait
     }
 }
 
@@ -18,11 +26,20 @@ fn rows_survive_being_written_and_read() {
         wait("0:1", 5, 7, 9),
         wait("3:0", 5, 7, None),
         wait("0:0", 5, None, None),
+        fenced(wait("0:1", 5, 7, None), 1_800_000_000_000_000),
     ] {
         assert_eq!(Wait::parse(&row.to_string()), Some(row));
     }
     assert_eq!(wait("3:0", 5, 7, None).to_string(), "3:0,5,7,");
-    for broken in ["", "0:1", "0:1,5", "0:1,x,7,9", "0:1,5,7", "0:1,5,7,9,11"] {
+    for broken in [
+        "",
+        "0:1",
+        "0:1,5",
+        "0:1,x,7,9",
+        "0:1,5,7",
+        "0:1,5,7,9,x",
+        "0:1,5,7,9,11,13",
+    ] {
         assert_eq!(Wait::parse(broken), None, "{broken:?}");
     }
 }
@@ -93,6 +110,23 @@ fn overlapping_holds_are_found_also_behind_a_short_one() {
 
     let before_the_window = [wait("a", 0, 0, 9), wait("b", 0, 5, 10)];
     assert_eq!(analyse(&before_the_window, 50, 100, 2).overlaps, 1);
+}
+
+#[test]
+fn fences_that_repeat_or_fall_are_found_whoever_had_them() {
+    let grants = |fences: [u64; 3]| {
+        let [a, b, c] = fences;
+        let history = [
+            fenced(wait("a", 0, 0, 10), a),
+            fenced(wait("b", 0, 10, 20), b),
+            wait("b", 20, 20, 21),
+            fenced(wait("c", 0, 21, 30), c),
+        ];
+        analyse(&history, 25, 100, 3).stale_fences
+    };
+    assert_eq!(grants([1, 2, 9]), 0);
+    assert_eq!(grants([1, 1, 2]), 1);
+    assert_eq!(grants([9, 1, 2]), 2, "both are below the first");
 }
 
 #[test]
