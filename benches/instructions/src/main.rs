@@ -13,7 +13,7 @@ mod recorder;
 
 use std::process::ExitCode;
 
-use fairlock::{LockManager, MemoryStore, Result, TryAcquire};
+use fairlock::{Lock, LockManager, MemoryStore, Result, TryAcquire};
 use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
@@ -38,6 +38,7 @@ async fn main() -> ExitCode {
         ("pair", None) => pairs(&LockManager::in_memory(), rounds).await,
         ("busy", None) => busy(rounds).await,
         ("hand-over", None) => hand_overs(rounds).await,
+        ("local", None) => local_hand_offs(rounds).await,
         ("give-up", None) => give_ups(rounds).await,
         ("quorum", None) => quorum(rounds).await,
         #[cfg(feature = "server")]
@@ -125,7 +126,18 @@ async fn give_ups(rounds: u32) -> Result<()> {
 async fn hand_overs(rounds: u32) -> Result<()> {
     let store = MemoryStore::new();
     let client = || LockManager::builder().in_memory(&store);
-    let locks = [client()?.lock("a"), client()?.lock("a")];
+    pass_on([&client()?.lock("a"), &client()?.lock("a")], rounds).await
+}
+
+/// Hands a lock from one waiter to another of the same client. Of 16 turns, 15 are passed on inside it. That
+/// takes far less than the longest tenure, so the count does not depend on the time.
+async fn local_hand_offs(rounds: u32) -> Result<()> {
+    let lock = LockManager::in_memory().lock("a").local_handoffs(16);
+    pass_on([&lock, &lock], rounds).await
+}
+
+/// Passes a lock on, from the holder to the next waiter in turn.
+async fn pass_on(locks: [&Lock; 2], rounds: u32) -> Result<()> {
     let mut guard = locks[0].acquire().await?;
     for round in 1..=rounds {
         let mut waiting = std::pin::pin!(locks[round as usize % 2].acquire());
