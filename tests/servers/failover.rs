@@ -6,6 +6,7 @@ mod campaign;
 #[cfg(target_os = "linux")]
 mod clocks;
 mod holders;
+mod leaders;
 mod lying_sentinel;
 mod partition;
 mod unreplicated;
