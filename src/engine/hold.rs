@@ -68,8 +68,8 @@ struct State {
     /// Whether the server knows that this client has heard of its grant.
     claimed: bool,
     in_doubt: bool,
-    /// A guard had the hold. If the terms say so, its release then keeps the lock taken.
-    is_used: bool,
+    /// When a guard had the hold: from when on its release keeps the lock taken, if the terms say so.
+    kept_from: Option<ServerTime>,
     over: Option<LostReason>,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
     /// quorum have no guards of their own.
@@ -111,7 +111,7 @@ impl Hold {
                 server_deadline: grant.deadline,
                 claimed: !grant.pushed,
                 in_doubt: false,
-                is_used: false,
+                kept_from: None,
                 over: None,
                 holding: None,
             }),
@@ -218,21 +218,28 @@ impl Hold {
     /// The hold belongs to a guard, so work may begin. Without this call, its release keeps nothing taken.
     pub(crate) fn mark_used(&self) {
         if self.terms.at_least.is_some() {
-            locked(&self.state).is_used = true;
+            locked(&self.state).kept_from = Some(self.granted_at);
         }
+    }
+
+    /// The same for a vote, which may be older or newer than the hold of its majority. The local deadline is
+    /// never later than the server's, so what it keeps does not end too early.
+    pub(crate) fn mark_used_since(&self, decided: LocalTime) {
+        let mut state = locked(&self.state);
+        state.kept_from = Some(state.server_deadline.before(state.deadline.since(decided)));
     }
 
     /// How a release ends the hold.
     pub(super) fn ending(&self) -> ReleaseWhat {
-        let (fence, is_used) = {
+        let (fence, kept_from) = {
             let state = locked(&self.state);
-            (state.fence, state.is_used)
+            (state.fence, state.kept_from)
         };
-        match (self.terms.at_least.filter(|_| is_used), self.later_turn()) {
-            (Some(at_least), _) => ReleaseWhat::Keep {
+        match (self.terms.at_least.zip(kept_from), self.later_turn()) {
+            (Some((at_least, from)), _) => ReleaseWhat::Keep {
                 fence,
                 at_least,
-                until: self.granted_at.after(at_least),
+                until: from.after(at_least),
             },
             (None, Some(last)) => ReleaseWhat::Turns { first: fence, last },
             (None, None) => ReleaseWhat::Grant(fence),

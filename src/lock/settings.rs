@@ -104,9 +104,10 @@ impl Lock {
     /// `lockAtLeastFor`.
     ///
     /// While the work goes on, the lease is renewed as usual. A release tells the server until when the lock
-    /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock. Others can
-    /// wait for its end: they sleep, and are told of the time when they ask. [`status`](Self::status) shows
-    /// the lock as [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
+    /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock in whole
+    /// milliseconds, so it can be shorter by less than one. Others can wait for its end: they sleep, and are
+    /// told of the time when they ask. [`status`](Self::status) shows the lock as
+    /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
     /// lock is free when the lease is over, so that another instance can do the work. After a

@@ -37,6 +37,7 @@ impl Majority {
             votes,
             quorum: Arc::clone(&quorum),
         };
+        majority.votes.begin_hold();
         ballot.begin_hold(fence);
         quorum.client().spawn(ballot.keep());
         majority

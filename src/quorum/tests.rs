@@ -2,6 +2,7 @@
 
 mod calls;
 mod fences;
+mod kept;
 mod link;
 mod overload;
 mod worlds;

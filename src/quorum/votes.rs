@@ -38,6 +38,8 @@ pub(crate) struct Votes {
 struct State {
     /// By server.
     votes: Vec<Vote>,
+    /// When the votes became a hold.
+    decided: Option<LocalTime>,
     /// Why the hold is over. It never comes back.
     over: Option<LostReason>,
     /// What its guard holds, until the hold is over.
@@ -90,6 +92,7 @@ impl Votes {
             quorum: Arc::clone(quorum),
             state: Mutex::new(State {
                 votes,
+                decided: None,
                 over: None,
                 holding: None,
             }),
@@ -165,6 +168,11 @@ impl Votes {
         };
         let mut hows = [How::HandedOver, How::Free].into_iter();
         hows.find(|how| came(*how)).unwrap_or(How::Polled)
+    }
+
+    /// The votes are a hold from now on.
+    pub(super) fn begin_hold(&self) {
+        locked(&self.state).decided = Some(self.quorum.clock().now());
     }
 
     /// The hold has a guard from now on.
@@ -300,11 +308,14 @@ impl Votes {
         let mut state = locked(&self.state);
         state.over = state.over.or(Some(LostReason::Released));
         let holding = state.holding.take();
-        let votes: Vec<_> = state.votes.iter_mut().filter_map(Vote::take).collect();
+        let (decided, votes) = (state.decided, state.votes.iter_mut());
+        let votes: Vec<_> = votes.filter_map(Vote::take).collect();
         drop(state);
         if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
             for vote in &votes {
-                vote.hold().mark_used();
+                if let Some(decided) = decided {
+                    vote.hold().mark_used_since(decided);
+                }
                 vote.hold().release_with(largest);
             }
         }

@@ -39,6 +39,8 @@ const AT_LEAST: Duration = Duration::from_millis(1500);
 const HOUR: Duration = Duration::from_secs(3600);
 /// Server times have whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
+/// In a quorum the end is a local deadline, as the servers see it: later by 5 ms and 1 ‰ of the lease.
+const MARGIN: Duration = Duration::from_millis(10);
 
 async fn retry_after(lock: &Lock) -> Option<Duration> {
     match lock.try_acquire().await.unwrap() {
@@ -111,7 +113,7 @@ async fn the_lease_is_renewed_while_the_work_goes_on(backend: Backend) {
     let left = retry_after(&there.lock("a")).await.expect("kept");
     let expected = HOUR - 2 * lease;
     assert!(
-        left > expected - backend.slack() && left < expected + ROUNDING,
+        left > expected - backend.slack() && left < expected + MARGIN,
         "{left:?}"
     );
 }

@@ -15,6 +15,7 @@ const WAITLIST: &str = "src/engine/waitlist.rs";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];
 const IN_QUORUM: &[&str] = &["--test promises jobs::in_a_quorum_in_memory"];
+const VOTES_KEPT: &[&str] = &["--lib quorum::tests::kept"];
 const SETTINGS: &[&str] = &["--test promises settings::"];
 const MODEL: &[&str] = &[AGAINST_RULES];
 
@@ -32,10 +33,13 @@ pub(super) const EDITS: &[Edit] = &[
         "        redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))\n", "", MODEL),
     edit("the first waiter is told that a lock is kept", RELEASE, "        if first then", "        if false then", MODEL),
     edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
-    edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.filter(|_| is_used)", "self.terms.at_least", JOBS),
-    edit("the time of a kept lock counts from its grant", HOLD, "until: self.granted_at.after(at_least),", "until: ServerTime::MAX,", JOBS),
+    edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.zip(kept_from)",
+        "self.terms.at_least.map(|at_least| (at_least, self.granted_at))", JOBS),
+    edit("the time of a kept lock counts from its grant", HOLD, "until: from.after(at_least),", "until: ServerTime::MAX,", JOBS),
     edit("a guard uses its hold", GUARD, "        held.hold().mark_used();\n", "", JOBS),
-    edit("a majority uses its votes", VOTES, "                vote.hold().mark_used();\n", "", IN_QUORUM),
+    edit("a majority uses its votes", VOTES, "                    vote.hold().mark_used_since(decided);\n", "", IN_QUORUM),
+    edit("the votes of a lock are kept from the time of their majority on", VOTES, "vote.hold().mark_used_since(decided);",
+        "vote.hold().mark_used();", VOTES_KEPT),
     edit("the votes of a lock are kept", BALLOT, "at_least: terms.at_least,", "at_least: None,", IN_QUORUM),
     edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
     edit("a lock is kept for 30 days at most", OPTIONS,
