@@ -3,7 +3,7 @@
 
 mod http;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -34,26 +34,28 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let place = Arc::new(Place::of(&run.connection)?);
     let report = Report::of(&run.taking)?;
     let mut signals = Signals::catch()?;
-    let (leading, term) = watch::channel(None);
+    let (leading, led) = watch::channel(Weak::new());
     if let Some(address) = lead.http {
-        let served = Served::new(&run.taking.name, &place, term);
+        let served = Served::new(&run.taking.name, &place, led);
         http::serve(address, served, &report).await?;
     }
 
     let mut pause = SHORTEST;
     loop {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let outcome = match Held::take(&run.taking, &place, None, &mut signals, &report).await {
             Ok(held) => {
-                tell_while_it_leads(&leading, &held);
+                leading.send_replace(Arc::downgrade(&held.guard));
+                // The wait is no part of the term.
+                began = held.since;
                 if has_command {
                     with_command(run, kill_after, held, &mut signals, &report).await?
                 } else {
                     without_command(held, &mut signals, &report).await?
                 }
             }
-            // Time can change these.
-            Err(failure) if matches!(failure.status, UNAVAILABLE | NOT_ACQUIRED) => {
+            // Time can change these. A lead can be taken away before its first renewal.
+            Err(failure) if matches!(failure.status, UNAVAILABLE | NOT_ACQUIRED | LOST) => {
                 report.words(failure.message.as_deref().unwrap_or("not acquired"));
                 failure.status
             }
@@ -71,23 +73,6 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
         }
         pause = (2 * pause).min(LONGEST);
     }
-}
-
-/// Sets the fence until the end of the lead, which may come before that of CMD.
-fn tell_while_it_leads(leading: &watch::Sender<Option<u64>>, held: &Held) {
-    let fence = Some(held.guard.fence().get());
-    leading.send_replace(fence);
-    let (leading, lost) = (leading.clone(), held.guard.lost());
-    tokio::spawn(async move {
-        lost.await;
-        leading.send_if_modified(|now| {
-            let is_this = *now == fence;
-            if is_this {
-                *now = None;
-            }
-            is_this
-        });
-    });
 }
 
 /// One term with CMD. Returns the status with which it ended; 0 is the end of all terms.

@@ -5,6 +5,8 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::args::Run;
 use crate::connection::Place;
 use crate::exit::{Failure, IO, LOST, NOT_EXECUTABLE, NOT_FOUND};
@@ -120,10 +122,10 @@ pub(crate) fn kill_after(run: &Run) -> Result<Duration, Failure> {
 }
 
 pub(crate) fn not_started(command: &Command, error: &io::Error) -> Failure {
-    let status = match error.kind() {
-        io::ErrorKind::NotFound => NOT_FOUND,
+    let status = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT) => NOT_FOUND,
         // Not the command is at fault, but this system.
-        io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => IO,
+        Some(Errno::ENOMEM | Errno::EAGAIN | Errno::EMFILE | Errno::ENFILE) => IO,
         _ => NOT_EXECUTABLE,
     };
     Failure::new(

@@ -1,6 +1,7 @@
 //! Taking a lock, and giving it back.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, Lock, LockGuard, LockManager, Owner};
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A lock that is held, and the client that holds it.
 pub(crate) struct Held {
     locks: LockManager,
-    pub(crate) guard: LockGuard,
+    /// Shared with those that look at it, and keep none.
+    pub(crate) guard: Arc<LockGuard>,
     pub(crate) since: Instant,
 }
 
@@ -56,7 +58,7 @@ impl Held {
                 report.acquired(guard.fence().get(), began.elapsed());
                 Ok(Held {
                     locks,
-                    guard,
+                    guard: Arc::new(guard),
                     since: Instant::now(),
                 })
             }
@@ -71,7 +73,7 @@ impl Held {
     pub(crate) async fn give_back(self, signals: &mut Signals, report: &Report) {
         let (name, fence) = (self.guard.name().to_owned(), self.guard.fence().get());
         let released = tokio::select! {
-            released = self.guard.release() => Some(released),
+            released = release(self.guard) => released,
             _ = signals.next() => None,
         };
         match released {
@@ -91,6 +93,11 @@ impl Held {
         drop(self.guard);
         close(&self.locks).await;
     }
+}
+
+/// There is nothing to release if somebody else has kept the guard.
+async fn release(guard: Arc<LockGuard>) -> Option<fairlock::Result<()>> {
+    Some(Arc::into_inner(guard)?.release().await)
 }
 
 /// The reason of a loss, for machines.

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fairlock::LockGuard;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -15,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use crate::connection::Place;
@@ -26,14 +27,17 @@ use crate::report::{Holding, Report};
 const LOOK: Duration = Duration::from_secs(1);
 /// A client that sends nothing for so long is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How many clients are answered at a time. The others wait. Each takes a file descriptor, and the server and
+/// CMD need some too.
+const MOST_CLIENTS: usize = 64;
 const TEXT: &str = "text/plain; version=0.0.4";
 
 /// What the requests are about.
 pub(super) struct Served {
     name: String,
     place: Arc<Place>,
-    /// The fence under which this process leads.
-    term: watch::Receiver<Option<u64>>,
+    /// The last lead of this process.
+    lead: watch::Receiver<Weak<LockGuard>>,
 }
 
 /// What the last look said, or why it failed.
@@ -48,12 +52,19 @@ struct Leader<'a> {
 }
 
 impl Served {
-    pub(super) fn new(name: &str, place: &Arc<Place>, term: watch::Receiver<Option<u64>>) -> Served {
+    pub(super) fn new(name: &str, place: &Arc<Place>, lead: watch::Receiver<Weak<LockGuard>>) -> Served {
         Served {
             name: name.to_owned(),
             place: Arc::clone(place),
-            term,
+            lead,
         }
+    }
+
+    /// The fence under which this process leads. By the clock, since a process that was stopped for longer
+    /// than its lease may answer before it is told of the loss.
+    fn fence(&self) -> Option<u64> {
+        let guard = self.lead.borrow().upgrade()?;
+        guard.check().ok().map(|()| guard.fence().get())
     }
 }
 
@@ -103,7 +114,10 @@ async fn accept(
     seen: watch::Receiver<Seen>,
     metrics: PrometheusHandle,
 ) {
+    let free = Arc::new(Semaphore::new(MOST_CLIENTS));
     loop {
+        // The semaphore is never closed.
+        let place = Arc::clone(&free).acquire_owned().await;
         let Ok((stream, _)) = listener.accept().await else {
             // As with too many open files: others may close theirs.
             sleep(LOOK).await;
@@ -119,7 +133,10 @@ async fn accept(
             .header_read_timeout(PATIENCE)
             .serve_connection(TokioIo::new(stream), service);
         // What a client does wrong concerns that client alone.
-        tokio::spawn(async move { drop(connection.await) });
+        tokio::spawn(async move {
+            drop(connection.await);
+            drop(place);
+        });
     }
 }
 
@@ -142,7 +159,7 @@ fn respond(
             return response;
         }
         "/leader" => {
-            let fence = *served.term.borrow();
+            let fence = served.fence();
             let leader = Leader {
                 name: &served.name,
                 leading: fence.is_some(),

@@ -1,5 +1,6 @@
 //! A command that runs in one of several places at a time.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock_testkit::{Server, eventually, free_port, name};
@@ -8,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::scene::{LIMIT, Running, SECOND, fairlock, is_free, lock, run, until_waiting};
+use crate::scene::{LIMIT, Running, SECOND, fairlock, is_free, lock, program, run, until_waiting};
 
 /// Says under which fence it leads, and goes on until it is stopped.
 const LEADER: &str = "echo $FAIRLOCK_FENCE; exec sleep 600";
@@ -112,6 +113,25 @@ async fn what_has_no_meaning_for_a_leader_is_refused() {
     }
 }
 
+/// A grant waits for a process that was stopped. When that goes on, the lead is gone before it has begun.
+#[tokio::test]
+async fn it_campaigns_again_if_the_lead_was_taken_away_before_its_command_began() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    let mut running = Running::start(&mut fairlock(&server.url(), &["lead", &name, "-c", LEADER]));
+    until_waiting(&lock, 1).await;
+    running.signal(Signal::SIGSTOP);
+    guard.release().await.unwrap();
+    let granted = lock.status().await.unwrap().holder.expect("handed over").fence;
+    assert!(lock.force_release(granted).await.unwrap());
+    running.signal(Signal::SIGCONT);
+    assert!(fence(&running.line().await) > granted.get());
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
 /// The status and the body of the answer, or nothing while nobody listens.
 async fn get(port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
@@ -170,6 +190,76 @@ async fn programs_beside_it_ask_over_http_who_leads() {
     leads(ports[1], "two").await;
     second.signal(Signal::SIGTERM);
     assert_eq!(second.ended().await.code, Some(143));
+}
+
+/// Connections that were there before the stop are the first to be looked at after it.
+#[tokio::test]
+async fn a_leader_that_was_stopped_for_longer_than_its_lease_does_not_say_that_it_leads() {
+    let server = Server::shared().await;
+    for _ in 0..3 {
+        let (name, port) = (name(), free_port());
+        let lock = lock(server, &name).await;
+        let http = format!("127.0.0.1:{port}");
+        let args = ["lead", "--lease", "1", "--http", &http, &name];
+        let running = Running::start(&mut fairlock(&server.url(), &args));
+        let leads = async || leader(port).await.is_some_and(|seen| seen["leading"] == true);
+        eventually("it leads", LIMIT, leads).await;
+        let mut clients = Vec::new();
+        for _ in 0..5 {
+            let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            client.write_all(ASK).await.unwrap();
+            assert!(answer(&mut client).await.contains("\"leading\":true"));
+            clients.push(client);
+        }
+        running.signal(Signal::SIGSTOP);
+        let guard = lock.acquire().await.unwrap();
+        for client in &mut clients {
+            client.write_all(ASK).await.unwrap();
+        }
+        running.signal(Signal::SIGCONT);
+        for client in &mut clients {
+            let answer = answer(client).await;
+            assert!(answer.contains("\"leading\":false,\"fence\":null"), "{answer}");
+        }
+        guard.release().await.unwrap();
+        running.signal(Signal::SIGTERM);
+        assert_eq!(running.ended().await.code, Some(143));
+    }
+}
+
+const ASK: &[u8] = b"GET /leader HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The next answer on a connection that stays open. Its body is one line.
+async fn answer(client: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}\n") {
+        assert!(client.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+/// File descriptors are needed for the server and for the command.
+#[tokio::test]
+async fn clients_that_send_nothing_do_not_keep_the_leader_from_its_work() {
+    let server = Server::shared().await;
+    let (name, port) = (name(), free_port());
+    let http = format!("127.0.0.1:{port}");
+    let work = "echo $FAIRLOCK_FENCE; read line && exit 1; exec sleep 600";
+    let start = format!("ulimit -n 128; exec $FAIRLOCK lead --http {http} {name} -c '{work}'");
+    let mut command = program("/bin/sh", &server.url());
+    let mut running = Running::start(command.args(["-c", &start]).stdin(Stdio::piped()));
+    let first = fence(&running.line().await);
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+    }
+    tokio::time::sleep(SECOND / 2).await;
+    running.tell("\n").await;
+    assert!(fence(&running.line().await) > first);
+    drop(idle);
+    assert_eq!(get(port, "/healthz").await.unwrap().0, 200);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
 }
 
 #[tokio::test]
