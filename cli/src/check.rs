@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::args::Check;
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_SO, REFUSED, UNAVAILABLE};
+use crate::report::printable;
 
 /// A finding, as JSON.
 #[derive(Serialize)]
@@ -78,7 +79,7 @@ fn show(finding: &Finding, json: bool) -> Result<(), Failure> {
             text,
             ..
         } = finding;
-        format!("{verdict:<7} {server}: {subject}: {text}")
+        printable(&format!("{verdict:<7} {server}: {subject}: {text}"))
     };
     let mut stdout = stdout().lock();
     writeln!(stdout, "{line}")?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fairlock::{Finding, Lock, LockManager, LockManagerBuilder, MemoryStore, Tls};
+use futures_util::StreamExt;
 
 use crate::args::Connection;
 use crate::exit::Failure;
@@ -67,13 +68,21 @@ impl Place {
     /// Refuses a setting, a name or an option that is not allowed, before a server is asked: it is tried on a
     /// lock in memory.
     pub(crate) async fn check(&self, lock: impl FnOnce(&LockManager) -> Lock) -> fairlock::Result<()> {
+        lock(&self.in_memory()?).status().await.map(drop)
+    }
+
+    /// Refuses a pattern in the same way.
+    pub(crate) async fn check_pattern(&self, pattern: &str) -> fairlock::Result<()> {
+        self.in_memory()?.list(pattern).next().await.transpose().map(drop)
+    }
+
+    fn in_memory(&self) -> fairlock::Result<LockManager> {
         let stores = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
-        let locks = if self.is_quorum() {
-            self.builder().quorum_in_memory(&stores)?
+        if self.is_quorum() {
+            self.builder().quorum_in_memory(&stores)
         } else {
-            self.builder().in_memory(&stores[0])?
-        };
-        lock(&locks).status().await.map(drop)
+            self.builder().in_memory(&stores[0])
+        }
     }
 
     fn builder(&self) -> LockManagerBuilder {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{Write, stdout};
+use std::time::Duration;
 
 use fairlock::{Fence, Lock, LockManager, Status};
 use futures_util::StreamExt;
@@ -11,8 +12,11 @@ use tokio::time::sleep;
 use crate::args;
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_SO};
-use crate::report::{Holding, held_by, say};
+use crate::report::{Holding, held_by, printable, say};
 use crate::spans::{self, millis};
+
+/// A watch asks for each lock at each look.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A lock, as JSON.
 #[derive(Serialize)]
@@ -37,7 +41,9 @@ pub(crate) async fn status(status: &args::Status) -> Result<u8, Failure> {
 
 /// A lock whose status cannot be read hides none of the others.
 pub(crate) async fn list(list: &args::List) -> Result<u8, Failure> {
-    let locks = connect(&list.looking.connection, &[]).await?;
+    let place = Place::of(&list.looking.connection)?;
+    place.check_pattern(&list.pattern).await?;
+    let locks = place.connect().await?;
     let mut found = locks.list(&list.pattern);
     let mut first_error = None;
     while let Some(listed) = found.next().await {
@@ -51,6 +57,7 @@ pub(crate) async fn list(list: &args::List) -> Result<u8, Failure> {
 
 /// Goes on while a server is away, and says so once. What can never be answered ends it.
 pub(crate) async fn watch(watch: &args::Watch) -> Result<u8, Failure> {
+    spans::check("--interval", watch.interval, MIN_INTERVAL)?;
     let locks = connect(&watch.looking.connection, &watch.names).await?;
     let watched: Vec<Lock> = watch.names.iter().map(|name| locks.lock(name)).collect();
     let mut seen = HashMap::new();
@@ -61,7 +68,8 @@ pub(crate) async fn watch(watch: &args::Watch) -> Result<u8, Failure> {
                 Ok(status) => {
                     is_away = false;
                     let holder = status.holder.as_ref();
-                    let state = (holder.map(|holder| (holder.fence, holder.holds)), status.waiting);
+                    let holder = holder.map(|holder| (holder.fence, holder.holds, holder.kept));
+                    let state = (holder, status.waiting);
                     if seen.insert(lock.name(), state) != Some(state) {
                         show(lock.name(), &status, watch.looking.json)?;
                     }
@@ -115,11 +123,11 @@ fn show(name: &str, status: &Status, json: bool) -> Result<(), Failure> {
         let state = holder.map_or_else(|| "free".to_owned(), held_by);
         let wait = status.longest_wait;
         let wait = wait.map(|wait| format!(" for up to {}", spans::show(wait)));
-        format!(
+        printable(&format!(
             "{name}: {state}, {} waiting{}",
             status.waiting,
             wait.unwrap_or_default()
-        )
+        ))
     };
     let mut stdout = stdout().lock();
     writeln!(stdout, "{line}")?;

@@ -182,7 +182,16 @@ impl Report {
 
 /// Says something on stderr, if somebody reads that.
 pub(crate) fn say(text: &str) {
+    let text = printable(text);
     output::write(Sink::Stderr, format!("fairlock: {text}\n").into_bytes());
+}
+
+/// One line of text. Names and labels are what others have chosen. A terminal must not take them for orders,
+/// and a reader not for lines of their own.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// As in `held by web-7:4711 for 12.3s, fence 1700000000000000, 21.0s left`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::exit::Failure;
+
 const ALLOWED: &str =
     "must be a number with ms, s, m or h behind it, or a number of seconds, as in 1.5, 500ms or 2m";
 
@@ -31,6 +33,17 @@ pub(crate) fn show(span: Duration) -> String {
         60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
         _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
     }
+}
+
+/// Refuses a length of time that is too short.
+pub(crate) fn check(option: &str, span: Duration, least: Duration) -> Result<(), Failure> {
+    if span >= least {
+        return Ok(());
+    }
+    let (span, least) = (show(span), show(least));
+    Err(Failure::usage(format!(
+        "{option} {span}: must be at least {least}"
+    )))
 }
 
 /// Whole milliseconds, for machines.

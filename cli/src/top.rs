@@ -20,7 +20,7 @@ use crate::args::Top;
 use crate::connection::Place;
 use crate::exit::{Failure, IO};
 use crate::signals::{Signals, number};
-use crate::spans::show;
+use crate::spans::{self, show};
 
 /// A look at all locks may take long, so looks are not closer than this.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,14 +42,10 @@ pub(crate) async fn top(top: &Top) -> Result<u8, Failure> {
              and `fairlock watch --json NAME`",
         ));
     }
-    if top.interval < MIN_INTERVAL {
-        return Err(Failure::usage(format!(
-            "--interval {}: must be at least {}",
-            show(top.interval),
-            show(MIN_INTERVAL)
-        )));
-    }
-    let locks = Place::of(&top.connection)?.connect().await?;
+    spans::check("--interval", top.interval, MIN_INTERVAL)?;
+    let place = Place::of(&top.connection)?;
+    place.check_pattern(&top.pattern).await?;
+    let locks = place.connect().await?;
     let looks = look_again_and_again(locks, top.pattern.clone(), top.interval);
     let mut signals = Signals::catch()?;
     let mut tty = Tty::take()?;

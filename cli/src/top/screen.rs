@@ -7,6 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Table};
 
 use super::board::{Board, Row, Sort};
+use crate::report::printable;
 use crate::spans::show;
 
 const KEYS: &str = "q quit  sort: w waiting, l longest wait, h held for, c changes, n name  ↑↓ PgUp PgDn";
@@ -140,13 +141,6 @@ fn table(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
         .header(Cells::new(titles))
         .column_spacing(1);
     frame.render_widget(table, area);
-}
-
-/// Names and labels are what others have chosen. A terminal must not take them for orders.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

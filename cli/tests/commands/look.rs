@@ -1,9 +1,11 @@
 //! What an operator sees and does.
 
-use fairlock_testkit::{Server, name};
+use std::time::Duration;
+
+use fairlock_testkit::{Server, free_port, name};
 use serde_json::Value;
 
-use crate::scene::{Running, fairlock, lock, run, until_waiting};
+use crate::scene::{Running, end_of, fairlock, lock, run, until_waiting};
 
 #[tokio::test]
 async fn status_shows_who_holds_and_how_many_wait() {
@@ -115,4 +117,61 @@ async fn release_ends_only_the_hold_that_was_shown() {
     assert!(lock.status().await.unwrap().holder.is_none());
     assert_eq!(run(&["release", &name]).await.code, Some(64));
     assert_eq!(run(&["release", &name, "--fence", "0"]).await.code, Some(64));
+}
+
+/// A terminal would take them for orders, and a reader of the output for lines.
+#[tokio::test]
+async fn control_characters_of_a_name_are_not_shown() {
+    let server = Server::shared().await;
+    let base = name();
+    let odd = format!("{base}\u{1b}[2J\nother: free");
+    let _guard = lock(server, &odd).await.acquire().await.unwrap();
+    let shown = format!("{base}\u{fffd}[2J\u{fffd}other: free");
+    for args in [&["status", &odd][..], &["list", &format!("{base}*")]] {
+        let ended = run(args).await;
+        assert_eq!(ended.out.lines().count(), 1, "{ended:?}");
+        assert!(
+            ended.out.starts_with(&format!("{shown}: held by rival")),
+            "{ended:?}"
+        );
+    }
+    let ended = run(&["run", "-n", &odd, "true"]).await;
+    assert!(
+        ended.err.starts_with(&format!("fairlock: {shown} is busy")),
+        "{ended:?}"
+    );
+    let ended = run(&["status", "--json", &odd]).await;
+    let json: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(json["name"], odd.as_str());
+}
+
+#[tokio::test]
+async fn a_wrong_pattern_or_interval_is_refused_before_a_server_is_asked() {
+    let nowhere = format!("redis://127.0.0.1:{}", free_port());
+    for (args, words) in [
+        (&["list", ""][..], "must not be empty"),
+        (
+            &["watch", "--interval", "0", "a"],
+            "--interval 0ms: must be at least 10ms",
+        ),
+    ] {
+        let ended = end_of(&mut fairlock(&nowhere, args)).await;
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert!(ended.err.contains(words), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn watch_tells_that_a_lock_is_kept() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await.at_least(Duration::from_secs(600));
+    let guard = lock.acquire().await.unwrap();
+    let args = ["watch", "--interval", "50ms", "--json", &name];
+    let mut watch = Running::start(&mut fairlock(&server.url(), &args));
+    let mut kept =
+        async || serde_json::from_str::<Value>(&watch.line().await).unwrap()["holder"]["kept"].clone();
+    assert_eq!(kept().await, false);
+    guard.release().await.unwrap();
+    assert_eq!(kept().await, true);
 }

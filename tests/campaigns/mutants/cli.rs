@@ -7,10 +7,12 @@ const CHECK: &str = "cli/src/check.rs";
 const HOLD: &str = "cli/src/hold.rs";
 const HTTP: &str = "cli/src/lead/http.rs";
 const LEAD: &str = "cli/src/lead.rs";
+const LOOK: &str = "cli/src/look.rs";
 const LOSS: &str = "cli/src/loss.rs";
 const NESTING: &str = "cli/src/nesting.rs";
 const MAIN: &str = "cli/src/main.rs";
 const OUTPUT: &str = "cli/src/output.rs";
+const REPORT: &str = "cli/src/report.rs";
 const RIGHTS: &str = "src/store/redis/diagnosis/rights.rs";
 const SCREEN: &str = "cli/src/top/screen.rs";
 const SIGNALS: &str = "cli/src/signals.rs";
@@ -25,6 +27,7 @@ const TTY: &str = "cli/src/top/tty.rs";
 const ON_CHECK: &[&str] = &["--package fairlock-cli --test commands check::"];
 const ON_HOLD: &[&str] = &["--package fairlock-cli --test commands hold::"];
 const ON_LEAD: &[&str] = &["--package fairlock-cli --test commands lead::"];
+const ON_LOOK: &[&str] = &["--package fairlock-cli --test commands look::"];
 const ON_LOSS: &[&str] = &["--package fairlock-cli --test commands loss::"];
 const ON_NESTING: &[&str] = &["--package fairlock-cli --test commands nesting::"];
 const ON_SETTINGS: &[&str] = &["--package fairlock-cli --test commands settings::"];
@@ -57,9 +60,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a leader campaigns again after its command failed", LEAD, "if signals.has_come() || outcome == 0 {", "if true {", ON_LEAD),
     edit("a leader is done when its command succeeded", LEAD, "signals.has_come() || outcome == 0", "signals.has_come()", ON_LEAD),
     edit("a leader that was asked to end campaigns no more", LEAD, "signals.has_come() || outcome == 0", "outcome == 0", ON_LEAD),
-    edit("a campaign goes on while no server answers", LEAD, "UNAVAILABLE | NOT_ACQUIRED)", "NOT_ACQUIRED)", ON_LEAD),
+    edit("a campaign goes on while no server answers", LEAD, "UNAVAILABLE | NOT_ACQUIRED | LOST)", "NOT_ACQUIRED | LOST)", ON_LEAD),
+    edit("a campaign goes on after a lead that never began", LEAD, "UNAVAILABLE | NOT_ACQUIRED | LOST)", "UNAVAILABLE | NOT_ACQUIRED)", ON_LEAD),
     edit("a leader refuses what has no meaning for it", LEAD, "    refuse(run)?;\n", "", ON_LEAD),
-    edit("a process that does not lead says so", LEAD, "                *now = None;\n", "", ON_LEAD),
+    edit("a process that does not lead says so", HTTP, "guard.check().ok().map(|()| guard.fence().get())", "Some(guard.fence().get())", ON_LEAD),
+    edit("clients of a leader leave file descriptors to its work", HTTP, "            drop(place);\n", "", ON_LEAD),
+    edit("more clients of a leader wait", HTTP, "const MOST_CLIENTS: usize = 64;", "const MOST_CLIENTS: usize = 1 << 20;", ON_LEAD),
     edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
@@ -85,6 +91,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("top ends if it is refused", TOP, "if look.rows.is_empty() && !error.is_transient()", "if false && error.is_transient()", ON_TOP),
     edit("top keeps the locks that it has seen", TOP, "Some(last) if look.rows.is_empty() => error = Some(last),", "Some(last) if false => error = Some(last),", ON_TOP),
     edit("top counts no change at the first look", BOARD, "fence.is_some() && self.fence.is_some() && fence != self.fence", "fence != self.fence", ON_TOP),
-    edit("top shows no control characters", SCREEN, "if c.is_control()", "if c == '\\0'", ON_TOP),
+    edit("top shows no control characters", SCREEN, "std::iter::once(printable(&row.name))", "std::iter::once(row.name.clone())", ON_TOP),
+    edit("no control characters are shown", REPORT, "if c.is_control()", "if c == '\\0'", ON_LOOK),
+    edit("a wrong pattern is refused before a server is asked", LOOK, "    place.check_pattern(&list.pattern).await?;\n", "", ON_LOOK),
+    edit("a watch does not ask without a pause", LOOK, "    spans::check(\"--interval\", watch.interval, MIN_INTERVAL)?;\n", "", ON_LOOK),
+    edit("a watch tells that a lock is kept", LOOK, "(holder.fence, holder.holds, holder.kept)", "(holder.fence, holder.holds)", ON_LOOK),
     edit("the end of an empty stdin does not end a hold", HOLD, "kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())", "kind.is_ok()", ON_HOLD),
 ];
