@@ -128,7 +128,9 @@ async fn accept(
             let response = respond(&request, &served, &seen.borrow(), &metrics);
             async move { Ok::<_, Infallible>(response) }
         });
+        // One request each: renewals are done on the same thread, and must not wait for a flood of them.
         let connection = http1::Builder::new()
+            .keep_alive(false)
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
             .serve_connection(TokioIo::new(stream), service);

@@ -65,6 +65,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a leader refuses what has no meaning for it", LEAD, "    refuse(run)?;\n", "", ON_LEAD),
     edit("a process that does not lead says so", HTTP, "guard.check().ok().map(|()| guard.fence().get())", "Some(guard.fence().get())", ON_LEAD),
     edit("clients of a leader leave file descriptors to its work", HTTP, "            drop(place);\n", "", ON_LEAD),
+    edit("a client of a leader has one answer", HTTP, "            .keep_alive(false)\n", "", ON_LEAD),
     edit("more clients of a leader wait", HTTP, "const MOST_CLIENTS: usize = 64;", "const MOST_CLIENTS: usize = 1 << 20;", ON_LEAD),
     edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
