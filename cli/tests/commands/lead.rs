@@ -229,6 +229,38 @@ async fn a_leader_that_was_stopped_for_longer_than_its_lease_does_not_say_that_i
 
 const ASK: &[u8] = b"GET /leader HTTP/1.1\r\nHost: a\r\n\r\n";
 
+#[tokio::test]
+async fn it_does_not_say_that_it_leads_while_its_command_cleans_up_after_a_loss() {
+    let server = Server::shared().await;
+    let (name, port) = (name(), free_port());
+    let http = format!("127.0.0.1:{port}");
+    let work = "trap 'echo told' TERM; echo $FAIRLOCK_FENCE; while :; do sleep 0.1; done";
+    let args = [
+        "lead",
+        "--lease",
+        "6",
+        "--kill-after",
+        "5",
+        "--http",
+        &http,
+        &name,
+        "-c",
+        work,
+    ];
+    let mut running = Running::start(&mut fairlock(&server.url(), &args));
+    let fence = running.line().await;
+    assert_eq!(leader(port).await.unwrap()["fence"].to_string(), fence);
+    assert_eq!(run(&["release", &name, "--fence", &fence]).await.code, Some(0));
+    running.expect("told").await;
+    let seen = leader(port).await.unwrap();
+    assert_eq!(
+        (&seen["leading"], &seen["fence"]),
+        (&Value::Bool(false), &Value::Null)
+    );
+    // Its command ends by no other signal.
+    running.signal(Signal::SIGKILL);
+}
+
 /// Its renewals are done on the same thread.
 #[tokio::test]
 async fn a_flood_of_requests_on_a_connection_is_answered_once() {
@@ -261,7 +293,7 @@ async fn clients_that_send_nothing_do_not_keep_the_leader_from_its_work() {
     let mut running = Running::start(command.args(["-c", &start]).stdin(Stdio::piped()));
     let first = fence(&running.line().await);
     let mut idle = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..300 {
         idle.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
     }
     tokio::time::sleep(SECOND / 2).await;
