@@ -121,6 +121,16 @@ async fn it_campaigns_again_if_the_lead_was_taken_away_before_its_command_began(
     let lock = lock(server, &name).await;
     let guard = lock.acquire().await.unwrap();
     let mut running = Running::start(&mut fairlock(&server.url(), &["lead", &name, "-c", LEADER]));
+    // A client that does not listen yet would be passed over.
+    let channels = format!("fairlock:unlock:{{{name}}}:*");
+    let listens = async || {
+        !server
+            .command(&["PUBSUB", "CHANNELS", &channels])
+            .await
+            .array()
+            .is_empty()
+    };
+    eventually("it listens", LIMIT, listens).await;
     until_waiting(&lock, 1).await;
     running.signal(Signal::SIGSTOP);
     guard.release().await.unwrap();
