@@ -229,6 +229,29 @@ async fn a_grant_that_nobody_takes_is_no_hold() {
     }
 }
 
+/// In a quorum, a hold begins only when its caller asks, so it is never over by then.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_made_after_the_end_of_its_lease_has_lost_it() {
+    let locks = LockManager::in_memory();
+    let lock = locks.lock("a").fixed_lease(SECOND);
+    let guard = lock.acquire().await.unwrap();
+    let mut waiting = Box::pin(lock.acquire());
+    assert!(waiting.as_mut().now_or_never().is_none());
+    settle().await;
+    guard.release().await.unwrap();
+    sleep(2 * SECOND).await;
+    let late = waiting.await.unwrap();
+    let stats = locks.stats();
+    assert_eq!(
+        (stats.acquired, stats.lost_expired, stats.held),
+        (2, 1, 0),
+        "{stats:?}"
+    );
+    drop(late);
+    settle().await;
+    assert_eq!(locks.stats().lost, 1, "it is counted once");
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_turn_of_a_tenure_is_a_hold() {
     let locks = LockManager::in_memory();

@@ -49,5 +49,5 @@ pub(super) const EDITS: &[Edit] = &[
         "if group.is_empty() {", &["--test promises settings::"]),
     edit("each connection that comes back is counted", "src/store/redis/supervisor.rs",
         "                listener.reopened(self.purpose.name(), self.connector.server());\n",
-        "                let _ = listener;\n", &["--test servers faults::connections::"]),
+        "                let _ = listener;\n", &["--test face metrics::"]),
 ];
