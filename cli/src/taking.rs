@@ -71,6 +71,32 @@ impl Held {
 
     /// Releases the lock. The wait for the server's answer ends at a signal.
     pub(crate) async fn give_back(self, signals: &mut Signals, report: &Report) {
+        let locks = self.locks.clone();
+        self.release(signals, report).await;
+        close(&locks).await;
+    }
+
+    /// The same for a lock under which nothing was done. It is not kept for `--at-least`, so that another
+    /// machine can do the work.
+    pub(crate) async fn give_back_unused(self, signals: &mut Signals, report: &Report) {
+        let locks = self.locks.clone();
+        let (lock, fence) = (locks.lock(self.guard.name()), self.guard.fence());
+        self.release(signals, report).await;
+        let free = async {
+            let holder = lock.status().await?.holder;
+            // An outer `run` may still hold it under the same fence.
+            if holder.is_some_and(|holder| holder.kept && holder.fence == fence) {
+                lock.force_release(fence).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        if let Ok(Err(error)) = timeout(PATIENCE, free).await {
+            report.words(&format!("{} may stay taken: {error}", lock.name()));
+        }
+        close(&locks).await;
+    }
+
+    async fn release(self, signals: &mut Signals, report: &Report) {
         let (name, fence) = (self.guard.name().to_owned(), self.guard.fence().get());
         let released = tokio::select! {
             released = release(self.guard) => released,
@@ -85,7 +111,6 @@ impl Held {
             Some(Err(error)) => report.words(&format!("the release of {name} is not confirmed: {error}")),
             None => {}
         }
-        close(&self.locks).await;
     }
 
     /// Gives up what may be left of a lock whose lease is over or in doubt.

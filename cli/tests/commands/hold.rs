@@ -5,7 +5,7 @@ use std::process::Stdio;
 use fairlock_testkit::{Server, name};
 use nix::sys::signal::Signal;
 
-use crate::scene::{Running, fairlock, is_free, lock, run};
+use crate::scene::{Running, end_of, fairlock, is_free, lock, run};
 
 #[tokio::test]
 async fn hold_prints_its_fence_and_lasts_until_the_end_of_stdin() {
@@ -71,4 +71,22 @@ async fn a_lock_stays_taken_for_at_least_as_long_as_it_should() {
     let next = lock.acquire().await.unwrap();
     assert!(began.elapsed() >= std::time::Duration::from_secs(2));
     next.release().await.unwrap();
+}
+
+/// Otherwise one machine without the program would keep all others from the work.
+#[tokio::test]
+async fn a_command_that_cannot_be_started_keeps_no_lock_taken() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let ended = run(&["run", "--at-least", "1h", &name, "/no/such/program"]).await;
+    assert_eq!(ended.code, Some(127), "{ended:?}");
+    assert!(is_free(&lock).await);
+
+    // The lock of an outer `run` is left alone.
+    let script = r#""$FAIRLOCK" run --at-least 1h "$NAME" /no/such/program; "$FAIRLOCK" status "$NAME""#;
+    let mut nested = fairlock(&server.url(), &["run", &name, "sh", "-c", script]);
+    let ended = end_of(nested.env("NAME", &name)).await;
+    assert!(ended.out.contains(": held by "), "{ended:?}");
+    assert!(is_free(&lock).await);
 }

@@ -98,4 +98,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a watch does not ask without a pause", LOOK, "    spans::check(\"--interval\", watch.interval, MIN_INTERVAL)?;\n", "", ON_LOOK),
     edit("a watch tells that a lock is kept", LOOK, "(holder.fence, holder.holds, holder.kept)", "(holder.fence, holder.holds)", ON_LOOK),
     edit("the end of an empty stdin does not end a hold", HOLD, "kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())", "kind.is_ok()", ON_HOLD),
+    edit("a command that cannot be started keeps no lock taken", "cli/src/taking.rs",
+        "holder.kept && holder.fence == fence", "false", &["--package fairlock-cli --test commands hold::"]),
+    edit("what a nested command leaves alone is the lock of the outer one", "cli/src/taking.rs",
+        "holder.kept && holder.fence == fence", "holder.fence == fence", &["--package fairlock-cli --test commands hold::"]),
 ];
