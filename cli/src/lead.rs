@@ -27,8 +27,14 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let run = &lead.run;
     refuse(run)?;
     let has_command = run.shell_command.is_some() || !run.program.is_empty();
-    if has_command || lead.http.is_none() {
-        command(run)?;
+    match (has_command, lead.http) {
+        (true, _) => drop(command(run)?),
+        (false, Some(_)) => {}
+        (false, None) => {
+            let name = &run.taking.name;
+            let message = format!("nothing to do: use `fairlock lead {name} CMD`, or --http ADDR");
+            return Err(Failure::usage(message));
+        }
     }
     let kill_after = kill_after(run)?;
     let place = Arc::new(Place::of(&run.connection)?);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::exit::Failure;
 
 const ALLOWED: &str =
-    "must be a number with ms, s, m or h behind it, or a number of seconds, as in 1.5, 500ms or 2m";
+    "must be a number with ms, s, m, h or d behind it, or a number of seconds, as in 1.5, 500ms or 2m";
 
 /// Reads a length of time. A number by itself is in seconds, and may have a fraction.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
@@ -18,6 +18,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
+        "d" => 86_400.0,
         _ => return Err(ALLOWED.to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| ALLOWED.to_owned())?;
@@ -66,6 +67,7 @@ mod tests {
             ("3s", 3_000),
             ("2m", 120_000),
             ("1.5h", 5_400_000),
+            ("30d", 30 * 86_400_000),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn anything_else_is_refused_with_what_is_allowed() {
         for text in [
-            "", "s", "-1", "1,5", "1d", "1 s", "inf", "nan", "1e3", "1.2.3", ".", "9e99h",
+            "", "s", "-1", "1,5", "1w", "1 s", "inf", "nan", "1e3", "1.2.3", ".", "9e99h",
         ] {
             assert_eq!(parse(text), Err(ALLOWED.to_owned()), "{text}");
         }

@@ -104,7 +104,7 @@ async fn what_has_no_meaning_for_a_leader_is_refused() {
         (&["lead", "-E", "0", "a", "true"], "--conflict-exit-code"),
         (&["lead", "--on-lost", "warn", "a", "true"], "--on-lost"),
         (&["lead", "--http", "4040", "a", "true"], "4040"),
-        (&["lead", "a"], "no command"),
+        (&["lead", "a"], "fairlock lead a CMD"),
         (&["lead", "a{", "true"], "braces"),
     ] {
         let ended = run(args).await;

@@ -18,7 +18,7 @@ async fn what_is_wrong_is_refused_with_what_is_allowed_before_anything_is_sent()
     for (args, words) in [
         (&["run", "-w", "soon", "a", "true"][..], &["soon", "500ms"][..]),
         (&["run", "-w", "-1", "a", "true"], &["-1", "500ms"]),
-        (&["run", "--lease", "1d", "a", "true"], &["1d", "2m"]),
+        (&["run", "--lease", "1w", "a", "true"], &["1w", "2m"]),
         (&["run", "--lease", "1ms", "a", "true"], &["lease 1ms", "100ms"]),
         (
             &["run", "--max-hold", "1s", "--at-least", "2s", "a", "true"],
