@@ -1,6 +1,7 @@
 //! Random worlds: some processes with several tasks each, links of random length that fail for a while, waits
-//! that are given up, and holders that are cut off. No two holders overlap, fences increase in the order of
-//! the holds, everybody is served, and nothing is left.
+//! that are given up, and holders that are cut off. In worlds whose links do not fail, some locks are kept for
+//! a time after their grant. No two holders overlap, no lock is had while it is kept, fences increase in the
+//! order of the holds, everybody is served, and nothing is left.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{MS, SECOND, Servers, acquire};
+use super::{MS, Majority, Quorum, SECOND, Servers, wanted};
 use crate::Fence;
 use crate::sync::locked;
 
@@ -20,7 +21,17 @@ use crate::sync::locked;
 struct Believed {
     fence: Fence,
     from: Instant,
+    /// The end of the hold, or until when the lock is kept.
     until: Instant,
+}
+
+/// Servers count in whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+async fn acquire_at_least(quorum: &Arc<Quorum>, at_least: Option<Duration>) -> crate::Result<Majority> {
+    let mut wanted = wanted(quorum, None);
+    wanted.terms.at_least = at_least;
+    quorum.acquire(wanted).await
 }
 
 fn way(random: &mut SmallRng) -> State {
@@ -39,6 +50,8 @@ async fn run(seed: u64) -> usize {
             process.set(server, way(&mut random));
         }
     }
+    // A release that does not reach a server before its vote's lease is over keeps nothing there.
+    let links_fail = random.random_bool(0.7);
     let believed: Arc<Mutex<Vec<Believed>>> = Arc::default();
     let mut tasks = JoinSet::new();
     for process in &processes {
@@ -48,7 +61,9 @@ async fn run(seed: u64) -> usize {
             tasks.spawn(async move {
                 for _ in 0..6 {
                     sleep(random.random_range(0..20) * MS).await;
-                    let wait = acquire(Arc::clone(&process.quorum));
+                    let is_kept = !links_fail && random.random_bool(0.3);
+                    let at_least = is_kept.then(|| random.random_range(1..5_000) * MS);
+                    let wait = acquire_at_least(&process.quorum, at_least);
                     let patience = match random.random_bool(0.3) {
                         true => random.random_range(0..50) * MS,
                         false => 600 * SECOND,
@@ -64,11 +79,12 @@ async fn run(seed: u64) -> usize {
                         0 => random.random_range(1..60) * SECOND,
                         _ => random.random_range(0..5) * MS,
                     };
-                    tokio::select! {
-                        _ = held.votes().lost() => {}
-                        () = sleep(hold) => {}
-                    }
-                    let until = Instant::now();
+                    // A lease that is lost keeps nothing.
+                    let kept_until = tokio::select! {
+                        _ = held.votes().lost() => from,
+                        () = sleep(hold) => from + at_least.unwrap_or_default().saturating_sub(ROUNDING),
+                    };
+                    let until = Instant::now().max(kept_until);
                     let fence = held.fence;
                     locked(&believed).push(Believed { fence, from, until });
                     match random.random_bool(0.5) {
@@ -83,7 +99,7 @@ async fn run(seed: u64) -> usize {
     let failing: Vec<_> = processes.iter().map(Arc::clone).collect();
     let failures = tokio::spawn(async move {
         loop {
-            for process in &failing {
+            for process in failing.iter().filter(|_| links_fail) {
                 let faulty = random.random_range(0..2 * count);
                 for server in 0..count {
                     let state = match (server == faulty, random.random_bool(0.5)) {
