@@ -90,9 +90,12 @@ async fn its_command_is_stopped_when_the_lead_is_taken_away_and_it_campaigns_aga
 async fn it_goes_on_while_no_server_answers_and_ends_at_a_signal() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let running = Running::start(&mut fairlock(&url, &["lead", &name(), "true"]));
-    tokio::time::sleep(SECOND / 2).await;
+    // One attempt to connect takes 10 s.
+    tokio::time::sleep(11 * SECOND).await;
     running.signal(Signal::SIGTERM);
-    assert_eq!(running.ended().await.code, Some(143));
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert!(ended.err.contains("server unavailable"), "{ended:?}");
 }
 
 #[tokio::test]
