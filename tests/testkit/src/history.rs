@@ -109,8 +109,10 @@ impl History {
             Sink::Memory(text) => text.lock().unwrap().clone(),
             Sink::File(_, path) => std::fs::read_to_string(path).expect("the history"),
         };
+        // Another process may be writing the last line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut holds: Vec<(String, Hold)> = Vec::new();
-        for line in text.lines() {
+        for line in whole.lines() {
             // The waiter comes last, because its name may contain spaces.
             let [id, event, at, fence, waiter] = line.splitn(5, ' ').collect::<Vec<_>>()[..] else {
                 panic!("not an event: {line:?}");

@@ -298,3 +298,12 @@ fn history_detects_an_overtaker() {
     a.granted(2);
     history.assert_first_come_first_served();
 }
+
+#[test]
+fn line_of_a_history_that_is_being_written_is_left_out() {
+    let dir = TempDir::create();
+    let path = dir.path().join("history");
+    std::fs::write(&path, "1.0 asked 5 - a\n1.0 granted 7 9 a\n1.1 asked 33373885").unwrap();
+    let holds = History::in_file(&path).holds();
+    assert_eq!((holds.len(), holds[0].granted_ns), (1, Some(7)));
+}
