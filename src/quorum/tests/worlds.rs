@@ -1,7 +1,7 @@
 //! Random worlds: some processes with several tasks each, links of random length that fail for a while, waits
-//! that are given up, and holders that are cut off. In worlds whose links do not fail, some locks are kept for
-//! a time after their grant. No two holders overlap, no lock is had while it is kept, fences increase in the
-//! order of the holds, everybody is served, and nothing is left.
+//! that are given up, and holders that are cut off. In worlds whose links do not fail, some locks are kept
+//! for a time after their grant. No two holders overlap, no lock is had while it is kept, fences increase in
+//! the order of the holds, everybody is served, and nothing is left.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -118,8 +118,8 @@ impl History {
         explains(one, other) || explains(other, one)
     }
 
-    /// Checks that no undisturbed waiter was overtaken by a later one of the same queue. Fences give the order
-    /// of the grants.
+    /// Checks that no undisturbed waiter was overtaken by a later one of the same queue. Fences give the
+    /// order of the grants.
     fn order(&self, holds: &mut [Hold], verdict: &mut Verdict) {
         holds.sort_by_key(|hold| hold.belief.fence);
         // The latest request among the grants so far: of all that wait on the server, and in each queue for

@@ -1,5 +1,5 @@
-//! Leaders whose primary dies. A term goes on if the new primary knows it. Otherwise it ends by its lease, and
-//! the next has a larger fence.
+//! Leaders whose primary dies. A term goes on if the new primary knows it. Otherwise it ends by its lease,
+//! and the next has a larger fence.
 
 use std::future::pending;
 use std::time::Instant;
