@@ -14,7 +14,7 @@ use crate::args::{Lead, OnLost, Run};
 use crate::connection::Place;
 use crate::exit::{Failure, LOST, NOT_ACQUIRED, UNAVAILABLE};
 use crate::report::Report;
-use crate::run::{command, kill_after, not_started, on_loss, tell};
+use crate::run::{command, kill_after, not_started, on_loss, refuse_foreign, tell};
 use crate::signals::{Signals, number};
 use crate::supervise::{self, End};
 use crate::taking::{Held, reason};
@@ -25,6 +25,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let run = &lead.run;
+    refuse_foreign(run)?;
     refuse(run)?;
     let has_command = run.shell_command.is_some() || !run.program.is_empty();
     match (has_command, lead.http) {

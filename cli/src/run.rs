@@ -22,6 +22,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
+    refuse_foreign(run)?;
     let mut command = command(run)?;
     let kill_after = kill_after(run)?;
     let place = Place::of(&run.connection)?;
@@ -79,10 +80,14 @@ pub(crate) fn on_loss(run: &Run, kill_after: Duration, held: &Held) -> OnLoss {
     }
 }
 
+/// Refuses options of other programs that have no meaning here.
+pub(crate) fn refuse_foreign(run: &Run) -> Result<(), Failure> {
+    run.foreign
+        .refusal()
+        .map_or(Ok(()), |refusal| Err(Failure::usage(refusal)))
+}
+
 pub(crate) fn command(run: &Run) -> Result<Command, Failure> {
-    if let Some(refusal) = run.foreign.refusal() {
-        return Err(Failure::usage(refusal));
-    }
     if let Some(text) = &run.shell_command {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
         let mut command = Command::new(shell.unwrap_or_else(|| OsString::from("sh")));

@@ -108,6 +108,7 @@ async fn what_has_no_meaning_for_a_leader_is_refused() {
         (&["lead", "--on-lost", "warn", "a", "true"], "--on-lost"),
         (&["lead", "--http", "4040", "a", "true"], "4040"),
         (&["lead", "a"], "fairlock lead a CMD"),
+        (&["lead", "--http", "127.0.0.1:0", "-s", "a"], "shared"),
         (&["lead", "a{", "true"], "braces"),
     ] {
         let ended = run(args).await;
