@@ -22,6 +22,12 @@ async fn has_scripts(server: &Server) -> bool {
     server.info("memory").await["number_of_cached_scripts"] != "0"
 }
 
+/// Whether a hold of the lock "a" has the vote of this server.
+async fn has_voted_for_a(server: &Server) -> bool {
+    let keys = server.keys("fairlock:{a}").await;
+    !keys.is_empty() && server.lock_summary(&keys[0]).await.is_held()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn new_servers_grant_nothing_for_the_longest_lease_and_say_why() {
     let servers = servers::<3>().await;
@@ -71,15 +77,23 @@ async fn hold_outlives_one_restart_after_the_other() {
         .await
         .expect("served")
         .unwrap();
-    for (server, repaired) in servers.iter().zip(1..) {
+    let has_all_votes = async || {
+        guard.check().unwrap();
+        for server in &servers {
+            if !has_voted_for_a(server).await {
+                return false;
+            }
+        }
+        true
+    };
+    // One of the servers may have been started too lately to be among the first two.
+    eventually("all have voted", LIMIT, has_all_votes).await;
+    for server in &servers {
         server.kill();
         server.restart().await;
-        eventually("repaired", LIMIT, async || {
-            guard.check().unwrap();
-            locks.stats().repaired >= repaired
-        })
-        .await;
+        eventually("repaired", LIMIT, has_all_votes).await;
     }
+    eventually("counted", LIMIT, async || locks.stats().repaired >= 3).await;
     let status = locks.lock("a").status().await.unwrap();
     assert_eq!(status.holder.unwrap().owner, *guard.owner());
     guard.release().await.unwrap();
@@ -93,8 +107,7 @@ async fn client_connects_while_a_minority_is_down_and_the_others_follow() {
     let guard = locks.lock("a").acquire().await.unwrap();
     servers[1].restart().await;
     eventually("the hold gets its vote", LIMIT, async || {
-        let keys = servers[1].keys("fairlock:{a}").await;
-        !keys.is_empty() && servers[1].lock_summary(&keys[0]).await.is_held()
+        has_voted_for_a(&servers[1]).await
     })
     .await;
     guard.release().await.unwrap();
