@@ -1,8 +1,8 @@
 //! Runs parts of the client again and again, so that `scripts/count-instructions` can count their
 //! instructions.
 //!
-//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server`, of the feature `server`, takes a URL
-//! too. `fairlock-instructions script <name>` prints a script as it is sent to a server.
+//! Called as `fairlock-instructions <scenario> <rounds>`; `on-server` and `handed-over`, of the feature
+//! `server`, take a URL too. `fairlock-instructions script <name>` prints a script as it is sent to a server.
 
 #[path = "../../../src/store/redis/script/texts.rs"]
 #[expect(dead_code, reason = "the counted scenarios only acquire, release and renew")]
@@ -43,6 +43,8 @@ async fn main() -> ExitCode {
         ("quorum", None) => quorum(rounds).await,
         #[cfg(feature = "server")]
         ("on-server", Some(url)) => on_server(&url, rounds).await,
+        #[cfg(feature = "server")]
+        ("handed-over", Some(url)) => hand_overs_on_server(&url, rounds).await,
         _ => {
             eprintln!("instructions: there is no scenario {scenario:?} with these arguments");
             return ExitCode::FAILURE;
@@ -127,6 +129,13 @@ async fn hand_overs(rounds: u32) -> Result<()> {
     let store = MemoryStore::new();
     let client = || LockManager::builder().in_memory(&store);
     pass_on([&client()?.lock("a"), &client()?.lock("a")], rounds).await
+}
+
+/// The same with the lock on a server.
+#[cfg(feature = "server")]
+async fn hand_overs_on_server(url: &str, rounds: u32) -> Result<()> {
+    let client = || LockManager::connect(url);
+    pass_on([&client().await?.lock("a"), &client().await?.lock("a")], rounds).await
 }
 
 /// Hands a lock from one waiter to another of the same client. Of 16 turns, 15 are passed on inside it. That
