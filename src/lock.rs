@@ -217,8 +217,9 @@ impl Lock {
         self.place.client()
     }
 
-    /// Refuses what is wrong before anything is sent.
-    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms)> {
+    /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, and how many
+    /// turns a hold may serve.
+    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16)> {
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
         if let Some(group) = &self.options.group {
@@ -237,7 +238,7 @@ impl Lock {
         }
         self.client().check_open()?;
         self.place.start()?;
-        Ok((Arc::clone(keys), terms))
+        Ok((Arc::clone(keys), terms, turns))
     }
 
     fn keys(&self) -> Result<&(Arc<Keys>, Arc<str>)> {
@@ -247,22 +248,17 @@ impl Lock {
     }
 
     fn params(&self) -> Result<AcquireParams> {
-        let (keys, terms) = self.open()?;
+        let (keys, terms, turns) = self.open()?;
         let (_, channel) = self.keys()?;
         // A hold with an owner, or whose length is limited, is for one guard alone.
         let is_plain =
             self.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
-        let turns = if is_plain {
-            self.options.turns(&self.client().options)?
-        } else {
-            1
-        };
         Ok(AcquireParams {
             keys,
             channel: Arc::clone(channel),
             terms,
             owner: self.owner.clone(),
-            turns,
+            turns: if is_plain { turns } else { 1 },
             group: self
                 .place
                 .counters()

@@ -34,6 +34,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
 use crate::sync::locked;
+use crate::time::clock::LocalTime;
 
 /// The local queue of one lock, for requests with one lease and one number of turns.
 #[derive(Debug)]
@@ -68,14 +69,13 @@ impl State {
     }
 }
 
-/// Waits in the local queue for a turn, until `until` if there is a bound.
+/// Waits in the local queue for a turn, until `until` if there is a bound. The call began at `began`.
 pub(crate) async fn acquire(
     queues: &Arc<LocalQueues>,
     params: &AcquireParams,
+    began: LocalTime,
     until: Option<Instant>,
 ) -> Result<Turn> {
-    let client = queues.client();
-    let began = client.now();
     let _permit = queues.waitlists().admit()?;
     let mut bound = pin!(bound(until));
     let mut place = queues.enter(params);
@@ -89,7 +89,7 @@ pub(crate) async fn acquire(
         // The turn came at the same moment as the bound. The turn counts.
         return place.told().await;
     }
-    Err(timed_out(client, began, free_in))
+    Err(timed_out(queues.client(), began, free_in))
 }
 
 /// Takes the lock if it is free, and if nobody waits for it here or on the server.
@@ -191,10 +191,11 @@ impl LocalQueue {
     /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
     /// tenure if it must be released.
     fn pass_on(self: &Arc<Self>, mut held: OwnedHold, end: End) -> Option<OwnedHold> {
+        let now = self.client().now();
         loop {
             let mut state = locked(&self.state);
             let next = state.waiters.first_entry().filter(|_| !self.client().is_closed());
-            let next = next.and_then(|first| Some((held.hold().next_turn()?, first.remove())));
+            let next = next.and_then(|first| Some((held.hold().next_turn(now)?, first.remove())));
             drop(state);
             let Some((fence, waiter)) = next else {
                 self.end(&held);
@@ -202,7 +203,7 @@ impl LocalQueue {
             };
             // The guard of the next turn may be made as soon as that is sent.
             if let Some(holding) = held.hold().end_turn() {
-                holding.ended(&self.client().counters, end);
+                holding.over(&self.client().counters, now).end = end;
             }
             let turn = Turn::new(held, fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {

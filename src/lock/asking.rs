@@ -88,20 +88,19 @@ impl Lock {
         bound: Bound,
         ask: &mut Option<Ask<'a>>,
     ) -> Result<LockGuard> {
-        let now = Instant::now();
         let until = match bound {
             Bound::None => None,
             // Beyond the end of time is no bound.
-            Bound::Within(wait) => now.checked_add(wait),
+            Bound::Within(wait) => Instant::now().checked_add(wait),
             Bound::Until(deadline) => Some(deadline),
         };
-        if until.is_none_or(|until| until > now) {
+        if until.is_none_or(|until| until > Instant::now()) {
             let params = self.params()?;
             *ask = Some(self.place.counters().wait(&params.group, began));
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
                     // On the heap, so that those without it do not carry it along.
-                    let turn = Box::pin(local_queue::acquire(shared.local_queues(), &params, until));
+                    let turn = Box::pin(local_queue::acquire(shared.local_queues(), &params, began, until));
                     Ok(LockGuard::of_turn(turn.await?))
                 }
                 Place::One(shared) => {

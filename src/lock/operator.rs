@@ -48,7 +48,7 @@ impl Lock {
     pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms) = lock.open()?;
+            let (keys, terms, _) = lock.open()?;
             match &lock.place {
                 Place::One(shared) => status_of_one(shared.client(), &keys, &terms).await,
                 Place::Quorum(quorum) => Box::pin(status_of_quorum(quorum, &keys, &terms)).await,
@@ -89,7 +89,7 @@ impl Lock {
     pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms) = lock.open()?;
+            let (keys, terms, _) = lock.open()?;
             match &lock.place {
                 Place::One(shared) => {
                     operator::force_release(shared.client(), &keys, &terms, fence, None).await

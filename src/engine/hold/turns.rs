@@ -72,14 +72,13 @@ impl Hold {
         }
     }
 
-    /// Ends the present turn and begins another one. Returns the fence of the new turn, or `None` if the
+    /// Ends the present turn and begins another one now. Returns the fence of the new turn, or `None` if the
     /// present turn is the last one: the hold must be released then.
     ///
     /// Only the code that has the present turn calls this.
-    pub(crate) fn next_turn(&self) -> Option<Fence> {
+    pub(crate) fn next_turn(&self, now: LocalTime) -> Option<Fence> {
         let turns = self.turns.as_ref()?;
         let next = turns.fence() + 1;
-        let now = self.clock.now();
         if next > turns.reserved || now >= turns.until(now) {
             return None;
         }

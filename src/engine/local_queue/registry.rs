@@ -13,7 +13,7 @@ use crate::engine::hold::owned::OwnedHold;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::sync::locked;
 
-/// The channel, which names the lock, the lease, and the number of turns. Locks that differ in these share no
+/// The name of the lock, its lease, and the number of turns. Locks that differ in these share no
 /// tenure, and go side by side.
 type Key = (Arc<str>, Duration, u16);
 
@@ -83,5 +83,5 @@ impl LocalQueues {
 }
 
 fn key(params: &AcquireParams) -> Key {
-    (Arc::clone(&params.channel), params.terms.lease(), params.turns)
+    (Arc::clone(&params.keys.name), params.terms.lease(), params.turns)
 }
