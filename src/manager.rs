@@ -195,8 +195,8 @@ impl LockManager {
         }
     }
 
-    /// Returns the counts of this client. It does no I/O. In a quorum most of them count the callers' requests
-    /// and holds, and some are sums over the servers: [`Stats`] says which.
+    /// Returns the counts of this client. It does no I/O. In a quorum most of them count the callers'
+    /// requests and holds, and some are sums over the servers: [`Stats`] says which.
     ///
     /// # Examples
     /// ```

@@ -57,7 +57,8 @@ const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
 #[derive(Debug)]
 pub(crate) struct Quorum {
     pub(crate) servers: Vec<Arc<Shared>>,
-    /// Counts calls, holds, and what becomes of votes. The servers' clients count what happens at each server.
+    /// Counts calls, holds, and what becomes of votes. The servers' clients count what happens at each
+    /// server.
     pub(crate) counters: Counters,
     last_ticket: AtomicU64,
     last_ballot: AtomicU64,

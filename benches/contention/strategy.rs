@@ -70,8 +70,8 @@ impl Strategy {
         }
     }
 
-    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and so
-    /// is the spin lock. A peer whose server is no Redis runs beside a quorum, on one server.
+    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and
+    /// so is the spin lock. A peer whose server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match (self, topology) {
             (Strategy::Fairlock, _) | (_, Topology::Standalone) => true,

@@ -155,8 +155,8 @@ impl Hold {
         locked(&self.state).holding.take()
     }
 
-    /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim window
-    /// so far: its renewals are due earlier.
+    /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim
+    /// window so far: its renewals are due earlier.
     pub(super) fn margin(&self, at: &Sample) -> Option<Duration> {
         let is_whole = self.has_its_lease();
         is_whole.then(|| self.deadline().since(at.received))
@@ -294,8 +294,8 @@ impl Hold {
         }
     }
 
-    /// Ends the hold, unless it has ended already. Returns the earlier reason if it had, and otherwise what its
-    /// guard held.
+    /// Ends the hold, unless it has ended already. Returns the earlier reason if it had, and otherwise what
+    /// its guard held.
     pub(super) fn end(&self, reason: LostReason) -> (Option<LostReason>, Option<Holding>) {
         let mut state = locked(&self.state);
         let before = state.over;

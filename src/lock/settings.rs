@@ -93,8 +93,8 @@ impl Lock {
         }
     }
 
-    /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days, in
-    /// a quorum to the [`longest_lease`](crate::LockManagerBuilder::longest_lease); no longer than
+    /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days,
+    /// in a quorum to the [`longest_lease`](crate::LockManagerBuilder::longest_lease); no longer than
     /// [`max_hold`](Self::max_hold) or a [`fixed_lease`](Self::fixed_lease); `None` is the default).
     ///
     /// This is for jobs that all instances of a service start at about the same time. One of them takes the
@@ -217,9 +217,9 @@ impl Lock {
     /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
     /// count the lock (1 to 64 bytes without control characters). It changes nothing else.
     ///
-    /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces do
-    /// not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group is
-    /// a set of time series. So set the group of locks whose names have no colon, unless there are few of
+    /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces
+    /// do not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group
+    /// is a set of time series. So set the group of locks whose names have no colon, unless there are few of
     /// them. A client tells 1,000 groups apart, and counts all further ones as `other`.
     ///
     /// Without the feature `metrics` it has no effect, and is checked all the same. So a library can name the

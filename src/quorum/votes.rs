@@ -301,8 +301,8 @@ impl Votes {
         answers.of_majority().map(drop)
     }
 
-    /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the hold
-    /// was over before, and otherwise what its guard held.
+    /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the
+    /// hold was over before, and otherwise what its guard held.
     pub(super) fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);

@@ -299,8 +299,8 @@ async fn a_real_prometheus_counts_what_the_processes_count() {
         let expression = expression
             .replace("$group", ".*")
             .replace("[$__rate_interval]", &span);
-        // Leases are renewed after ten seconds, and a short run may end with the first connections that break.
-        // Calls need not fail.
+        // Leases are renewed after ten seconds, and a short run may end with the first connections that
+        // break. Calls need not fail.
         let is_late = ["margin", "reconnects"]
             .iter()
             .any(|name| expression.contains(name));

@@ -1,13 +1,10 @@
-//! The links of the documents lead to files and headings that exist, and their lines are short.
+//! The links of the documents lead to files and headings that exist.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use super::root;
-
-/// Where the lines of a document end, apart from tables and code.
-const WIDTH: usize = 110;
 
 /// The pages in `docs`.
 fn pages() -> Vec<PathBuf> {
@@ -19,7 +16,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-fn documents() -> Vec<PathBuf> {
+/// All documents that link to others.
+pub(super) fn documents() -> Vec<PathBuf> {
     let others = [
         "README.md",
         "ARCHITECTURE.md",
@@ -33,7 +31,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 /// Without its blocks of code.
-fn prose(text: &str) -> Vec<&str> {
+pub(super) fn prose(text: &str) -> Vec<&str> {
     let mut in_code = false;
     let is_prose = |line: &&str| {
         let is_fence = line.trim_start().starts_with("```");
@@ -139,20 +137,6 @@ fn every_page_is_linked_from_the_readme() {
     for page in pages() {
         let path = format!("docs/{}", page.file_name().unwrap().to_str().unwrap());
         assert!(linked.contains(&path), "{path}");
-    }
-}
-
-#[test]
-fn lines_of_the_pages_are_short() {
-    let mut pages = pages();
-    pages.push(root().join("README.md"));
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap();
-        // A picture or a badge has a line to itself.
-        let is_text = |line: &&str| !line.starts_with(['|', '!']) && !line.starts_with("[![");
-        for line in prose(&text).into_iter().filter(is_text) {
-            assert!(line.chars().count() <= WIDTH, "{}: {line}", page.display());
-        }
     }
 }
 

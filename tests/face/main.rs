@@ -12,6 +12,7 @@ mod readme;
 #[cfg(all(unix, feature = "redis"))]
 mod secrets;
 mod tracing;
+mod widths;
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A recorder that does what any must: it adds up, and finds the bucket of a value. Recorders that read a clock
-//! or allocate for each value cost more.
+//! A recorder that does what any must: it adds up, and finds the bucket of a value. Recorders that read a
+//! clock or allocate for each value cost more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

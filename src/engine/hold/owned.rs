@@ -76,7 +76,8 @@ impl OwnedHold {
         self.settled = true;
     }
 
-    /// Ends the renewals. Returns why the hold was already over, if it was, and otherwise what its guard held.
+    /// Ends the renewals. Returns why the hold was already over, if it was, and otherwise what its guard
+    /// held.
     fn finish(&self, now: LocalTime) -> (Option<LostReason>, Option<Holding>) {
         if let Err(lost) = self.hold.check_at(|| now) {
             // The end of the lease was noticed here before the background task noticed it.

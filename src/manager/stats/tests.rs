@@ -333,7 +333,8 @@ async fn renewals_are_counted_with_the_least_margin_of_a_whole_lease() {
 async fn late_renewal_shows_in_the_least_margin() {
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
     let _guard = locks.lock("a").acquire().await.unwrap();
-    // The first renewal is due after a third of the lease, and fails. The next one is after a third of the rest.
+    // The first renewal is due after a third of the lease, and fails. The next one is after a third of the
+    // rest.
     sleep(LEASE / 3 - SECOND).await;
     seen.lose_calls(1);
     sleep(LEASE / 3).await;

@@ -1,5 +1,5 @@
-//! Local hand-off in processes that die or lose their leases, next to others: nobody holds beside another, and
-//! fences increase.
+//! Local hand-off in processes that die or lose their leases, next to others: nobody holds beside another,
+//! and fences increase.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
