@@ -20,6 +20,7 @@ use self::withdrawals::{Batch, Withdrawals};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::hold::Hold;
+use crate::engine::metrics::Pending;
 use crate::store::{Answer, Failure, Withdrawn};
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
@@ -43,6 +44,14 @@ enum Done {
     Look(Arc<Hold>),
     Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
     Outgoing,
+}
+
+/// What the server has not confirmed yet. It keeps the client running.
+#[derive(Debug)]
+struct Unconfirmed {
+    // Dropped first, so that nothing is pending any more when those who wait for this are told.
+    _pending: Pending,
+    _running: Token,
 }
 
 impl Background {
@@ -83,6 +92,13 @@ impl Background {
     /// know of yet.
     pub(super) fn keep_running(&self) -> Token {
         Outstanding::begin(&self.pending)
+    }
+
+    fn unconfirmed(&self) -> Unconfirmed {
+        Unconfirmed {
+            _pending: self.counters().metrics.pending(),
+            _running: self.keep_running(),
+        }
     }
 
     pub(crate) fn pending(&self) -> usize {

@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use super::withdrawals::{Batch, Withdrawal};
-use super::{Background, Done};
+use super::{Background, Done, Unconfirmed};
 use crate::engine::hold::Hold;
-use crate::engine::metrics::Pending;
 use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Error, LostReason};
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, Renewed};
-use crate::sync::outstanding::Token;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
@@ -24,14 +22,6 @@ pub(super) enum Outgoing {
     /// Claims a hold that nothing will renew.
     Claim(Arc<Hold>, Unconfirmed),
     Withdraw(Arc<Keys>, Withdrawal),
-}
-
-/// What the server has not confirmed yet. It keeps the client running.
-#[derive(Debug)]
-pub(super) struct Unconfirmed {
-    // Dropped first, so that nothing is pending any more when those who wait for this are told.
-    pub(super) _pending: Pending,
-    pub(super) _running: Token,
 }
 
 impl Background {
@@ -82,13 +72,6 @@ impl Background {
         let was_over = matches!(released, Err(Error::Lost(_)));
         self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
         released
-    }
-
-    pub(super) fn unconfirmed(&self) -> Unconfirmed {
-        Unconfirmed {
-            _pending: self.counters().metrics.pending(),
-            _running: self.keep_running(),
-        }
     }
 
     fn send(&self, outgoing: Outgoing) {

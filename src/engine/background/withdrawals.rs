@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::outbox::Unconfirmed;
+use super::Unconfirmed;
 use crate::engine::client::Client;
 use crate::engine::pending_calls::PendingCalls;
 use crate::store::ids::RequestId;
