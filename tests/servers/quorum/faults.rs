@@ -10,6 +10,12 @@ use tokio::time::{sleep, timeout};
 
 use super::{AT_ONCE, LIMIT, client, client_with, left, servers, urls};
 
+/// How many clients listen for their locks.
+async fn listeners(server: &Server) -> usize {
+    let channels = server.command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"]).await;
+    channels.array().len()
+}
+
 /// A minority that is hung, killed or cut off delays neither an acquire nor a hand-over.
 async fn minority_costs_nothing(fail: impl Fn(&Server)) {
     let servers = servers::<3>().await;
@@ -22,12 +28,7 @@ async fn minority_costs_nothing(fail: impl Fn(&Server)) {
     .await;
     // The waiter is subscribed at a majority at least.
     eventually("subscribed", LIMIT, async || {
-        let mut subscribed = 0;
-        for server in &servers[..2] {
-            let channels = server.command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"]).await;
-            subscribed += channels.array().len();
-        }
-        subscribed == 2
+        listeners(&servers[0]).await + listeners(&servers[1]).await == 2
     })
     .await;
     fail(&servers[2]);
@@ -170,13 +171,13 @@ async fn dead_waiter_costs_the_next_one_no_lease() {
     waiting(2).await;
     ready.send(()).unwrap();
     process.join().unwrap();
-    eventually("the connections are closed", LIMIT, async || {
-        let channels = servers[0]
-            .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
-            .await;
-        channels.array().len() <= 1
-    })
-    .await;
+    // A server that still knows of the connection would hand the lock to the dead waiter.
+    for server in &servers {
+        eventually("the connection is closed", LIMIT, async || {
+            listeners(server).await <= 1
+        })
+        .await;
+    }
     let began = Instant::now();
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -195,11 +196,7 @@ async fn waiter_that_one_server_cannot_reach_gets_the_lock_by_the_others() {
     eventually("queued everywhere", LIMIT, async || {
         let mut queued = 0;
         for server in &servers {
-            queued += server
-                .command(&["PUBSUB", "CHANNELS", "fairlock:unlock:*"])
-                .await
-                .array()
-                .len();
+            queued += listeners(server).await;
         }
         queued == 3
     })
