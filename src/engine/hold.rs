@@ -4,6 +4,7 @@
 //! hold never comes back.
 
 pub(crate) mod durability;
+mod fences;
 pub(crate) mod owned;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,8 @@ pub(crate) struct Hold {
 struct State {
     /// Changes only in a quorum, which raises it.
     fence: Fence,
+    /// The largest fence to which the server was asked to raise it. It may have done so unheard.
+    asked: Fence,
     /// The largest fence of the holds that are released together with this one.
     released_with: Fence,
     /// The lease of the next renewal. In a quorum it is short until there is a majority.
@@ -104,6 +107,7 @@ impl Hold {
             clock,
             state: Mutex::new(State {
                 fence: grant.fence,
+                asked: grant.fence,
                 released_with: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
@@ -179,31 +183,6 @@ impl Hold {
         self.granted_at.after(self.terms.longest())
     }
 
-    pub(crate) fn fence(&self) -> Fence {
-        locked(&self.state).fence
-    }
-
-    /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
-    /// server, which takes it from its clock.
-    pub(super) fn next_floor(&self) -> Option<Fence> {
-        let floor = self.calls.floor()?;
-        let state = locked(&self.state);
-        let largest = state.fence.max(state.released_with);
-        Some(floor.max(largest.next()))
-    }
-
-    /// This hold is released together with others, and their largest fence is this one. Their servers then
-    /// give one fence to the next request.
-    pub(crate) fn release_with(&self, fence: Fence) {
-        locked(&self.state).released_with = fence;
-    }
-
-    /// The server has raised the fence.
-    pub(super) fn raised(&self, fence: Fence) {
-        let mut state = locked(&self.state);
-        state.fence = state.fence.max(fence);
-    }
-
     /// Renews with this lease from now on.
     pub(crate) fn lengthen(&self, lease: Duration) {
         let mut state = locked(&self.state);
@@ -233,7 +212,9 @@ impl Hold {
     pub(super) fn ending(&self) -> ReleaseWhat {
         let (fence, kept_from) = {
             let state = locked(&self.state);
-            (state.fence, state.kept_from)
+            // Of a hold that was lost, the work may not be done.
+            let is_kept = state.over == Some(LostReason::Released);
+            (state.fence, state.kept_from.filter(|_| is_kept))
         };
         match (self.terms.at_least.zip(kept_from), self.later_turn()) {
             (Some((at_least, from)), _) => ReleaseWhat::Keep {

@@ -105,6 +105,7 @@ impl Background {
                 what: hold.ending(),
                 floor: hold.next_floor(),
             };
+            let fence = hold.fence();
             let failure = match self.client.release(call).await {
                 Ok(answer) => {
                     if answer.reply.denied {
@@ -119,7 +120,8 @@ impl Background {
                     // its reply was lost.
                     let done_before = unanswered && answer.at.received < hold.deadline();
                     released |= found || done_before;
-                    if answer.reply.more {
+                    let is_taken = answer.reply.outcome == ReleaseOutcome::Taken;
+                    if answer.reply.more || is_taken && !released && hold.has_another_fence(fence) {
                         continue;
                     }
                     return match answer.reply.outcome {
@@ -143,7 +145,7 @@ impl Background {
     pub(super) async fn claim(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
-            match self.client.renew(hold.renewal()).await {
+            match self.prolong(&hold).await {
                 Ok(Answer {
                     reply: Renewed::Until(_),
                     ..

@@ -134,8 +134,7 @@ impl Background {
 
     /// Renews a hold once. A failure leaves it in doubt.
     pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
-        let answer = self.client.renew(hold.renewal());
-        match answer.instrument(renewal_span(hold)).await {
+        match self.prolong(hold).instrument(renewal_span(hold)).await {
             Ok(Answer { at, reply, .. }) => self.renewed(hold, &at, reply),
             Err(failure) => {
                 hold.set_in_doubt();
@@ -143,6 +142,18 @@ impl Background {
             }
         }
         Ok(())
+    }
+
+    /// Has the server prolong the lease, under the fence that the hold has there.
+    pub(super) async fn prolong(&self, hold: &Hold) -> Result<Answer<Renewed>, Failure> {
+        loop {
+            let call = hold.renewal();
+            let fence = call.fence;
+            let answer = self.client.renew(call).await?;
+            if answer.reply != Renewed::Taken || !hold.has_another_fence(fence) {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Renews a hold once, and returns how many servers have that renewal. It waits until the wanted number
@@ -162,6 +173,7 @@ impl Background {
         floor: Fence,
         ticket: Ticket,
     ) -> Result<bool, Failure> {
+        hold.asks_for(floor);
         let call = Look {
             renew: hold.renewal(),
             floor,

@@ -51,6 +51,22 @@ fn server(span: Duration) -> ServerTime {
     ServerTime::from_ms(1_000_000).after(span)
 }
 
+/// The guard of a lost hold was told so, and its work may not be done.
+#[tokio::test(start_paused = true)]
+async fn release_of_a_lost_hold_keeps_nothing() {
+    for (end, is_kept) in [(LostReason::Released, true), (LostReason::Expired, false)] {
+        let mut hold = hold(None);
+        hold.terms.at_least = Some(LEASE);
+        hold.mark_used();
+        hold.end(end);
+        assert_eq!(
+            matches!(hold.ending(), ReleaseWhat::Keep { .. }),
+            is_kept,
+            "{end:?}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn unwatched_hold_is_lost_at_its_deadline() {
     let hold = hold(None);

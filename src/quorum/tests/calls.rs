@@ -363,3 +363,25 @@ async fn hold_is_in_doubt_while_too_few_servers_renew_it() {
     sleep(15 * SECOND).await;
     assert_eq!(held.lease().state(), LeaseState::Held);
 }
+
+/// Two of three servers will grant the lock under one fence, and one of them was asked to raise its fence to
+/// that of the third server just before. It has done so, and the process does not know it yet.
+pub(super) async fn prepare_a_late_raise(process: &Process, servers: &Servers) {
+    servers.take_alone(1, 5).await;
+    process.set(0, State::Replies(10 * MS));
+    process.set(2, State::Up(15 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_finds_a_vote_whose_fence_is_being_raised() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    prepare_a_late_raise(&process, &servers).await;
+    let held = process.acquire().await;
+    assert_ne!(fences(&held), [held.fence; 3]);
+    held.votes().renew().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(votes(&held), 3);
+    assert_eq!(process.counted(|counters| &counters.repaired), 0);
+    held.release().await.unwrap();
+}

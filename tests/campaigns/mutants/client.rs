@@ -291,7 +291,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("only an unanswered release can have been done before", OUTBOX,
         "unanswered && answer.at.received < hold.deadline()", "answer.at.received < hold.deadline()", IN_MEMORY),
     edit("a release that was incomplete is repeated", OUTBOX,
-        "                    if answer.reply.more {\n                        continue;\n                    }\n", "", &[WAITLIST_TESTS]),
+        "answer.reply.more || is_taken", "is_taken", &[WAITLIST_TESTS]),
     edit("the outgoing messages are sent before a closed client ends", BACKGROUND,
         "is_closed && self.pending() == 0", "is_closed", IN_MEMORY),
     edit("the holds of a closed client are kept", BACKGROUND,
