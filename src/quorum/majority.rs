@@ -89,7 +89,7 @@ impl Majority {
 impl Drop for Majority {
     fn drop(&mut self) {
         self.leave();
-        let (_, holding, votes) = self.votes.end();
+        let (_, holding, votes) = self.votes.end_to_release();
         if let Some(holding) = holding {
             holding.ended(&self.quorum.counters, End::Dropped);
         }

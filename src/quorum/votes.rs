@@ -1,12 +1,13 @@
 //! A hold of a majority: the holds of its servers, and what they are together.
 
+mod release;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
 
 use super::Quorum;
 use super::answers::Answers;
@@ -19,10 +20,6 @@ use crate::lease::{Lease, LeaseState};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
-
-/// How much longer than twice the time of the others a server may take to confirm a release on which nothing
-/// depends.
-const STRAGGLER: Duration = Duration::from_millis(10);
 
 /// The votes of one request. They are a hold as long as the leases of a majority last.
 #[derive(Debug)]
@@ -44,6 +41,8 @@ struct State {
     over: Option<LostReason>,
     /// What its guard holds, until the hold is over.
     holding: Option<Holding>,
+    /// Until when the servers keep the lock taken, once it was released.
+    kept_until: Option<LocalTime>,
 }
 
 #[derive(Debug)]
@@ -66,8 +65,10 @@ impl Vote {
         self.hold().filter(|hold| hold.check().is_ok())
     }
 
-    fn take(&mut self) -> Option<OwnedHold> {
-        let why = self.why_lost();
+    /// The vote, if there is one. It is missing from now on, for this reason unless it was lost before.
+    fn take(&mut self, why: Option<LostReason>) -> Option<OwnedHold> {
+        self.hold()?;
+        let why = self.why_lost().or(why);
         match std::mem::replace(self, Vote::Missing(why)) {
             Vote::Held(vote) => Some(vote),
             Vote::Missing(_) => None,
@@ -95,6 +96,7 @@ impl Votes {
                 decided: None,
                 over: None,
                 holding: None,
+                kept_until: None,
             }),
             changed: Notify::new(),
         }
@@ -108,7 +110,7 @@ impl Votes {
 
     /// Stops counting a vote.
     pub(super) fn take(&self, server: usize) -> Option<OwnedHold> {
-        let vote = locked(&self.state).votes[server].take();
+        let vote = locked(&self.state).votes[server].take(None);
         self.changed.notify_waiters();
         vote
     }
@@ -123,12 +125,15 @@ impl Votes {
     }
 
     /// The servers whose votes are missing. A server that took its vote away is not among them: a lock that
-    /// was taken by force must not come back.
+    /// was taken by force must not come back. Neither is one whose vote was there until the hold ended.
     pub(super) fn missing(&self) -> Vec<usize> {
         let state = locked(&self.state);
         let votes = state.votes.iter().enumerate();
         votes
-            .filter(|(_, vote)| matches!(vote, Vote::Missing(why) if *why != Some(LostReason::Taken)))
+            .filter(|(_, vote)| match vote {
+                Vote::Held(_) => false,
+                Vote::Missing(why) => !matches!(why, Some(LostReason::Taken | LostReason::Released)),
+            })
             .map(|(server, _)| server)
             .collect()
     }
@@ -306,79 +311,12 @@ impl Votes {
     pub(super) fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
-        state.over = state.over.or(Some(LostReason::Released));
+        let over = *state.over.get_or_insert(LostReason::Released);
         let holding = state.holding.take();
-        let (decided, votes) = (state.decided, state.votes.iter_mut());
-        let votes: Vec<_> = votes.filter_map(Vote::take).collect();
+        let votes = state.votes.iter_mut();
+        let votes = votes.filter_map(|vote| vote.take(Some(over))).collect();
         drop(state);
-        if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
-            for vote in &votes {
-                if let Some(decided) = decided {
-                    vote.hold().mark_used_since(decided);
-                }
-                vote.hold().release_with(largest);
-            }
-        }
         self.changed.notify_waiters();
         (before, holding, votes)
-    }
-
-    /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
-    /// are left are no majority, it does not wait for servers that are much slower. The background tasks do
-    /// what is left, also if this is dropped midway.
-    ///
-    /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
-    pub(super) async fn release(&self) -> Result<()> {
-        let (before, holding, votes) = self.end();
-        let mut over = holding.map(|holding| holding.over(&self.quorum.counters, self.quorum.clock().now()));
-        let released = self.release_votes(before, votes).await;
-        if let Some(over) = &mut over {
-            over.released(&released);
-        }
-        released
-    }
-
-    async fn release_votes(&self, before: Result<(), Lost>, votes: Vec<OwnedHold>) -> Result<()> {
-        let (held, majority) = (votes.len(), self.quorum.majority());
-        let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
-        let mut answers = Answers::of(&self.quorum);
-        let (mut lost, mut reason) = (0, None);
-        let is_free = |released: usize| held - released < majority;
-        let began = Instant::now();
-        let mut until = None;
-        while let Some(released) = next_until(&mut releases, until).await {
-            match released {
-                Ok(()) => answers.add(()),
-                Err(Error::Lost(why)) => (lost, reason) = (lost + 1, Some(why)),
-                Err(error) => answers.fail(error),
-            }
-            if answers.are_majority() {
-                break;
-            }
-            if is_free(answers.so_far().len()) {
-                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
-            }
-        }
-        // If these were dropped, the background tasks would send the releases once more.
-        self.quorum
-            .client()
-            .spawn(async move { while releases.next().await.is_some() {} });
-        before?;
-        match reason {
-            Some(reason) if held - lost < majority => Err(reason.into()),
-            _ if is_free(answers.so_far().len() + lost) => Ok(()),
-            _ => answers.of_majority().map(drop),
-        }
-    }
-}
-
-/// The next of these results, if it comes in time.
-async fn next_until<F: Future>(
-    futures: &mut FuturesUnordered<F>,
-    until: Option<Instant>,
-) -> Option<F::Output> {
-    match until {
-        Some(until) => timeout_at(until, futures.next()).await.ok().flatten(),
-        None => futures.next().await,
     }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{MS, SECOND, Servers};
+use super::calls::prepare_a_late_raise;
+use super::link::State;
+use super::{MS, Majority, NEAR, Process, SECOND, Servers, votes, wanted};
+use crate::quorum::Tried;
 use crate::{LockManager, TryAcquire};
 
 const AT_LEAST: Duration = Duration::from_secs(3);
@@ -35,4 +38,94 @@ async fn a_lock_is_kept_from_the_time_of_its_majority_on() {
     }
     let kept = began.elapsed();
     assert!(kept > AT_LEAST - 50 * MS && kept < AT_LEAST + SECOND, "{kept:?}");
+}
+
+impl Process {
+    async fn acquire_at_least(&self, at_least: Duration) -> Majority {
+        let mut wanted = wanted(&self.quorum, None);
+        wanted.terms.at_least = Some(at_least);
+        self.quorum.acquire(wanted).await.unwrap()
+    }
+
+    async fn finds_it_free(&self) -> bool {
+        let tried = self.quorum.try_acquire(wanted(&self.quorum, None)).await;
+        matches!(tried.unwrap(), Tried::Held(_))
+    }
+}
+
+/// A hold of two servers of three, one of which is away while the lock is released.
+async fn released_at_one_server(servers: &Servers, at_least: Duration) -> Process {
+    let process = servers.process_with(1, |options| options.lease = SECOND);
+    process.set(2, State::Down);
+    let held = process.acquire_at_least(at_least).await;
+    assert_eq!(votes(&held), 2);
+    process.set(1, State::Down);
+    process.set(2, NEAR);
+    drop(held);
+    process
+}
+
+/// The vote of a server that the release does not reach is over after its lease.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_kept_by_a_server_that_had_not_voted_in_the_place_of_one_that_is_away() {
+    let servers = Servers::new(3);
+    let began = Instant::now();
+    let here = released_at_one_server(&servers, 20 * SECOND).await;
+    let there = servers.process(2);
+    sleep(10 * SECOND).await;
+    here.set(1, NEAR);
+    while !there.finds_it_free().await {
+        sleep(10 * MS).await;
+    }
+    let kept = began.elapsed();
+    assert!(kept > 20 * SECOND - 50 * MS && kept < 21 * SECOND, "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_had_not_voted_keeps_nothing_longer_than_the_others() {
+    let servers = Servers::new(3);
+    let here = released_at_one_server(&servers, 3 * SECOND).await;
+    here.set(2, State::Down);
+    sleep(4 * SECOND).await;
+    here.set(2, NEAR);
+    sleep(60 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_forgotten_or_lost_is_kept_by_no_further_server() {
+    let servers = Servers::new(3);
+    let process = servers.process_with(1, |options| options.lease = SECOND);
+    for is_forgotten in [true, false] {
+        process.set(2, State::Down);
+        let held = process.acquire_at_least(20 * SECOND).await;
+        if is_forgotten {
+            held.forget();
+            process.set(2, NEAR);
+        } else {
+            process.set(1, State::Down);
+            held.votes().lost().await;
+            process.set(2, NEAR);
+            process.set(1, NEAR);
+            drop(held);
+        }
+        sleep(5 * SECOND).await;
+        assert!(servers.process(2).finds_it_free().await, "{is_forgotten}");
+        sleep(20 * SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_kept_by_a_vote_whose_fence_is_being_raised() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    prepare_a_late_raise(&process, &servers).await;
+    process
+        .acquire_at_least(20 * SECOND)
+        .await
+        .release()
+        .await
+        .unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 3, "servers that keep the lock");
 }

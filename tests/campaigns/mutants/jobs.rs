@@ -10,7 +10,7 @@ const LOCK: &str = "src/lock.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/memory/rules.rs";
-const VOTES: &str = "src/quorum/votes.rs";
+const VOTES: &str = "src/quorum/votes/release.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];
@@ -35,6 +35,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
     edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.zip(kept_from)",
         "self.terms.at_least.map(|at_least| (at_least, self.granted_at))", JOBS),
+    edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(LostReason::Released)", "state.over.is_some()", &["--lib hold::"]),
     edit("the time of a kept lock counts from its grant", HOLD, "until: from.after(at_least),", "until: ServerTime::MAX,", JOBS),
     edit("a guard uses its hold", GUARD, "        held.hold().mark_used();\n", "", JOBS),
     edit("a majority uses its votes", VOTES, "                    vote.hold().mark_used_since(decided);\n", "", IN_QUORUM),

@@ -14,12 +14,14 @@ const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
+const RELEASE: &str = "src/quorum/votes/release.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
 const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
 const SEEN: &[&str] = &["--lib quorum::tests", "--test servers quorum::seen"];
+const KEPT: &[&str] = &["--lib quorum::tests::kept"];
 const REFUSED: &[&str] = &["--test servers quorum::settings"];
 
 #[rustfmt::skip]
@@ -58,18 +60,25 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.wanted.until = None;\n", "", IN_MEMORY),
     edit("the votes of a hold get their whole lease", REPAIR, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
     edit("what is left of a lost hold is released", REPAIR, "        drop(left);\n", "        std::mem::forget(left);\n", WORLDS),
+    edit("a server without a vote keeps a lock taken too", REPAIR, "            self.keep_taken(until).await;\n", "            let _ = until;\n", KEPT),
+    edit("a vote that comes after the release is kept at once", REPAIR, "            drop(late);\n", "            std::mem::forget(late);\n", KEPT),
+    edit("no vote is asked for once the time of a kept lock is over", REPAIR, "() = clock.sleep_until(until) => return,", "() = clock.sleep_until(until), if false => return,", KEPT),
+    edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
+    edit("a hold that was lost or forgotten is not kept", RELEASE, "if let (Ok(()), Some(decided)", "if let (_, Some(decided)", KEPT),
+    edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
+    edit("a release finds a vote whose fence was raised", "src/engine/background/outbox.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
 
-    edit("a vote that a server took away is not asked for again", VOTES, "if *why != Some(LostReason::Taken)", "if *why != Some(LostReason::Released)", SEEN),
+    edit("a vote that a server took away is not asked for again", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Released)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),
     edit("a hold is a majority under one fence", VOTES, "fences.iter().filter(|other| *other == fence).count() >= self.quorum.majority()", "fence.get() > 0 && fences.len() >= self.quorum.majority()", IN_MEMORY),
     edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
     edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
     edit("a hold in doubt says so", VOTES, "let is_sure = sure >= self.quorum.majority();", "let is_sure = sure > 0;", WORLDS),
-    edit("holds under different fences are released above the largest", VOTES, "                vote.hold().release_with(largest);\n", "                let _ = largest;\n", IN_MEMORY),
-    edit("releases for which nobody waits run to their end", VOTES, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
-    edit("a release of a lost hold says so", VOTES, "        before?;\n        match reason", "        match reason", WORLDS),
-    edit("a release of what was taken away says so", VOTES, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
-    edit("a release waits for no server that makes no difference", VOTES, "if is_free(answers.so_far().len()) {", "if false {", IN_MEMORY),
+    edit("holds under different fences are released above the largest", RELEASE, "                vote.hold().release_with(largest);\n", "                let _ = largest;\n", IN_MEMORY),
+    edit("releases for which nobody waits run to their end", RELEASE, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
+    edit("a release of a lost hold says so", RELEASE, "        before?;\n        match reason", "        match reason", WORLDS),
+    edit("a release of what was taken away says so", RELEASE, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
+    edit("a release waits for no server that makes no difference", RELEASE, "if is_free(answers.so_far().len()) {", "if false {", IN_MEMORY),
 
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),

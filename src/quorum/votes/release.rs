@@ -1,0 +1,107 @@
+//! The release of a hold of a majority.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
+
+use super::Votes;
+use crate::engine::counters::Holding;
+use crate::engine::hold::owned::OwnedHold;
+use crate::error::{Error, Lost, Result};
+use crate::quorum::answers::Answers;
+use crate::sync::locked;
+use crate::time::clock::LocalTime;
+
+/// How much longer than twice the time of the others a server may take to confirm a release on which nothing
+/// depends.
+const STRAGGLER: Duration = Duration::from_millis(10);
+
+impl Votes {
+    /// Ends the hold and takes all votes, as [`end`](Self::end) does, for their release. Their servers give
+    /// one fence to the next request. They keep the lock taken for as long as the terms say, unless the hold
+    /// was lost.
+    pub(in crate::quorum) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
+        let (before, holding, votes) = self.end();
+        let mut state = locked(&self.state);
+        if let (Ok(()), Some(decided), Some(at_least)) = (&before, state.decided, self.terms.at_least) {
+            state.kept_until = Some(decided.after(at_least));
+        }
+        let kept_from = state.kept_until.and(state.decided);
+        drop(state);
+        if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
+            for vote in &votes {
+                if let Some(decided) = kept_from {
+                    vote.hold().mark_used_since(decided);
+                }
+                vote.hold().release_with(largest);
+            }
+        }
+        (before, holding, votes)
+    }
+
+    /// Until when the lock stays taken, since a release has said so.
+    pub(in crate::quorum) fn kept_until(&self) -> Option<LocalTime> {
+        locked(&self.state).kept_until
+    }
+
+    /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
+    /// are left are no majority, it does not wait for servers that are much slower. The background tasks do
+    /// what is left, also if this is dropped midway.
+    ///
+    /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
+    pub(in crate::quorum) async fn release(&self) -> Result<()> {
+        let (before, holding, votes) = self.end_to_release();
+        let mut over = holding.map(|holding| holding.over(&self.quorum.counters, self.quorum.clock().now()));
+        let released = self.release_votes(before, votes).await;
+        if let Some(over) = &mut over {
+            over.released(&released);
+        }
+        released
+    }
+
+    async fn release_votes(&self, before: Result<(), Lost>, votes: Vec<OwnedHold>) -> Result<()> {
+        let (held, majority) = (votes.len(), self.quorum.majority());
+        let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
+        let mut answers = Answers::of(&self.quorum);
+        let (mut lost, mut reason) = (0, None);
+        let is_free = |released: usize| held - released < majority;
+        let began = Instant::now();
+        let mut until = None;
+        while let Some(released) = next_until(&mut releases, until).await {
+            match released {
+                Ok(()) => answers.add(()),
+                Err(Error::Lost(why)) => (lost, reason) = (lost + 1, Some(why)),
+                Err(error) => answers.fail(error),
+            }
+            if answers.are_majority() {
+                break;
+            }
+            if is_free(answers.so_far().len()) {
+                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
+            }
+        }
+        // If these were dropped, the background tasks would send the releases once more.
+        self.quorum
+            .client()
+            .spawn(async move { while releases.next().await.is_some() {} });
+        before?;
+        match reason {
+            Some(reason) if held - lost < majority => Err(reason.into()),
+            _ if is_free(answers.so_far().len() + lost) => Ok(()),
+            _ => answers.of_majority().map(drop),
+        }
+    }
+}
+
+/// The next of these results, if it comes in time.
+async fn next_until<F: Future>(
+    futures: &mut FuturesUnordered<F>,
+    until: Option<Instant>,
+) -> Option<F::Output> {
+    match until {
+        Some(until) => timeout_at(until, futures.next()).await.ok().flatten(),
+        None => futures.next().await,
+    }
+}
