@@ -216,7 +216,7 @@ impl LockManager {
     ///
     /// New requests and waiters get [`Error::Closed`](crate::Error::Closed). Releases that dropped guards
     /// left are sent. Guards that live stay renewed, and can be released, until they are dropped. This call
-    /// does not wait for them.
+    /// does not wait for them. Outside of a Tokio runtime it waits for nothing.
     ///
     /// # Errors
     /// [`Unreleased`] if locks are still held, or if the server has not confirmed all releases within the

@@ -198,19 +198,17 @@ impl Quorum {
             server.waitlists().close();
         }
         self.applicants.refuse_all(&Error::Closed);
-        let bound = self.client().options.server_timeout;
         let drained: FuturesUnordered<_> = (self.servers.iter())
             .map(|server| server.background().drained())
             .collect();
         let drained = drained.take(self.majority()).for_each(async |()| {});
-        let unconfirmed = match tokio::time::timeout(bound, drained).await {
-            Ok(()) => 0,
-            Err(_) => {
-                let pending = self.servers.iter().map(|server| server.background().pending());
-                let mut pending: Vec<_> = pending.collect();
-                pending.sort_unstable();
-                pending[self.majority() - 1]
-            }
+        let unconfirmed = if self.client().within_patience(drained).await {
+            0
+        } else {
+            let pending = self.servers.iter().map(|server| server.background().pending());
+            let mut pending: Vec<_> = pending.collect();
+            pending.sort_unstable();
+            pending[self.majority() - 1]
         };
         for server in &self.servers {
             server.background().wake_if_closing();

@@ -202,6 +202,17 @@ impl Client {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Waits for this, up to the `server_timeout`, and returns whether it came. Outside of a runtime nothing
+    /// can be waited for.
+    pub(crate) async fn within_patience(&self, awaited: impl Future<Output = ()>) -> bool {
+        if runtime().is_err() {
+            return false;
+        }
+        tokio::time::timeout(self.options.server_timeout, awaited)
+            .await
+            .is_ok()
+    }
+
     /// Allows no new requests from now on.
     pub(super) fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);

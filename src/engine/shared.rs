@@ -70,10 +70,9 @@ impl Shared {
     pub(crate) async fn close(&self) -> usize {
         self.waitlists().close();
         let background = self.background();
-        let bound = self.client().options.server_timeout;
-        let drained = tokio::time::timeout(bound, background.drained()).await;
+        let is_drained = self.client().within_patience(background.drained()).await;
         // Once all was confirmed, the background task ends, and what is pending for a moment is that.
-        let unconfirmed = if drained.is_ok() { 0 } else { background.pending() };
+        let unconfirmed = if is_drained { 0 } else { background.pending() };
         background.wake_if_closing();
         unconfirmed
     }

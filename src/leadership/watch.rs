@@ -10,6 +10,7 @@ use futures_util::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::Leadership;
+use crate::engine::client::runtime;
 use crate::error::{Error, Result};
 use crate::options::{JITTER, check_span};
 use crate::status::Holder;
@@ -77,7 +78,7 @@ impl LeaderWatch {
     /// # Errors
     /// As for [`Leadership::leader`]. An error says that it is not known who leads. The next call goes on,
     /// `every` later at most. [`Error::Invalid`] if `every` is out of its range, and [`Error::Closed`] for
-    /// each call after that.
+    /// each call after that. [`Error::Invalid`] outside of a Tokio runtime; the next call inside goes on.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: the next call goes on with it.
@@ -115,6 +116,10 @@ impl Watching {
     /// The next change, and what goes on after it.
     async fn next(mut self) -> (Result<Option<Holder>>, Option<Watching>) {
         loop {
+            // The watch goes on inside of one.
+            if let Err(outside) = runtime() {
+                return (Err(outside), Some(self));
+            }
             if let Some(due) = self.due {
                 sleep_until(due).await;
             }

@@ -58,6 +58,7 @@ on_each_backend_in_parallel! {
     a_guard_dropped_outside_a_runtime_is_released,
     a_wait_dropped_outside_a_runtime_leaves_nothing,
     a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
+    a_manager_closed_outside_a_runtime_is_closed_without_a_wait,
 }
 
 /// Much shorter than a lease, a claim window or a waitlist's timer, so a test that had to wait for one of
@@ -389,6 +390,28 @@ async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(backend: 
     outside.join().unwrap();
     assert_free(&locks, "a").await;
     assert_free(&locks, "b").await;
+}
+
+async fn a_manager_closed_outside_a_runtime_is_closed_without_a_wait(backend: Backend) {
+    let locks = backend.client().await;
+    let (guard, dropped) = (locks.lock("a").acquire().await, locks.lock("b").acquire().await);
+    let there = locks.clone();
+    let outside = std::thread::spawn(move || {
+        let guard = guard.unwrap();
+        drop(dropped);
+        let closed = there.close().now_or_never().expect("no wait");
+        assert!(
+            closed
+                .unwrap_err()
+                .to_string()
+                .contains(&guard.fence().to_string())
+        );
+        assert!(there.is_closed());
+    });
+    outside.join().unwrap();
+    let other = backend.client().await;
+    assert_free(&other, "a").await;
+    assert_free(&other, "b").await;
 }
 
 mod on_a_real_server {

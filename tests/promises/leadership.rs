@@ -625,3 +625,26 @@ async fn work_that_is_polled_outside_of_a_runtime_is_refused() {
     });
     outside.join().unwrap();
 }
+
+#[tokio::test]
+async fn a_watch_that_is_polled_outside_of_a_runtime_is_refused_and_goes_on_inside() {
+    let locks = LockManager::in_memory();
+    for has_asked in [false, true] {
+        let mut watch = leadership(&locks).watch(EVERY);
+        if has_asked {
+            assert!(watch.changed().await.unwrap().is_none());
+        }
+        let outside = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let refused = watch.changed().now_or_never().unwrap();
+                assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            }
+            watch
+        });
+        let mut watch = outside.join().unwrap();
+        let lead = leadership(&locks).campaign().await.unwrap();
+        let leader = watch.changed().await.unwrap().unwrap();
+        assert_eq!(leader.fence, lead.fence());
+        lead.resign().await.unwrap();
+    }
+}

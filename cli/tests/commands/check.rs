@@ -224,6 +224,18 @@ async fn check_tells_of_a_server_that_takes_no_writes() {
 }
 
 #[tokio::test]
+async fn check_tells_of_a_server_that_stops_answering_midway() {
+    let server = Server::start().await;
+    // What only reads is answered.
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    let ended = check(&server.url(), &[]).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert_one(&ended, "connection", "ok", "answers");
+    assert_one(&ended, "writes", "unavailable", "no reply");
+    assert!(missing(&ended).is_empty(), "{ended:?}");
+}
+
+#[tokio::test]
 async fn check_tells_of_a_clock_that_is_wrong() {
     let server = Server::builder().clock(3600).start().await;
     let ended = check(&server.url(), &[]).await;

@@ -78,6 +78,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("trying rights loads no script", RIGHTS, "SCRIPT LOAD )", "SCRIPT LOAD return", ON_CHECK),
     edit("rights of a cluster are tried there", RIGHTS, "(IN_A_CLUSTER, in_cluster)", "(IN_A_CLUSTER, false)", ON_CHECK),
     edit("a server that takes no writes is told of", RIGHTS, "self.unwilling.get_or_insert(error.to_string());", "drop(error);", ON_CHECK),
+    edit("a server that stops answering is told of", RIGHTS, "tried.unwilling.get_or_insert(why.to_string());", "drop(why);", ON_CHECK),
     edit("a check refuses a clock that was never set", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
     edit("too few replicas are told of", STATE, "if connected < wanted {", "if false {", ON_CHECK),
     edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),

@@ -188,6 +188,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("an expired call counts as failed", CLIENT, "            Ok(Answer {\n                reply: Acquired::ExpiredCall,", "            Ok(Answer {\n                reply: Acquired::Full,",
         &["--lib client::", "--lib presence"]),
+    edit("closing outside a runtime waits for nothing", CLIENT, "if runtime().is_err() {", "if false {", &["--test promises cancellation::"]),
     edit("a call outside a runtime is refused", CLIENT,
         "    Handle::try_current().map_err(|_| {", "    Ok(Handle::current()).map_err(|()| {", &["--test promises outside_a_runtime"]),
     edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.server_time(LocalTime::ZERO);", CLOCK_TESTS),

@@ -35,6 +35,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a watch tells a label that was not known", WATCH,
         " || (told.label.is_none() && leader.label.is_some())", "", &["--lib leadership"]),
     edit("a watch pauses between its calls", WATCH, "                sleep_until(due).await;\n", "                let _ = due;\n", &["--test servers faults::leaders"]),
+    edit("a watch is refused outside of a runtime", WATCH, "if let Err(outside) = runtime() {", "if let Err(outside) = Ok::<(), Error>(()) {", LEADERS),
     edit("an error does not end a watch", WATCH, "Err(error) => return (Err(error), Some(self)),", "Err(error) => return (Err(error), None),",
         &["--test servers faults::leaders"]),
     edit("a watch that has ended stays ended", WATCH,

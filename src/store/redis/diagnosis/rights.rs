@@ -263,8 +263,10 @@ impl Examination<'_> {
             }
             let error = ask(connection, &line).await.err();
             tried.heard(&line, error.as_ref());
-            let is_over = |error: &Error| matches!(failure::classify(error), Failure::Unknown(_));
-            over = error.filter(is_over).map(|_| Error::new(ErrorKind::Canceled, ""));
+            if let Some(Failure::Unknown(why)) = error.as_ref().map(failure::classify) {
+                tried.unwilling.get_or_insert(why.to_string());
+                over = Some(Error::new(ErrorKind::Canceled, ""));
+            }
         }
     }
 
