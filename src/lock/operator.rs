@@ -62,8 +62,8 @@ impl Lock {
     /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
     /// lock from the next holder. The former holder learns of its loss at its next renewal.
     ///
-    /// In a quorum the call ends the holds on all servers that tell of this holder. It returns `true` if the
-    /// servers that are left are no majority.
+    /// In a quorum the call ends the holds on all servers, and waits for those that tell of this holder. It
+    /// returns `true` if the servers that are left are no majority.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum

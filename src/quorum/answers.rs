@@ -1,7 +1,17 @@
 //! What the servers of a quorum answered to one question.
 
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
+
 use super::Quorum;
 use crate::error::{Error, Result, ServerError};
+
+/// How much longer than twice the time of the others a server may take to confirm a release on which nothing
+/// depends.
+pub(super) const STRAGGLER: Duration = Duration::from_millis(10);
 
 /// The answers so far, and the errors of the servers that gave none.
 pub(super) struct Answers<T> {
@@ -82,5 +92,16 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
         why: why
             .or(refused)
             .unwrap_or_else(|| ServerError::new("no answer in time")),
+    }
+}
+
+/// The next of these results, if it comes in time.
+pub(super) async fn next_until<F: Future>(
+    futures: &mut FuturesUnordered<F>,
+    until: Option<Instant>,
+) -> Option<F::Output> {
+    match until {
+        Some(until) => timeout_at(until, futures.next()).await.ok().flatten(),
+        None => futures.next().await,
     }
 }

@@ -88,12 +88,7 @@ impl Quorum {
             None => (&mut application.admitted).await,
             Some(until) => match timeout_at(until, &mut application.admitted).await {
                 Ok(admitted) => admitted,
-                Err(_) => {
-                    return Err(Error::Timeout {
-                        waited: self.client().now().since(arrival.at),
-                        retry_after: self.retry_after(&wanted.channel),
-                    });
-                }
+                Err(_) => return Err(self.timed_out(&wanted.channel, arrival.at)),
             },
         };
         // Every applicant that leaves the map is sent a message.
@@ -135,6 +130,14 @@ impl Quorum {
             caller,
             admitted,
         }))
+    }
+
+    /// The error of a wait whose bound is over.
+    pub(super) fn timed_out(&self, channel: &str, arrived: LocalTime) -> Error {
+        Error::Timeout {
+            waited: self.client().now().since(arrived),
+            retry_after: self.retry_after(channel),
+        }
     }
 
     /// The time until a majority of the servers can be free, as far as is known.

@@ -20,7 +20,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::seat;
 use super::seat::{Seat, SeatAnswer};
@@ -200,7 +200,7 @@ impl Ballot {
     }
 
     /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated
-    /// until it is answered or refused, or until the vote is lost.
+    /// until it is answered or refused, until the vote is lost, or until the caller gives up.
     fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
         if std::mem::replace(&mut self.seats[server].is_looking, true) {
             return;
@@ -209,23 +209,26 @@ impl Ballot {
             count(&self.quorum.counters.raised);
         }
         let background = Arc::clone(self.quorum.servers[server].background());
-        let ticket = self.ticket;
+        let (ticket, until, arrived) = (self.ticket, self.wanted.until, self.arrived);
+        let (quorum, channel) = (Arc::clone(&self.quorum), Arc::clone(&self.wanted.channel));
         self.pending.push(Box::pin(async move {
-            let mut backoff = Backoff::new();
-            let mut earlier = Ok(false);
-            while hold.check().is_ok() {
-                match background.look_for_earlier(&hold, floor, ticket).await {
-                    Ok(answer) => {
-                        earlier = Ok(answer);
-                        break;
+            let looked = async {
+                let mut backoff = Backoff::new();
+                while hold.check().is_ok() {
+                    match background.look_for_earlier(&hold, floor, ticket).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(refused @ Failure::Refused(_)) => return Err(refused.into()),
+                        Err(_) => backoff.pause().await,
                     }
-                    Err(refused @ Failure::Refused(_)) => {
-                        earlier = Err(refused.into());
-                        break;
-                    }
-                    Err(_) => backoff.pause().await,
                 }
-            }
+                Ok(false)
+            };
+            let earlier = match until {
+                None => looked.await,
+                // The votes may be a majority, so that no attempt is left that would end in time.
+                Some(until) => (timeout_at(until, looked).await)
+                    .unwrap_or_else(|_| Err(quorum.timed_out(&channel, arrived))),
+            };
             (server, Event::Looked { hold, earlier })
         }));
     }

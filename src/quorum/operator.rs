@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
 
 use super::Quorum;
-use super::answers::Answers;
+use super::answers::{Answers, STRAGGLER, next_until};
 use super::ballot::ballot_of;
 use crate::engine::operator;
 use crate::error::Result;
@@ -151,22 +152,41 @@ impl Quorum {
             return Ok(false);
         };
         let floor = Some(self.floor()?);
-        let mut forced: FuturesUnordered<_> = (holder.fences.iter())
-            .map(|(server, fence)| {
-                operator::force_release(self.servers[*server].client(), keys, terms, *fence, floor)
+        let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())
+            .map(|(server, shared)| {
+                let (client, keys, terms) = (Arc::clone(shared.client()), Arc::clone(keys), *terms);
+                // A server that has not told may have a hold under the same fence, which nobody else ends
+                // while the lock is kept.
+                let told = holder.fences.iter().find(|(told, _)| *told == server);
+                let fence = told.map_or(fence, |(_, fence)| *fence);
+                let has_told = told.is_some();
+                async move {
+                    let forced = operator::force_release(&client, &keys, &terms, fence, floor).await;
+                    (has_told, forced)
+                }
             })
             .collect();
         let mut answers = Answers::of(self);
-        let mut released = 0;
-        while let Some(answer) = forced.next().await {
+        let (mut released, mut left) = (0, holder.fences.len());
+        let began = Instant::now();
+        let mut until = None;
+        while let Some((has_told, answer)) = next_until(&mut forced, until).await {
+            left -= usize::from(has_told);
             match answer {
                 Ok(was_held) => {
                     released += usize::from(was_held);
-                    answers.add(());
+                    if was_held || has_told {
+                        answers.add(());
+                    }
                 }
                 Err(error) => answers.fail(error),
             }
+            if left == 0 {
+                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
+            }
         }
+        self.client()
+            .spawn(async move { while forced.next().await.is_some() {} });
         let is_over = self.servers.len() - released < self.majority();
         if !is_over {
             answers.of_majority()?;

@@ -10,6 +10,7 @@ use super::link::State;
 use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, fences, votes, wanted};
 use crate::engine::counters::Counters;
 use crate::error::{Error, LostReason};
+use crate::fence::Fence;
 use crate::lease::LeaseState;
 use crate::quorum::operator::Seen;
 use crate::quorum::{Majority, Tried};
@@ -33,9 +34,9 @@ impl Process {
         self.quorum.inspect(&wanted.keys, &wanted.terms).await.unwrap()
     }
 
-    async fn forced(&self, held: &Majority) -> bool {
+    pub(super) async fn forced(&self, fence: Fence) -> bool {
         let wanted = wanted(&self.quorum, None);
-        let forced = self.quorum.force_release(&wanted.keys, &wanted.terms, held.fence);
+        let forced = self.quorum.force_release(&wanted.keys, &wanted.terms, fence);
         forced.await.unwrap()
     }
 
@@ -150,6 +151,29 @@ async fn bounded_wait_in_a_split_ends_in_time_and_leaves_nothing() {
     assert_eq!(servers.left().await, 0);
 }
 
+/// The votes are a majority, under different fences, and a server hangs before it has raised its own.
+#[tokio::test(start_paused = true)]
+async fn bounded_wait_whose_votes_disagree_ends_in_time() {
+    let servers = Servers::new(3);
+    servers.take_alone(1, 3).await;
+    let process = servers.process(1);
+    process.set(0, State::Down);
+    process.set(2, State::Up(10 * MS));
+    let bound = 100 * MS;
+    let began = Instant::now();
+    let quorum = std::sync::Arc::clone(&process.quorum);
+    let wait = tokio::spawn(async move { acquire_with(&quorum, Some(began + bound)).await });
+    sleep(5 * MS).await;
+    process.set(2, State::Hung);
+    let error = wait.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    let took = began.elapsed();
+    assert!(took >= bound && took < bound + 100 * MS, "{took:?}");
+    process.set(2, NEAR);
+    sleep(10 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn hold_of_a_bounded_wait_gets_its_missing_vote_after_the_bound() {
     let servers = Servers::new(3);
@@ -172,8 +196,8 @@ async fn forced_release_ends_a_hold_for_good() {
     let (process, operator) = (servers.process(1), servers.process(2));
     let held = process.acquire().await;
     sleep(30 * SECOND).await;
-    assert!(operator.forced(&held).await);
-    assert!(!operator.forced(&held).await);
+    assert!(operator.forced(held.fence).await);
+    assert!(!operator.forced(held.fence).await);
     let lost = timeout(30 * SECOND, held.votes().lost()).await.expect("told");
     assert_eq!(lost.reason(), LostReason::Taken);
     sleep(60 * SECOND).await;

@@ -129,3 +129,40 @@ async fn a_lock_is_kept_by_a_vote_whose_fence_is_being_raised() {
     sleep(SECOND).await;
     assert_eq!(servers.left().await, 3, "servers that keep the lock");
 }
+
+/// Otherwise the lock could not be had for that long once another server is away.
+#[tokio::test(start_paused = true)]
+async fn a_kept_lock_is_taken_by_force_from_every_server() {
+    let servers = Servers::new(3);
+    let quorum = || LockManager::builder().quorum_in_memory(&servers.0).unwrap();
+    let (here, there) = (quorum(), quorum());
+    let guard = here.lock("a").at_least(60 * SECOND).acquire().await.unwrap();
+    let fence = guard.fence();
+    sleep(SECOND).await;
+    guard.release().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 3);
+    assert!(there.lock("a").force_release(fence).await.unwrap());
+    assert_eq!(servers.left().await, 0);
+}
+
+/// A server that hangs holds up nobody, and is told when it answers again.
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_does_not_wait_for_a_server_that_hangs() {
+    let servers = Servers::new(3);
+    let here = LockManager::builder().quorum_in_memory(&servers.0).unwrap();
+    let guard = here.lock("a").at_least(60 * SECOND).acquire().await.unwrap();
+    let fence = guard.fence();
+    sleep(SECOND).await;
+    guard.release().await.unwrap();
+    sleep(SECOND).await;
+    let operator = servers.process(1);
+    operator.set(0, State::Hung);
+    let began = Instant::now();
+    assert!(operator.forced(fence).await);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(servers.left().await, 1);
+    operator.set(0, NEAR);
+    sleep(10 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}

@@ -1,22 +1,16 @@
 //! The release of a hold of a majority.
 
-use std::time::Duration;
-
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Votes;
 use crate::engine::counters::Holding;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, Result};
-use crate::quorum::answers::Answers;
+use crate::quorum::answers::{Answers, STRAGGLER, next_until};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
-
-/// How much longer than twice the time of the others a server may take to confirm a release on which nothing
-/// depends.
-const STRAGGLER: Duration = Duration::from_millis(10);
 
 impl Votes {
     /// Ends the hold and takes all votes, as [`end`](Self::end) does, for their release. Their servers give
@@ -92,16 +86,5 @@ impl Votes {
             _ if is_free(answers.so_far().len() + lost) => Ok(()),
             _ => answers.of_majority().map(drop),
         }
-    }
-}
-
-/// The next of these results, if it comes in time.
-async fn next_until<F: Future>(
-    futures: &mut FuturesUnordered<F>,
-    until: Option<Instant>,
-) -> Option<F::Output> {
-    match until {
-        Some(until) => timeout_at(until, futures.next()).await.ok().flatten(),
-        None => futures.next().await,
     }
 }

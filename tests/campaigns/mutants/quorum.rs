@@ -88,7 +88,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
-    edit("a forced release ends each vote under its own fence", OPERATOR, "operator::force_release(self.servers[*server].client(), keys, terms, *fence, floor)", "operator::force_release(self.servers[*server].client(), keys, terms, holder.fence.min(*fence), floor)", IN_MEMORY),
+    edit("a forced release ends each vote under its own fence", OPERATOR, "told.map_or(fence, |(_, fence)| *fence)", "told.map_or(fence, |(_, own)| fence.min(*own))", IN_MEMORY),
+    edit("a forced release reaches servers that have not told", OPERATOR, "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())", "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate().filter(|(server, _)| holder.fences.iter().any(|(told, _)| told == server)))", IN_MEMORY),
+    edit("a forced release does not wait for a server that hangs", OPERATOR, "if left == 0 {", "if false {", IN_MEMORY),
+    edit("a wait whose votes disagree ends at its bound", BALLOT, "(self.ticket, self.wanted.until, self.arrived)", "(self.ticket, None, self.arrived)", IN_MEMORY),
     edit("a forced release names the holder that it ends", OPERATOR, "holder.filter(|holder| holder.fence == fence)", "holder.filter(|_| true)", SEEN),
     edit("the requests of a ballot belong together", BALLOT, "    request / REQUESTS_OF_A_BALLOT\n", "    request * 0\n", IN_MEMORY),
 
