@@ -51,7 +51,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.grant(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
     edit("a request is released only once the next one has its place", BALLOT, "seat.leaving = self.votes.take(server);", "drop(self.votes.take(server));", WORLDS)
         .equal("the two calls keep their order on one connection; the model shows what happens if they do not"),
-    edit("a look that the server refuses ends the call", BALLOT, "                    Err(refused @ Failure::Refused(_)) => {\n                        earlier = Err(refused.into());\n                        break;\n                    }\n", "", FAULTS),
+    edit("a look that the server refuses ends the call", BALLOT, "Err(refused @ Failure::Refused(_)) => return Err(refused.into()),\n                        Err(_)", "Err(_)", FAULTS),
 
     edit("a hold asks for what it lacks before all who wait", REPAIR, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
     edit("a hold asks for the votes that it lacks at its first renewal", REPAIR, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
