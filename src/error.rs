@@ -36,12 +36,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait was over before it was this request's turn. Nothing is held, and nothing is queued any more.
+    /// The wait was over before it was this request's turn, or before a server answered that could do the
+    /// work. Nothing is held, and nothing is queued any more.
     Timeout {
         /// How long the call waited.
         waited: Duration,
-        /// The time until the holder's lease ends if it is not renewed (never zero). The holder may release
-        /// the lock sooner, or renew its lease.
+        /// The time until the holder's lease ends if it is not renewed (1 ms at least, also if no server told
+        /// of a holder). The holder may release the lock sooner, or renew its lease.
         retry_after: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.

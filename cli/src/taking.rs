@@ -16,6 +16,8 @@ use crate::signals::{Signals, number};
 /// Who is in front is told when a wait lasts for this long, and then from time to time.
 const FIRST_NOTICE: Duration = Duration::from_secs(1);
 const NEXT_NOTICE: Duration = Duration::from_secs(30);
+/// What a time-out says if nothing is known of a holder.
+const LEAST_KNOWN: Duration = Duration::from_millis(1);
 /// How long the end waits for a server, before it leaves what it holds to its lease.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -169,6 +171,10 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
 
 fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
     let message = match &error {
+        // Perhaps no server answered, or none that takes writes.
+        Error::Timeout { retry_after, .. } if *retry_after <= LEAST_KNOWN => {
+            format!("{} was not acquired in time", taking.name)
+        }
         Error::Timeout { retry_after, .. } => {
             let after = crate::spans::show(*retry_after);
             format!("{} is busy; it may be free in {after}", taking.name)

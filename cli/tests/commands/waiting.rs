@@ -31,6 +31,19 @@ async fn lock_that_is_not_acquired_gives_the_status_of_choice() {
 }
 
 #[tokio::test]
+async fn lock_of_a_server_that_takes_no_writes_is_not_called_busy() {
+    let server = Server::builder()
+        .config("min-replicas-to-write", "1")
+        .start()
+        .await;
+    let name = name();
+    let args = ["run", "-w", "300ms", &name, "echo", "ran"];
+    let ended = end_of(&mut fairlock(&server.url(), &args)).await;
+    assert_eq!((ended.code, &*ended.out), (Some(75), ""), "{ended:?}");
+    assert_eq!(ended.err, format!("fairlock: {name} was not acquired in time\n"));
+}
+
+#[tokio::test]
 async fn waiter_has_the_lock_when_its_turn_comes() {
     let server = Server::shared().await;
     let name = name();

@@ -68,6 +68,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a client of a leader has one answer", HTTP, "            .keep_alive(false)\n", "", ON_LEAD),
     edit("more clients of a leader wait", HTTP, "const MOST_CLIENTS: usize = 64;", "const MOST_CLIENTS: usize = 1 << 20;", ON_LEAD),
     edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
+    edit("only a lock that is held is called busy", TAKING, " if *retry_after <= LEAST_KNOWN => {", " if retry_after.is_zero() && LEAST_KNOWN.is_zero() => {", ON_WAITING),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
     edit("a command that is denied is a missing right", RIGHTS, "(of_command, of_key, of_channel) = (Outcome::Denied(text), None, None)", "(of_key, of_channel) = (None, None)", ON_CHECK),
