@@ -131,10 +131,21 @@ impl Quorum {
     /// A clock that is far ahead of the median does not count: servers refuse a floor that is more than a day
     /// ahead of theirs.
     fn floor(&self) -> Result<Fence> {
+        Fence::try_from(1000 * self.latest_time().ms())
+    }
+
+    /// The latest of the servers' times that fences follow.
+    fn latest_time(&self) -> ServerTime {
         let times = self.times();
-        let most = times[(times.len() - 1) / 2].after(FAR_AHEAD);
-        let latest = times.into_iter().rfind(|time| *time <= most);
-        Fence::try_from(latest.map_or(0, |time| 1000 * time.ms()))
+        let median = times[(times.len() - 1) / 2];
+        let latest = times.into_iter().rfind(|time| *time <= median.after(FAR_AHEAD));
+        latest.unwrap_or(median)
+    }
+
+    /// The median of the servers' times, which tickets follow.
+    fn median_time(&self) -> ServerTime {
+        let times = self.times();
+        times[(times.len() - 1) / 2]
     }
 
     /// The local clock, which all clients share.

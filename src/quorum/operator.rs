@@ -42,7 +42,7 @@ pub(crate) struct SeenHolder {
     pub(crate) ttl: Duration,
     /// A majority of the servers only keep the lock taken.
     pub(crate) kept: bool,
-    /// The time of a server that told of this hold.
+    /// The time that fences follow, when this was told.
     pub(crate) now: ServerTime,
     /// The server of each hold, and its fence there.
     fences: Vec<(usize, Fence)>,
@@ -82,10 +82,11 @@ impl Quorum {
             }
         }
         let told = answers.of_majority()?;
+        let now = self.median_time();
         Ok(Seen {
             waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
             longest_wait: (told.iter())
-                .filter_map(|told| Some(told.now.since(told.inspected.first?.time())))
+                .filter_map(|told| Some(now.since(told.inspected.first?.time())))
                 .max(),
             holder: self.holder(&told),
         })
@@ -134,7 +135,7 @@ impl Quorum {
             fence: agreed.unwrap_or(smallest),
             ttl: ttls[ttls.len() - self.majority()],
             kept: kept >= self.majority(),
-            now: told[0].now,
+            now: self.latest_time(),
             fences,
         })
     }

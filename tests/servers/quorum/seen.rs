@@ -2,11 +2,12 @@
 //! servers.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LostReason};
 use fairlock_testkit::{Server, eventually};
 use futures_util::TryStreamExt;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{LIMIT, client, servers, urls};
 
@@ -48,6 +49,41 @@ async fn operator_sees_and_ends_a_hold_while_a_server_is_down() {
     assert!(!there.lock("a").force_release(guard.fence()).await.unwrap());
     next.check().unwrap();
     next.release().await.unwrap();
+}
+
+/// A fence is the latest of the servers' times, and a ticket their median.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn status_tells_times_right_though_the_clocks_of_the_servers_differ() {
+    let servers = [
+        Server::builder().clock(-3600).start().await,
+        Server::builder().clock(0).start().await,
+        Server::builder().clock(3600).start().await,
+    ];
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    let asks = Instant::now();
+    let _guard = here.lock("a").acquire().await.unwrap();
+    let granted = Instant::now();
+    let waiter = tokio::spawn(there.lock("a").acquire());
+    eventually("queued", LIMIT, async || {
+        there.lock("a").status().await.unwrap().waiting == 1
+    })
+    .await;
+    // Other servers answer first each time.
+    for _ in 0..20 {
+        sleep(Duration::from_millis(100)).await;
+        let least = granted.elapsed();
+        let status = there.lock("a").status().await.unwrap();
+        let most = asks.elapsed() + Duration::from_secs(1);
+        let held_for = status.holder.unwrap().held_for;
+        assert!(
+            held_for + Duration::from_secs(1) > least && held_for < most,
+            "{held_for:?}"
+        );
+        let waited = status.longest_wait.unwrap();
+        assert!(waited < most, "{waited:?}");
+    }
+    waiter.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
