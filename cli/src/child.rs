@@ -37,6 +37,13 @@ impl Exit {
             Exit::Signal(signal) => 128 + number(signal),
         }
     }
+
+    /// Whether Ctrl-C or Ctrl-\ ended it, as far as that can be told. A command that cleans up at such a key
+    /// exits with the status of that signal.
+    pub(crate) fn is_by_key(self) -> bool {
+        let keys = [Signal::SIGINT, Signal::SIGQUIT];
+        keys.iter().any(|key| self.status() == 128 + number(*key))
+    }
 }
 
 impl Child {

@@ -46,6 +46,11 @@ impl Signals {
         .await
     }
 
+    /// This process was asked to end in another way.
+    pub(crate) fn note(&mut self) {
+        self.has_come = true;
+    }
+
     /// Whether this process was asked to end.
     pub(crate) fn has_come(&self) -> bool {
         self.has_come

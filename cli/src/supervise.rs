@@ -90,6 +90,10 @@ pub(crate) async fn run(
             None => {}
         }
     };
+    // A key of the terminal reaches CMD alone, and asks the whole job to end.
+    if exit.is_by_key() && job.has_terminal() {
+        signals.note();
+    }
     match exit {
         Exit::Code(code) => report.child_exited(Some(code), None),
         Exit::Signal(signal) => report.child_exited(None, Some(signal.as_str())),
@@ -116,6 +120,10 @@ impl Job<'_> {
         if let Some(terminal) = &mut self.terminal {
             terminal.lend(self.child.group());
         }
+    }
+
+    fn has_terminal(&self) -> bool {
+        self.terminal.as_ref().is_some_and(Terminal::is_lent)
     }
 
     /// CMD was stopped. By a terminal, that is meant for the whole job, so this process stops too.

@@ -62,6 +62,30 @@ async fn interrupt_key_is_the_commands() {
     running.line_with("ended with 9").await;
 }
 
+/// The key is CMD's, which would otherwise begin again and again.
+#[tokio::test]
+async fn interrupt_key_ends_a_leader_with_its_command() {
+    for command in [
+        "exec sleep 600",
+        "trap 'exit 130' INT; while :; do sleep 0.05; done",
+    ] {
+        let text = format!(
+            r#"
+            trap : INT
+            "$FAIRLOCK" lead "$NAME" sh -c "read line; echo ready; {command}"
+            echo "ended with $?""#
+        );
+        let Some(mut running) = on_a_terminal("/bin/sh", &text).await else {
+            return;
+        };
+        // Who reads from the terminal has it.
+        running.tell("\n").await;
+        running.line_with("ready").await;
+        running.tell("\u{3}").await;
+        running.line_with("ended with 130").await;
+    }
+}
+
 #[tokio::test]
 async fn stop_key_stops_the_whole_job_which_can_be_continued() {
     let text = r#"

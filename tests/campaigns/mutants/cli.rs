@@ -62,6 +62,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a leader that was asked to end campaigns no more", LEAD, "signals.has_come() || outcome == 0", "outcome == 0", ON_LEAD),
     edit("a campaign goes on while no server answers", LEAD, "UNAVAILABLE | NOT_ACQUIRED | LOST)", "NOT_ACQUIRED | LOST)", ON_LEAD),
     edit("a campaign goes on after a lead that never began", LEAD, "UNAVAILABLE | NOT_ACQUIRED | LOST)", "UNAVAILABLE | NOT_ACQUIRED)", ON_LEAD),
+    edit("an interrupt key ends a leader", SUPERVISE, "if exit.is_by_key() && job.has_terminal() {", "if exit.is_by_key() && false {", ON_TERMINAL),
+    edit("a leader whose command was interrupted elsewhere campaigns again", SUPERVISE, "if exit.is_by_key() && job.has_terminal() {", "if exit.is_by_key() {", ON_LEAD),
     edit("a leader refuses what has no meaning for it", LEAD, "    refuse(run)?;\n", "", ON_LEAD),
     edit("a process that does not lead says so", HTTP, "guard.check().ok().map(|()| guard.fence().get())", "Some(guard.fence().get())", ON_LEAD),
     edit("clients of a leader leave file descriptors to its work", HTTP, "            drop(place);\n", "", ON_LEAD),
