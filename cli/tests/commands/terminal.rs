@@ -99,8 +99,8 @@ async fn stop_key_stops_the_whole_job_which_can_be_continued() {
     let Some(mut running) = on_a_terminal("/bin/bash", text).await else {
         return;
     };
-    // Who reads from the terminal has it. A key just before that comes to nothing: CMD, which was stopped as it
-    // asked for the terminal, is continued, and that discards a signal that stops.
+    // Who reads from the terminal has it. A key just before that comes to nothing: CMD, which was stopped as
+    // it asked for the terminal, is continued, and that discards a signal that stops.
     running.tell("\n").await;
     running.line_with("ready").await;
     running.tell("\u{1a}").await;

@@ -99,7 +99,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
 
-    edit("a clock that is far ahead does not count for fences", QUORUM, "rfind(|time| *time <= most)", "rfind(|time| most > ServerTime::default() || *time <= most)", FAULTS),
+    edit("a clock that is far ahead does not count for fences", QUORUM, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|(_, votes)| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.servers[0].waitlists().admit()?;\n", "", IN_MEMORY),
