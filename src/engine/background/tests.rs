@@ -117,6 +117,19 @@ async fn lease_found_expired_by_its_release_counts_as_lost() {
     assert_eq!(locks.stats().lost, 1);
 }
 
+/// Its guard was told that it is lost, so others may do the work again.
+#[tokio::test(start_paused = true)]
+async fn lock_whose_lease_was_found_expired_by_its_release_is_not_kept() {
+    let locks = locks(&MemoryStore::new());
+    let guard = locks.lock("a").at_least(2 * LEASE).acquire().await.unwrap();
+    // The process is paused until just before the end of the lease, so the server still has the hold.
+    stand_still(LEASE - Duration::from_millis(1));
+    drop(guard);
+    sleep(Duration::from_millis(10)).await;
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();

@@ -303,7 +303,8 @@ pub(super) const EDITS: &[Edit] = &[
         "            self.0.none.notify_waiters();\n", "", &[PROMISES, BACKGROUND_LIB]),
 
     edit("a released hold does not count as lost", RENEWER,
-        "if before.is_none() {", "if before.is_none() || true {", BACKGROUND_TESTS),
+        "if before.is_none() {", "if before.is_none() || true {", BACKGROUND_TESTS)
+        .equal("what its guard holds is taken out once; one warning and one call are too many"),
     edit("a hold that is being renewed keeps its place in the schedule", RENEWER,
         "        schedule\n            .looks\n            .insert((deadline, hold.request.clone()), Arc::clone(&hold));\n", "", BACKGROUND_TESTS),
     edit("renewals that are due at the same time are sent in batches", BACKGROUND,
@@ -436,7 +437,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a request that leaves the queue makes a place for the next applicant", APPLICANTS, "admission.next(now, waiters)", "admission.next(now, waiters + usize::MAX / 2)", &[WAITLIST_TESTS]),
     edit("admission counts a request that gives up in the queue", APPLICANTS, "        admission.gave_up(self.client.now().since(joined));\n", "        let _ = joined;\n", &[WAITLIST_TESTS]),
     edit("admission counts a grant in the queue", WAITLIST, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &[WAITLIST_TESTS]),
-    edit("an applicant of a waitlist that ends is told", WAITLIST, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[WAITLIST_TESTS]),
+    edit("an applicant of a waitlist that ends is told", WAITLIST, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[WAITLIST_TESTS])
+        .equal("they are admitted one after the other, and each is told by its own call"),
     edit("a waitlist with an applicant is not left", WAITLIST, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[WAITLIST_TESTS, "--lib simulation"]),
     edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[WAITLIST_TESTS]),
     edit("an applicant comes behind the earlier requests of its client", APPLICANTS, "least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));", "let _ = ticket;", &[WAITLIST_TESTS]),
