@@ -1,5 +1,6 @@
 //! For how long a lock stays taken whose votes came one after the other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -8,7 +9,7 @@ use super::calls::prepare_a_late_raise;
 use super::link::State;
 use super::{MS, Majority, NEAR, Process, SECOND, Servers, votes, wanted};
 use crate::quorum::Tried;
-use crate::{LockManager, TryAcquire};
+use crate::{LockGuard, LockManager};
 
 const AT_LEAST: Duration = Duration::from_secs(3);
 
@@ -16,28 +17,29 @@ const AT_LEAST: Duration = Duration::from_secs(3);
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_kept_from_the_time_of_its_majority_on() {
     let servers = Servers::new(3);
-    let alone = |server: usize| {
-        let locks = LockManager::builder().in_memory(&servers.0[server]).unwrap();
-        locks.lock("a").acquire()
-    };
-    let (second, third) = (alone(1).await.unwrap(), alone(2).await.unwrap());
-    let quorum = || LockManager::builder().quorum_in_memory(&servers.0).unwrap();
-    let (here, there) = (quorum(), quorum());
-    let waiter = tokio::spawn(here.lock("a").at_least(AT_LEAST).acquire());
+    let second = servers.held_alone(1).await;
+    let (here, there) = (Arc::new(servers.process(1)), servers.process(2));
+    here.set(2, State::Down);
+    let waits = Arc::clone(&here);
+    let waiter = tokio::spawn(async move { waits.acquire_at_least(AT_LEAST).await });
     sleep(4 * SECOND).await;
     second.release().await.unwrap();
-    let guard = waiter.await.unwrap().unwrap();
+    let held = waiter.await.unwrap();
     let began = Instant::now();
-    guard.release().await.unwrap();
-    third.release().await.unwrap();
-    while !matches!(
-        there.lock("a").try_acquire().await.unwrap(),
-        TryAcquire::Acquired(_)
-    ) {
+    held.release().await.unwrap();
+    while !there.finds_it_free().await {
         sleep(10 * MS).await;
     }
     let kept = began.elapsed();
     assert!(kept > AT_LEAST - 50 * MS && kept < AT_LEAST + SECOND, "{kept:?}");
+}
+
+impl Servers {
+    /// A hold of one server alone.
+    async fn held_alone(&self, server: usize) -> LockGuard {
+        let locks = LockManager::builder().in_memory(&self.0[server]).unwrap();
+        locks.lock("a").acquire().await.unwrap()
+    }
 }
 
 impl Process {
@@ -79,17 +81,24 @@ async fn a_lock_is_kept_by_a_server_that_had_not_voted_in_the_place_of_one_that_
     }
     let kept = began.elapsed();
     assert!(kept > 20 * SECOND - 50 * MS && kept < 21 * SECOND, "{kept:?}");
+    sleep(60 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_had_not_voted_keeps_nothing_longer_than_the_others() {
+async fn a_server_that_had_not_voted_is_asked_no_longer_than_the_others_keep_the_lock() {
     let servers = Servers::new(3);
-    let here = released_at_one_server(&servers, 3 * SECOND).await;
-    here.set(2, State::Down);
-    sleep(4 * SECOND).await;
-    here.set(2, NEAR);
-    sleep(60 * SECOND).await;
-    assert_eq!(servers.left().await, 0);
+    let third = servers.held_alone(2).await;
+    let _here = released_at_one_server(&servers, 3 * SECOND).await;
+    let waiting = async || {
+        let locks = LockManager::builder().in_memory(&servers.0[2]).unwrap();
+        locks.lock("a").status().await.unwrap().waiting
+    };
+    sleep(SECOND).await;
+    assert_eq!(waiting().await, 1);
+    sleep(3 * SECOND).await;
+    assert_eq!(waiting().await, 0);
+    third.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
