@@ -11,7 +11,7 @@ use crate::error::{Error, Result, ServerError};
 
 /// How much longer than twice the time of the others a server may take to confirm a release on which nothing
 /// depends.
-pub(super) const STRAGGLER: Duration = Duration::from_millis(10);
+const STRAGGLER: Duration = Duration::from_millis(10);
 
 /// The answers so far, and the errors of the servers that gave none.
 pub(super) struct Answers<T> {
@@ -93,6 +93,11 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
             .or(refused)
             .unwrap_or_else(|| ServerError::new("no answer in time")),
     }
+}
+
+/// Until when to wait for what is left, once nothing depends on it any more.
+pub(super) fn stragglers_until(began: Instant) -> Instant {
+    Instant::now() + began.elapsed() + STRAGGLER
 }
 
 /// The next of these results, if it comes in time.

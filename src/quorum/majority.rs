@@ -70,7 +70,7 @@ impl Majority {
     /// Lets the leases run out, each after its whole length.
     pub(crate) fn forget(self) {
         self.leave();
-        let (before, holding, votes) = self.votes.end();
+        let (before, holding, votes) = self.votes.end_to_forget();
         if let Some(holding) = holding {
             holding.ended(&self.quorum.counters, End::Forgotten);
         }

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::Quorum;
-use super::answers::{Answers, STRAGGLER, next_until};
+use super::answers::{Answers, next_until, stragglers_until};
 use super::ballot::ballot_of;
 use crate::engine::operator;
 use crate::error::Result;
@@ -183,7 +183,7 @@ impl Quorum {
                 Err(error) => answers.fail(error),
             }
             if left == 0 {
-                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
+                until.get_or_insert_with(|| stragglers_until(began));
             }
         }
         self.client()

@@ -8,20 +8,16 @@ use super::Votes;
 use crate::engine::counters::Holding;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Lost, Result};
-use crate::quorum::answers::{Answers, STRAGGLER, next_until};
+use crate::quorum::answers::{Answers, next_until, stragglers_until};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
 impl Votes {
-    /// Ends the hold and takes all votes, as [`end`](Self::end) does, for their release. Their servers give
-    /// one fence to the next request. They keep the lock taken for as long as the terms say, unless the hold
-    /// was lost.
+    /// Ends the hold and takes all votes, for their release. Their servers give one fence to the next
+    /// request. They keep the lock taken for as long as the terms say, unless the hold was lost.
     pub(in crate::quorum) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
-        let (before, holding, votes) = self.end();
-        let mut state = locked(&self.state);
-        if let (Ok(()), Some(decided), Some(at_least)) = (&before, state.decided, self.terms.at_least) {
-            state.kept_until = Some(decided.after(at_least));
-        }
+        let (before, holding, votes) = self.end(true);
+        let state = locked(&self.state);
         let kept_from = state.kept_until.and(state.decided);
         drop(state);
         if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
@@ -73,7 +69,7 @@ impl Votes {
                 break;
             }
             if is_free(answers.so_far().len()) {
-                until.get_or_insert_with(|| Instant::now() + began.elapsed() + STRAGGLER);
+                until.get_or_insert_with(|| stragglers_until(began));
             }
         }
         // If these were dropped, the background tasks would send the releases once more.

@@ -64,7 +64,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that comes after the release is kept at once", REPAIR, "            drop(late);\n", "            std::mem::forget(late);\n", KEPT),
     edit("no vote is asked for once the time of a kept lock is over", REPAIR, "() = clock.sleep_until(until) => return,", "() = clock.sleep_until(until), if false => return,", KEPT),
     edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
-    edit("a hold that was lost or forgotten is not kept", RELEASE, "if let (Ok(()), Some(decided)", "if let (_, Some(decided)", KEPT),
+    edit("a hold that was lost or forgotten is not kept", VOTES, "if is_released && before.is_ok() {", "if true {", KEPT),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
     edit("a release finds a vote whose fence was raised", "src/engine/background/outbox.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
 
