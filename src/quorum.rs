@@ -116,7 +116,7 @@ impl Quorum {
         let likely = self.servers.iter().map(|server| server.client().likely_us());
         let mut likely: Vec<_> = likely.collect();
         likely.sort_unstable();
-        let now_us = likely[(likely.len() - 1) / 2];
+        let now_us = median(&likely);
         let next = |last: u64| Some(now_us.max(last + 1));
         let last = self
             .last_ticket
@@ -137,15 +137,14 @@ impl Quorum {
     /// The latest of the servers' times that fences follow.
     fn latest_time(&self) -> ServerTime {
         let times = self.times();
-        let median = times[(times.len() - 1) / 2];
+        let median = median(&times);
         let latest = times.into_iter().rfind(|time| *time <= median.after(FAR_AHEAD));
         latest.unwrap_or(median)
     }
 
     /// The median of the servers' times, which tickets follow.
     fn median_time(&self) -> ServerTime {
-        let times = self.times();
-        times[(times.len() - 1) / 2]
+        median(&self.times())
     }
 
     /// The local clock, which all clients share.
@@ -235,4 +234,9 @@ impl Quorum {
         times.sort_unstable();
         times
     }
+}
+
+/// The one in the middle of these, which are sorted.
+fn median<T: Copy>(sorted: &[T]) -> T {
+    sorted[(sorted.len() - 1) / 2]
 }
