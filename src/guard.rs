@@ -86,7 +86,7 @@ impl LockGuard {
         self.held.begin(counters, holding);
     }
 
-    /// What tells others of the end of the lease.
+    /// Reports the end of the lease to others.
     pub(crate) fn watched(&self) -> Watched {
         self.held.watched()
     }

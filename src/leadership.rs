@@ -169,7 +169,7 @@ impl Leadership {
     /// Campaigns, does the work of the leader, and campaigns again whenever the lead is lost, until the work
     /// ends by itself. Then it resigns, and returns what the work returned.
     ///
-    /// The work is called once in each term, with the [`Term`]: its fence, and a token that tells of its end.
+    /// The work is called once in each term, with the [`Term`]: its fence, and a token that reports its end.
     /// If the lead is lost, the work is dropped at its next `.await`. Tasks that the work has spawned go on;
     /// give each a clone of the term. A campaign that fails with an error that can
     /// [go away](crate::Error::is_transient) is reported at WARN, and repeated. The pauses before a new
@@ -305,7 +305,7 @@ impl Leadership {
     ///
     /// let scheduler = locks.leadership("scheduler");
     /// let mut watch = scheduler.watch(Duration::from_secs(1));
-    /// assert!(watch.changed().await?.is_none()); // the first call tells who leads now
+    /// assert!(watch.changed().await?.is_none()); // the first call says who leads now
     /// # Ok(()) }
     /// ```
     #[doc(alias = "observe")]

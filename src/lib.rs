@@ -50,8 +50,8 @@
 //! # Tracing
 //! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
 //! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.outcome` and `wait_ms`. Their names
-//! and fields are part of the interface. At WARN it tells of a lost lease, of trouble with the server, and of
-//! a slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
+//! and fields are part of the interface. At WARN it reports a lost lease, trouble with the server, and a
+//! slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.

@@ -14,7 +14,7 @@ const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or se
     `docker run -p 6379:6379 valkey/valkey`";
 const MAX_LABEL: usize = 64;
 
-/// The servers and the prefix that a command was told of. Nothing is connected yet.
+/// The servers and the prefix that a command names. Nothing is connected yet.
 pub(crate) struct Place {
     urls: Vec<String>,
     prefix: Option<String>,
@@ -46,7 +46,7 @@ impl Place {
         self.urls.len() > 1
     }
 
-    /// What tells the lock of this name from all others.
+    /// The identity of the lock of this name.
     pub(crate) fn address(&self, name: &str) -> String {
         let prefix = self.prefix.as_deref().unwrap_or_default();
         format!("{}\n{prefix}\n{name}", self.urls.join(" "))

@@ -8,9 +8,9 @@ local KIND, KIND_END, HOLDER = 1, 2, 3
 
 -- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock
 -- was set back, and a dead holder never corrects its deadline. A client that did not even claim a grant that
--- it was told of is dead or asleep. It loses its presence record with that hold, unless it is the caller. The
--- record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what follows.
--- (Other holds may have been meant to run out, and say nothing about their client.)
+-- was pushed to it is dead or asleep. It loses its presence record with that hold, unless it is the caller.
+-- The record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what
+-- follows. (Other holds may have been meant to run out, and say nothing about their client.)
 --
 -- Returns the lock: its summary, the latest deadline (FREE without any), the number of its holds, and the
 -- functions that change them. The second value is the deadline of the caller's request, or nil if that is not

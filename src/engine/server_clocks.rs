@@ -24,7 +24,7 @@ pub(super) struct ServerClocks {
 struct State {
     known: HashMap<ServerId, Known>,
     /// The newest sample of any server, used for the first call to an unknown server. If that server's clock
-    /// is too far ahead, the call does nothing, and the reply tells the time.
+    /// is too far ahead, the call does nothing, and the reply gives the time.
     newest: Sample,
 }
 

@@ -111,7 +111,7 @@ impl Held {
     }
 }
 
-/// What tells of the end of a guard's lease, and does not keep the lock.
+/// Reports the end of a guard's lease, and does not keep the lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Watched {
     /// The hold, and the fence of the turn.

@@ -13,7 +13,7 @@ use crate::lease::Lease;
 /// lost.
 ///
 /// While it lives, its lease is renewed in the background. [`term`](Self::term) is what tasks of the leader
-/// get: it tells of the end of the lead, and does not keep it.
+/// get: it reports the end of the lead, and does not keep it.
 ///
 /// # Drop
 /// Dropping it resigns in the background. It never blocks, and it works outside a runtime. Use

@@ -23,8 +23,8 @@ const MOST: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// Servers tell only those that campaign of a change. So the watch asks, with the calls of one
 /// [`leader`](Leadership::leader) each time. It asks only while [`changed`](Self::changed) is polled, and
-/// dropping it ends it. Between two calls the leader may change several times: the watch tells who leads when
-/// it asks.
+/// dropping it ends it. Between two calls the leader may change several times: the watch reports who leads
+/// when it asks.
 ///
 /// The watch is also a `Stream` of what `changed` returns, for those that have `futures-util` or
 /// `tokio-stream`. It ends after [`Error::Closed`] and [`Error::Invalid`], but after no other error.
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_change_is_told_once_and_a_label_when_it_is_known() {
         let first = leader(1, Some("first"));
-        assert!(told(None).is_news(None), "the first call tells who leads now");
+        assert!(told(None).is_news(None), "the first call says who leads now");
         assert!(told(None).is_news(Some(&first)));
         assert!(told(Some(None)).is_news(Some(&first)));
         assert!(told(Some(Some(first.clone()))).is_news(None));

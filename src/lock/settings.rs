@@ -103,10 +103,10 @@ impl Lock {
     /// that is longer than the clocks differ, and shorter than the interval of the job. ShedLock calls it
     /// `lockAtLeastFor`.
     ///
-    /// While the work goes on, the lease is renewed as usual. A release tells the server until when the lock
+    /// While the work goes on, the lease is renewed as usual. A release sets the time until which the lock
     /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock in whole
-    /// milliseconds, so it can be shorter by less than one. Others can wait for its end: they sleep, and are
-    /// told of the time when they ask. [`status`](Self::status) shows the lock as
+    /// milliseconds, so it can be shorter by less than one. Others can wait for its end: they sleep, and
+    /// learn the time when they ask. [`status`](Self::status) shows the lock as
     /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
@@ -220,7 +220,7 @@ impl Lock {
     /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces
     /// do not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group
     /// is a set of time series. So set the group of locks whose names have no colon, unless there are few of
-    /// them. A client tells 1,000 groups apart, and counts all further ones as `other`.
+    /// them. A client distinguishes 1,000 groups, and counts all further ones as `other`.
     ///
     /// Without the feature `metrics` it has no effect, and is checked all the same. So a library can name the
     /// groups of its locks, and its application decides whether to record them.

@@ -1,4 +1,4 @@
-//! What a forced release tells when it takes more than one call.
+//! The result of a forced release that takes more than one call.
 
 use crate::MemoryStore;
 use crate::tests::scripted_store::{Fate, client};

@@ -195,7 +195,7 @@ impl Quorum {
         Ok(is_over)
     }
 
-    /// The label of a client, from the first server that tells it.
+    /// The label of a client, from the first server that knows it.
     pub(crate) async fn label_of(&self, client: &ClientId) -> Option<String> {
         let mut asked: FuturesUnordered<_> = (self.servers.iter())
             .map(|shared| operator::label_of(shared.client(), client))

@@ -51,7 +51,7 @@
 //!   follows);
 //! - that all waiters ask after one of them lost its place (they also ask after *not registered*);
 //! - that a grant with too little time left is given up (its guard ends in time by itself);
-//! - that a poll tells of another grant of the client (the poll for that request tells it too).
+//! - that a poll reports another grant of the client (the poll for that request reports it too).
 //!
 //! It notices a lost place in the queue only in worlds where nothing but expired leases goes wrong. It does
 //! not notice that a subscription is unseen, since a client that hears nothing counts as delayed for good.

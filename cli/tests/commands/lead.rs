@@ -51,7 +51,7 @@ async fn one_leads_and_the_next_one_does_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn it_leads_again_after_its_command_failed_and_not_after_it_succeeded() {
+async fn lead_campaigns_again_after_cmd_fails_and_ends_after_it_succeeds() {
     let server = Server::shared().await;
     let name = name();
     let lock = lock(server, &name).await;
@@ -88,7 +88,7 @@ async fn its_command_is_stopped_when_the_lead_is_taken_away_and_it_campaigns_aga
 }
 
 #[tokio::test]
-async fn it_goes_on_while_no_server_answers_and_ends_at_a_signal() {
+async fn lead_goes_on_while_no_server_answers_and_ends_at_a_signal() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let running = Running::start(&mut fairlock(&url, &["lead", &name(), "true"]));
     // One attempt to connect takes 10 s.
@@ -100,7 +100,7 @@ async fn it_goes_on_while_no_server_answers_and_ends_at_a_signal() {
 }
 
 #[tokio::test]
-async fn what_has_no_meaning_for_a_leader_is_refused() {
+async fn options_without_meaning_for_a_leader_are_refused() {
     for (args, word) in [
         (&["lead", "-n", "a", "true"][..], "--nonblock"),
         (&["lead", "-w", "1", "a", "true"], "--wait"),
@@ -120,7 +120,7 @@ async fn what_has_no_meaning_for_a_leader_is_refused() {
 
 /// A grant waits for a process that was stopped. When that goes on, the lead is gone before it has begun.
 #[tokio::test]
-async fn it_campaigns_again_if_the_lead_was_taken_away_before_its_command_began() {
+async fn lead_campaigns_again_if_the_lead_is_taken_away_before_cmd_begins() {
     let server = Server::shared().await;
     let name = name();
     let lock = lock(server, &name).await;
@@ -245,7 +245,7 @@ async fn a_leader_that_was_stopped_for_longer_than_its_lease_does_not_say_that_i
 const ASK: &[u8] = b"GET /leader HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test]
-async fn it_does_not_say_that_it_leads_while_its_command_cleans_up_after_a_loss() {
+async fn status_page_reports_no_lead_while_cmd_cleans_up_after_a_loss() {
     let server = Server::shared().await;
     let (name, port) = (name(), free_port());
     let http = format!("127.0.0.1:{port}");

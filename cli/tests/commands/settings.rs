@@ -14,7 +14,7 @@ async fn alone(args: &[&str]) -> Ended {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_with_what_is_allowed_before_anything_is_sent() {
+async fn bad_input_is_refused_with_the_allowed_values_before_anything_is_sent() {
     for (args, words) in [
         (&["run", "-w", "soon", "a", "true"][..], &["soon", "500ms"][..]),
         (&["run", "-w", "-1", "a", "true"], &["-1", "500ms"]),
@@ -61,7 +61,7 @@ async fn what_is_wrong_is_refused_with_what_is_allowed_before_anything_is_sent()
 }
 
 #[tokio::test]
-async fn what_only_flock_can_do_is_answered_with_a_sentence() {
+async fn options_of_flock_alone_are_answered_with_a_sentence() {
     for (args, words) in [
         (&["run", "-F", "a", "true"][..], "renews the lease"),
         (&["run", "-o", "a", "true"], "nothing to close"),

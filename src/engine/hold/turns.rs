@@ -1,5 +1,5 @@
 //! Turns: a hold that is passed on inside its process, from one guard to the next. Each turn has a fence of
-//! its own, and the server hears nothing of them until the release tells the last one.
+//! its own, and the server hears nothing of them until the release reports the last one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

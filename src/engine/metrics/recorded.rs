@@ -30,7 +30,7 @@ const CALL_DURATION: &str = "fairlock_server_call_duration_seconds";
 const RECONNECTS: &str = "fairlock_reconnects_total";
 const RELEASES_PENDING: &str = "fairlock_releases_pending";
 
-/// How many groups a client tells apart. All further ones are one group, so that names without a colon
+/// How many groups a client distinguishes. All further ones are one group, so that names without a colon
 /// cannot make ever more time series.
 const MAX_GROUPS: usize = 1000;
 const OTHER_GROUPS: &str = "other";

@@ -108,7 +108,7 @@ impl Subscription {
     }
 }
 
-/// The state of the subscription after an answer. Also tells the waitlist of the answer.
+/// The state of the subscription after an answer. Also reports the answer to the waitlist.
 fn subscription_after(
     answer: Result<(), Failure>,
     waitlist: &Waitlist,

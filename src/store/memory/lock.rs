@@ -148,7 +148,7 @@ impl Holder {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
-    /// The last fence that the last hold can have used. A release tells it; otherwise it may have used all
+    /// The last fence that the last hold can have used. A release reports it; otherwise it may have used all
     /// that its request reserved.
     fn last_fence(&self) -> u64 {
         let request = self.request.as_ref().filter(|_| self.owner.is_some());

@@ -2,7 +2,7 @@
 //! but calls in the backlog can.
 //!
 //! The minimum latency is that of a call that does not wait for others. The difference between the mean and
-//! the minimum tells how many calls in flight wait at the server. The window is set so that the wanted number
+//! the minimum shows how many calls in flight wait at the server. The window is set so that the wanted number
 //! of calls wait there, as TCP Vegas does it (Brakmo, O'Malley and Peterson, 1994). If calls always wait, the
 //! minimum cannot be observed. So from time to time the window is small for a moment, as BBR does it
 //! (Cardwell and others, 2016).

@@ -23,7 +23,7 @@ pub(super) struct Connector {
     seeds: Vec<Node>,
     server: String,
     attempt_timeout: Duration,
-    /// What the servers are told of this client.
+    /// What the servers know about this client.
     label: Option<Label>,
     /// Where the credentials come from, if not from the URL.
     login: Option<Arc<Login>>,

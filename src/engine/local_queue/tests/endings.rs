@@ -222,7 +222,7 @@ async fn a_turn_that_ends_as_the_client_closes_goes_to_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_still_held_at_the_close_is_named_with_the_fence_of_its_turn() {
+async fn close_names_the_turns_still_held_with_their_fences() {
     let process = Process::of(&MemoryStore::new());
     let guard = process.acquire().await;
     let mut waiters = process.wait(1).await;

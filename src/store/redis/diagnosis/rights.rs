@@ -316,7 +316,7 @@ mod tests {
 
     /// The words of Redis 6.2, of 7.0 and later, and of Valkey.
     #[test]
-    fn what_is_denied_is_told_by_the_words_of_each_server() {
+    fn denied_right_is_read_from_the_words_of_each_server() {
         let line = line_of("HGET fairlock:{a} hold");
         for (text, command, key) in [
             (
