@@ -1,6 +1,7 @@
 //! The command line of both modes: the comparison, and one of its client processes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use fairlock_benches::Outcome;
@@ -146,6 +147,16 @@ impl CompareArgs {
         });
         all.filter(|(strategy, condition)| strategy.runs_under(*condition))
             .collect()
+    }
+
+    /// The delay in each direction, for this server of a quorum or for a single server (which is the first).
+    /// It is always the first server that something happens to.
+    pub(crate) fn delay(&self, condition: Condition, server: usize) -> Duration {
+        Duration::from_micros(match condition {
+            Condition::Near | Condition::Down | Condition::Hung => 0,
+            Condition::Far if server == 0 => self.delay_one_us,
+            Condition::Network | Condition::Far => self.delay_us,
+        })
     }
 }
 

@@ -7,9 +7,10 @@ use fairlock_benches::analysis::{Findings, analyse};
 
 use crate::args::CompareArgs;
 use crate::condition::Condition;
-use crate::round::{Cost, Stage, Task};
+use crate::cost::Cost;
+use crate::place::Place;
+use crate::round::{Stage, Task};
 use crate::strategy::Strategy;
-use crate::topology::Place;
 
 /// PINGs before each round. Their median is the network's round trip.
 const PINGS: usize = 200;

@@ -1,9 +1,5 @@
 //! The conditions under which a lock is measured: the network, and what happens to one server of a quorum.
 
-use std::time::Duration;
-
-use crate::args::CompareArgs;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Condition {
     /// Nothing is added to the loopback network, and all servers are well
@@ -32,15 +28,5 @@ impl Condition {
     /// Whether it only makes sense for several servers, of which one may fail.
     pub(crate) const fn needs_quorum(self) -> bool {
         matches!(self, Condition::Down | Condition::Hung | Condition::Far)
-    }
-
-    /// The delay in each direction, for this server of a quorum or for a single server (which is the first).
-    /// It is always the first server that something happens to.
-    pub(crate) fn delay(self, args: &CompareArgs, server: usize) -> Duration {
-        Duration::from_micros(match self {
-            Condition::Near | Condition::Down | Condition::Hung => 0,
-            Condition::Far if server == 0 => args.delay_one_us,
-            Condition::Network | Condition::Far => args.delay_us,
-        })
     }
 }

@@ -15,7 +15,8 @@ use fred::types::{ClusterHash, CustomCommand};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::strategy::LEASE;
+/// The lease of the strategies that take one as an argument. It is fairlock's default.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// Deletes the lock if it still belongs to the caller, and tells everybody.
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end

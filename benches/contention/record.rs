@@ -9,9 +9,9 @@ use fairlock_benches::analysis::quantile;
 use fairlock_benches::machine::machine;
 
 use crate::args::CompareArgs;
+use crate::place::Place;
 use crate::report::Line;
 use crate::strategy::Strategy;
-use crate::topology::Place;
 
 /// The servers and versions of one run.
 #[derive(Debug)]

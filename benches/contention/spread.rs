@@ -8,9 +8,10 @@ use fairlock_benches::Outcome;
 use fairlock_benches::analysis::granted;
 
 use crate::args::CompareArgs;
-use crate::round::{Cost, Stage, Task};
+use crate::cost::Cost;
+use crate::place::Place;
+use crate::round::{Stage, Task};
 use crate::strategy::Strategy;
-use crate::topology::Place;
 
 /// One round with this number of masters, or several such rounds together.
 #[derive(Debug, Default)]

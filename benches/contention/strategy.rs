@@ -9,11 +9,8 @@ use fairlock_benches::Outcome;
 
 use crate::condition::Condition;
 use crate::peer::{Kind, PEERS, Peer};
-use crate::publish::{Publish, Token};
+use crate::publish::{LEASE, Publish, Token};
 use crate::topology::Topology;
-
-/// The lease of the strategies that take one as an argument. It is fairlock's default.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// How long one call of the spin lock tries before the waiter calls it again.
 const SPIN_WAIT: Duration = Duration::from_secs(60);
