@@ -3,7 +3,6 @@
 use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::Weak;
-#[cfg(feature = "redis")]
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
@@ -155,7 +154,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     pub(super) fn of_quorum(self, urls: &[String]) -> Result<(ManagerOptions, Options)> {
         check_count("servers", urls.len())?;
-        let durable = self.durable;
+        let (longest_lease, durable) = (self.longest_lease_in_quorum(), self.durable);
         let settings = self.checked_for_quorum()?;
         let mut servers = Vec::new();
         for url in urls {
@@ -167,7 +166,7 @@ impl LockManagerBuilder {
         }
         let options = Options {
             quorum: Some(QuorumServer {
-                longest_lease: settings.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE),
+                longest_lease,
                 durable,
             }),
             ..store_options(&settings)
@@ -207,6 +206,10 @@ impl LockManagerBuilder {
         Ok(LockManager::of_quorum(Quorum::new(shareds.collect())))
     }
 
+    fn longest_lease_in_quorum(&self) -> Duration {
+        self.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE)
+    }
+
     fn checked_for_quorum(mut self) -> Result<ManagerOptions> {
         let durability = self.options.durability;
         if durability.wanted() > 0 {
@@ -219,7 +222,8 @@ impl LockManagerBuilder {
         if self.options.local_handoffs > 1 {
             return Err(local_handoffs_in_quorum(self.options.local_handoffs).into());
         }
-        self.options.longest_lease = self.longest_lease.take().or(Some(DEFAULT_LONGEST_LEASE));
+        self.options.longest_lease = Some(self.longest_lease_in_quorum());
+        self.longest_lease = None;
         self.durable = false;
         self.checked()
     }
