@@ -82,13 +82,21 @@ pub(crate) struct Run {
     pub(crate) connection: Connection,
 }
 
+/// The options of `run` that `lead` refuses. A leader waits for as long as it takes, and is stopped when it
+/// does not lead any more.
+const NOT_FOR_LEADERS: [&str; 5] = ["nonblock", "wait", "conflict_exit_code", "at_least", "on_lost"];
+
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| match NOT_FOR_LEADERS.contains(&arg.get_id().as_str()) {
+    true => arg.hide(true),
+    false => arg,
+}))]
 pub(crate) struct Lead {
-    #[command(flatten)]
-    pub(crate) run: Run,
     /// Serve /leader, /healthz and /metrics at this address. CMD may then be missing.
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) run: Run,
 }
 
 /// How a lock is taken, and what is said of it.
@@ -272,6 +280,27 @@ mod tests {
         }
         for text in ["", "TREM", "0", "-15", "99"] {
             assert!(parse_signal(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn help_of_lead_shows_its_own_options_and_none_that_it_refuses() {
+        let mut arguments = Arguments::command();
+        let lead = arguments.find_subcommand_mut("lead").expect("lead");
+        let help = lead.render_help().to_string();
+        let (own, servers) = help.split_once("\nServer:").expect("two groups");
+        assert!(
+            own.contains("--http <ADDR>") && !servers.contains("--http"),
+            "{help}"
+        );
+        for refused in [
+            "--nonblock",
+            "--wait",
+            "--at-least",
+            "--conflict-exit-code",
+            "--on-lost",
+        ] {
+            assert!(!help.contains(refused), "{refused}: {help}");
         }
     }
 

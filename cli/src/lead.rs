@@ -121,7 +121,7 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
     }
 }
 
-/// A leader waits for as long as it takes, and is stopped when it does not lead any more.
+/// Refuses the options of `run` that have no meaning for a leader.
 fn refuse(run: &Run) -> Result<(), Failure> {
     let taking = &run.taking;
     let refused = [
