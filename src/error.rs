@@ -61,8 +61,8 @@ pub enum Error {
         /// The number of confirmations that came in time.
         got: u32,
     },
-    /// In a quorum: fewer servers answered than are a majority, or granted locks: one that has started lately
-    /// does not ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again later.
+    /// In a quorum: fewer servers answered than are a majority, or granted locks: one that has started
+    /// recently does not ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again later.
     NoQuorum {
         /// The number of servers.
         servers: usize,

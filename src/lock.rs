@@ -101,7 +101,7 @@ impl Lock {
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout) (10 s by default). A wait without a
     ///   bound ends too.
     /// - [`Error::NoQuorum`] in its place in a quorum, if no majority of the servers has answered for that
-    ///   long, or if they have [started lately](crate::LockManagerBuilder::longest_lease) and grant nothing
+    ///   long, or if they have [started recently](crate::LockManagerBuilder::longest_lease) and grant nothing
     ///   yet.
     /// - [`Error::NotReplicated`] if the grant has to be confirmed by
     ///   [`replicas`](crate::LockManagerBuilder::replicas) or [disks](crate::LockManagerBuilder::fsynced) and

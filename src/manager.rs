@@ -163,7 +163,7 @@ impl LockManager {
     }
 
     /// Makes one round trip to the server, for health checks. In a quorum it asks all servers, and returns
-    /// when a majority have answered, even if they have started lately and grant nothing yet.
+    /// when a majority have answered, even if they have started recently and grant nothing yet.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum

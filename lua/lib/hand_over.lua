@@ -18,7 +18,7 @@ local PUBSUB_MODE, PREFIX = 1, 2
 local PLAIN = 'p'
 -- It calls SPUBLISH, in a cluster from 7.0 on. Otherwise as before.
 local SHARDED = 's'
--- It calls SPUBLISH where the slot has moved to lately: its subscribers are still on their way, so the
+-- It calls SPUBLISH where the slot has moved to recently: its subscribers are still on their way, so the
 -- presence record alone decides which client can be reached.
 local MIGRATING = 'm'
 -- With any other letter (u), it calls PUBLISH in an older cluster: subscribers at its other nodes are not

@@ -130,10 +130,10 @@ mod tests {
             let keys = Keys::new("fairlock", &format!("{n}")).unwrap();
             presence.lease_expires(&keys, now, at(0), Duration::ZERO);
         }
-        let lately = Keys::new("fairlock", "lately").unwrap();
-        presence.lease_expires(&lately, now, now, Duration::ZERO);
+        let recently = Keys::new("fairlock", "recently").unwrap();
+        presence.lease_expires(&recently, now, now, Duration::ZERO);
         let last = expired_on_server_by(now, Duration::ZERO);
-        assert_eq!(presence.last_expiry(&lately), Some(last));
+        assert_eq!(presence.last_expiry(&recently), Some(last));
         assert!(locked(&presence.expired_leases).len() < 10);
     }
 }

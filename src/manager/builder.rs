@@ -211,7 +211,7 @@ impl LockManagerBuilder {
     }
 
     /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server
-    /// that has started lately may have forgotten holds. It grants nothing until it has run for this long,
+    /// that has started recently may have forgotten holds. It grants nothing until it has run for this long,
     /// and for 2 s more.
     ///
     /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with

@@ -77,8 +77,8 @@ impl LockManagerBuilder {
     /// [`longest_lease`](Self::longest_lease).
     ///
     /// Everything works as with one server, except:
-    /// - A server that has started lately grants nothing, unless the servers are [`durable`](Self::durable).
-    ///   So **new servers grant no lock in their first minute**.
+    /// - A server that has started recently grants nothing, unless the servers are
+    ///   [`durable`](Self::durable). So **new servers grant no lock in their first minute**.
     /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
     ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
     /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.

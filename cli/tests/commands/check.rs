@@ -322,7 +322,7 @@ async fn each_server_of_a_quorum_is_checked() {
         verdicts.collect::<Vec<_>>()
     };
     assert_eq!(verdicts(&ended, "connection"), ["ok", "ok", "unavailable"]);
-    // They started lately.
+    // They started recently.
     assert_eq!(verdicts(&ended, "version"), ["unavailable", "unavailable"]);
     let ended = check(&urls, &["--durable"]).await;
     assert_eq!(verdicts(&ended, "version"), ["ok", "ok"]);

@@ -33,7 +33,7 @@ pub(super) fn check_server(info: &str, quorum: QuorumServer) -> Result<(), Failu
         return Ok(());
     }
     Err(Failure::NotExecuted(ServerError::new(format!(
-        "this server started lately and may have forgotten holds: it grants nothing for another {} s",
+        "this server started recently and may have forgotten holds: it grants nothing for another {} s",
         enough - uptime
     ))))
 }

@@ -55,7 +55,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call that needs more than the lock alone is sent again with all keys", CLUSTER,
         "                        alone = Alone::Never;\n                        continue;", "                        return Err(cluster.failed(failure));", MIGRATION),
     edit("a client whose subscription still has to follow a recently moved slot is not skipped", SERVERS,
-        "if table.has_moved_lately(slot)", "if false", MIGRATION),
+        "if table.has_moved_recently(slot)", "if false", MIGRATION),
     edit("a call to a server that imports the slot is preceded by ASKING", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
 
     edit("a server of a quorum gets no scripts while it may have forgotten holds", COMMANDS,

@@ -35,7 +35,7 @@ async fn new_servers_grant_nothing_for_the_longest_lease_and_say_why() {
     let hasty = builder.quorum(urls(&servers)).await.unwrap();
     let error = hasty.lock("a").acquire().await.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 0, .. }), "{error:?}");
-    assert!(error.to_string().contains("started lately"), "{error}");
+    assert!(error.to_string().contains("started recently"), "{error}");
     let locks = wary(&servers).await;
     let guard = timeout(LIMIT, locks.lock("a").acquire())
         .await
@@ -86,7 +86,7 @@ async fn hold_outlives_one_restart_after_the_other() {
         }
         true
     };
-    // One of the servers may have been started too lately to be among the first two.
+    // One of the servers may have been started too late to be among the first two.
     eventually("all have voted", LIMIT, has_all_votes).await;
     for server in &servers {
         server.kill();

@@ -56,7 +56,7 @@ impl Cluster {
             ))));
         };
         let pubsub_mode = match self.pubsub_mode {
-            PubSubMode::Sharded if table.has_moved_lately(slot) => PubSubMode::Migrating,
+            PubSubMode::Sharded if table.has_moved_recently(slot) => PubSubMode::Migrating,
             pubsub_mode => pubsub_mode,
         };
         let call_options = CallOptions {

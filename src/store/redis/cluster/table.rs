@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Whether the slot moved to its owner so recently that subscribers may not have followed.
-    pub(super) fn has_moved_lately(&self, slot: usize) -> bool {
+    pub(super) fn has_moved_recently(&self, slot: usize) -> bool {
         let moved = self.moved.get(&slot);
         moved.is_some_and(|moved| moved.elapsed() < self.settling)
     }

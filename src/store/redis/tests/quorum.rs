@@ -78,7 +78,7 @@ pub(super) async fn acquire((store, _): &Opened, name: &str) -> Result<Acquired,
 
 /// Whether a call was answered that the server is mute.
 fn is_mute(answer: &Result<Acquired, Failure>) -> bool {
-    matches!(answer, Err(Failure::NotExecuted(error)) if error.to_string().contains("started lately"))
+    matches!(answer, Err(Failure::NotExecuted(error)) if error.to_string().contains("started recently"))
 }
 
 /// The hashes of the scripts of a quorum.
@@ -125,7 +125,10 @@ async fn fresh_server_grants_nothing_and_says_for_how_long() {
     };
     let error = error.to_string();
     let (words, seconds) = error.rsplit_once("it grants nothing for another ").unwrap();
-    assert_eq!(words, "this server started lately and may have forgotten holds: ");
+    assert_eq!(
+        words,
+        "this server started recently and may have forgotten holds: "
+    );
     let seconds: u64 = seconds.strip_suffix(" s").unwrap().parse().unwrap();
     assert!((30..=63).contains(&seconds), "{error}");
     assert_eq!(known(&server, quorum(LONG)), 0);
