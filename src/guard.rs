@@ -318,11 +318,14 @@ impl LockGuard {
             lock.fence = self.fence().get(),
             lock.outcome = tracing::field::Empty
         );
-        let release = async {
-            // In place, since each further future would be moved around.
+        // Pinned and in place, since a future that is passed on is copied.
+        let release = std::pin::pin!(async {
             let released = match self.held {
                 Held::One(held) => held.release().await,
-                Held::Turn(turn) => turn.release().await,
+                Held::Turn(turn) => match turn.release() {
+                    Some(tenure) => tenure.release().await,
+                    None => Ok(()),
+                },
                 Held::Quorum(majority) => Box::pin(majority.release()).await,
             };
             tracing::Span::current().record(
@@ -330,7 +333,7 @@ impl LockGuard {
                 if released.is_ok() { "released" } else { "error" },
             );
             released
-        };
+        });
         tracing::Instrument::instrument(release, span).await
     }
 

@@ -1,5 +1,6 @@
 //! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +40,11 @@ impl Lock {
             wait_ms = Empty
         );
         let mut ask = None;
-        let asking = self.acquire_held(began, bound, &mut ask);
-        let acquired = asking.instrument(span.clone()).await;
+        let acquired = {
+            // Pinned here, since a future that is passed on is copied.
+            let asking = pin!(self.acquire_held(began, bound, &mut ask));
+            asking.instrument(span.clone()).await
+        };
         let now = self.client().now();
         let waited = now.since(began);
         if let Some(ask) = &mut ask {

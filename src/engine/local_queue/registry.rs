@@ -1,5 +1,6 @@
 //! All local queues of a client.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,20 @@ use crate::engine::hold::owned::OwnedHold;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::sync::locked;
 
-/// The name of the lock, its lease, and the number of turns. Locks that differ in these share no
-/// tenure, and go side by side.
-type Key = (Arc<str>, Duration, u16);
+/// Locks that differ in one of these share no tenure, and go side by side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    name: Arc<str>,
+    lease: Duration,
+    turns: u16,
+}
+
+impl Hash for Key {
+    /// A lock hardly ever has several leases or numbers of turns, and every turn hashes its key.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct LocalQueues {
@@ -83,5 +95,9 @@ impl LocalQueues {
 }
 
 fn key(params: &AcquireParams) -> Key {
-    (Arc::clone(&params.keys.name), params.terms.lease(), params.turns)
+    Key {
+        name: Arc::clone(&params.keys.name),
+        lease: params.terms.lease(),
+        turns: params.turns,
+    }
 }

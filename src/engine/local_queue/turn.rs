@@ -7,7 +7,6 @@ use crate::engine::background::Background;
 use crate::engine::counters::{End, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::Result;
 use crate::fence::Fence;
 
 /// The lock, for one guard. When it is dropped, the next waiter here has its turn, or the tenure is released.
@@ -52,13 +51,9 @@ impl Turn {
         }
     }
 
-    /// Ends the turn. Returns when the next waiter here has its turn, or the server has confirmed the release
-    /// of the tenure. If this is dropped midway, the background task does the rest.
-    pub(crate) async fn release(mut self) -> Result<()> {
-        match self.end(End::Released) {
-            Some(held) => held.release().await,
-            None => Ok(()),
-        }
+    /// Ends the turn. The next waiter here has its turn, or the tenure is returned, and must be released.
+    pub(crate) fn release(mut self) -> Option<OwnedHold> {
+        self.end(End::Released)
     }
 
     /// Lets the lease of the tenure expire. Those that wait here wait for the next tenure.
