@@ -309,20 +309,19 @@ impl Entry<'_> {
                     }
                     break;
                 }
-                // The grant may have come another way meanwhile.
                 Err(failure) => {
-                    let pause = match patience.next_delay(failure) {
-                        Ok(pause) => pause,
-                        Err(error) => {
-                            // The applicants' calls would fail in the same way.
-                            self.waitlist.refuse_applicants(&error);
-                            return WaitOutcome::Done(Err(error));
-                        }
-                    };
+                    let next = patience.next_delay(failure);
+                    // The grant may have come another way meanwhile. So may the end of the client.
+                    let pause = *next.as_ref().unwrap_or(&Duration::ZERO);
                     let outcome = tokio::time::timeout(pause, &mut waiter.outcome);
                     if let Ok(outcome) = Box::pin(outcome).await {
                         self.entered = None;
                         return settle(outcome);
+                    }
+                    if let Err(error) = next {
+                        // The applicants' calls would fail in the same way.
+                        self.waitlist.refuse_applicants(&error);
+                        return WaitOutcome::Done(Err(error));
                     }
                 }
             }

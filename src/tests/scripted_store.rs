@@ -48,6 +48,8 @@ pub(crate) struct Scripted {
     swallows_renewals: AtomicBool,
     /// Whether subscriptions go unanswered.
     swallows_subscriptions: AtomicBool,
+    /// If acquires are executed and go unanswered: after which time their callers notice that.
+    unheard_acquires: Mutex<Option<Duration>>,
     subscriptions: AtomicUsize,
     /// The number of subscriptions that were ended or reported as unseen.
     ended: AtomicUsize,
@@ -91,6 +93,7 @@ pub(crate) fn client_with(
         releases: AtomicUsize::new(0),
         swallows_renewals: AtomicBool::new(false),
         swallows_subscriptions: AtomicBool::new(false),
+        unheard_acquires: Mutex::new(None),
         subscriptions: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         lossy: Arc::default(),
@@ -109,6 +112,11 @@ impl Scripted {
 
     pub(crate) fn swallow_subscriptions(&self) {
         self.swallows_subscriptions.store(true, Ordering::SeqCst);
+    }
+
+    /// Loses the replies to acquires. Each acquire fails after this time.
+    pub(crate) fn lose_replies_to_acquires(&self, noticed_after: Duration) {
+        *locked(&self.unheard_acquires) = Some(noticed_after);
     }
 
     /// Loses the next `calls` calls.
@@ -187,13 +195,19 @@ impl Store for Scripted {
     fn acquire(&self, call: Acquire) -> Call<Acquired> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
         let (lossy, store) = (Arc::clone(&self.lossy), Arc::clone(&self.store));
+        let unheard = *locked(&self.unheard_acquires);
         Box::pin(async move {
             if let Err(lost) = pass(&lossy.calls) {
                 // The pipeline wrote the call, although the server never got it.
                 call.not_after.written(ConnectionId::default());
                 return Err(lost);
             }
-            store.acquire(call).await
+            let answer = store.acquire(call).await;
+            if let Some(noticed_after) = unheard {
+                tokio::time::sleep(noticed_after).await;
+                return Err(Failure::Unknown(ServerError::new("no reply in time")));
+            }
+            answer
         })
     }
 

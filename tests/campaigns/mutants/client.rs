@@ -68,8 +68,10 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n", "", IN_MEMORY),
     edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        was_queued: ticket.is_some(),", "                        ticket: ticket.and(None),\n                        was_queued: ticket.is_some(),", WAITERS),
     edit("a request with an owner is not delayed", ACQUIRE, "is_admitted: params.owner.is_some() || params.vote.is_some(),", "is_admitted: params.vote.is_some(),", &[WAITLIST_TESTS]),
-    edit("an applicant is told that the server is unreachable", ACQUIRE, "                            self.waitlist.refuse_applicants(&error);\n", "", &[WAITLIST_TESTS])
+    edit("an applicant is told that the server is unreachable", ACQUIRE, "                        self.waitlist.refuse_applicants(&error);\n", "", &[WAITLIST_TESTS])
         .equal("the next applicant is admitted, and is told after its calls have failed for as long"),
+    edit("a caller whose last call failed gets what came meanwhile", ACQUIRE,
+        "let next = patience.next_delay(failure);", "let next = match patience.next_delay(failure) {\n                        Err(error) => return WaitOutcome::Done(Err(error)),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
     edit("an applicant that gives up leaves the queue", ACQUIRE, "Some(Entered::Applicant(application)) => Ok(self.waitlist.cancel(*application)),", "Some(Entered::Applicant(_)) => Ok(None),", &[WAITLIST_TESTS]),
     edit("an applicant that gives up as it is admitted leaves the queue", APPLICANTS, "            self.quit(&waiter);\n", "", &[WAITLIST_TESTS]),
 

@@ -40,6 +40,26 @@ async fn failed_poll_is_repeated_soon() {
     released(granted(waiter).await).await;
 }
 
+/// Race: A grant is pushed while the last call that its caller has patience for goes unanswered.
+#[tokio::test(start_paused = true)]
+async fn caller_whose_last_call_fails_gets_the_grant_that_was_pushed_meanwhile() {
+    let options = ManagerOptions {
+        server_timeout: Duration::from_secs(1),
+        ..ManagerOptions::default()
+    };
+    let fixture = Fixture::of(MemoryStore::new(), options);
+    // From now on, the client listens.
+    let guard = fixture.other.acquire().await.unwrap();
+    handed_over(guard, fixture.waiter().await).await;
+
+    let guard = fixture.other.acquire().await.unwrap();
+    fixture.seen.lose_replies_to_acquires(Duration::from_secs(1));
+    let waiter = fixture.waiter().await;
+    released(guard).await;
+    sleep(Duration::from_millis(1_001)).await;
+    released(granted(waiter).await).await;
+}
+
 /// Race: The caller of the request that a waitlist polls with gives up, and the poll fails.
 #[tokio::test(start_paused = true)]
 async fn failed_poll_of_a_request_that_gives_up_is_repeated_for_the_next() {
