@@ -6,6 +6,7 @@ mod address;
 mod call;
 mod cluster;
 mod commands;
+mod connect_timeout;
 mod connection;
 mod connector;
 mod credentials;

@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
+use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::{
     Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
@@ -54,14 +55,16 @@ impl Purpose {
     }
 }
 
-/// Connects. An error names the server and the reason.
+/// Connects `within` this time, for calls that wait for their replies for `attempt_timeout`. An error names
+/// the server and the reason.
 pub(super) async fn dial(
     config: Config,
     purpose: Purpose,
     attempt_timeout: Duration,
+    within: Duration,
 ) -> Result<Connection, Failure> {
     let server = server_of(&config);
-    let client = client(config, purpose, attempt_timeout);
+    let client = client(config, purpose, attempt_timeout, within);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
     // fred announces the connection once, to those that listen at that time. So this starts to listen before
@@ -79,10 +82,10 @@ pub(super) async fn dial(
         successor: None,
         renewal: None,
     };
-    let failure = match tokio::time::timeout(attempt_timeout, connected).await {
+    let failure = match tokio::time::timeout(within, connected).await {
         Ok(Ok(())) => return Ok(connection),
-        Ok(Err(error)) => failure::classify_connecting(&error),
-        Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
+        Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => failure::classify_connecting(&error),
+        Ok(Err(_)) | Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
     };
     Err(failure::with_server(&server, failure))
 }
@@ -96,7 +99,7 @@ pub(super) fn server_of(config: &Config) -> String {
     }
 }
 
-fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client {
+fn client(config: Config, purpose: Purpose, attempt_timeout: Duration, within: Duration) -> Client {
     let performance = PerformanceConfig {
         default_command_timeout: attempt_timeout,
         broadcast_channel_capacity: match purpose {
@@ -106,8 +109,10 @@ fn client(config: Config, purpose: Purpose, attempt_timeout: Duration) -> Client
         ..PerformanceConfig::default()
     };
     let connection = ConnectionConfig {
+        // TCP takes one round trip. The name of a server that is silent may be that of another machine by
+        // now, and a new attempt looks it up again.
         connection_timeout: attempt_timeout,
-        internal_command_timeout: attempt_timeout,
+        internal_command_timeout: within,
         max_command_attempts: 1,
         // A steady stream of calls would postpone fred's own check for ever. PINGs and unanswered calls
         // replace it.

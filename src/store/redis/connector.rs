@@ -1,16 +1,17 @@
 //! Opens connections: from a URL to a usable server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fred::types::config::{Config, Server, ServerConfig};
 
 use super::address::{Address, Node, Place};
+use super::connect_timeout::ConnectTimeout;
 use super::connection::{Connection, Purpose, dial, server_of};
 use super::credentials::Login;
 use super::failure;
 use super::sentinel::{Sentinels, check_primary};
-use crate::error::Invalid;
+use crate::error::{Invalid, ServerError};
 use crate::store::Failure;
 use crate::store::label::Label;
 use crate::tls::Tls;
@@ -23,6 +24,7 @@ pub(super) struct Connector {
     seeds: Vec<Node>,
     server: String,
     attempt_timeout: Duration,
+    connect_timeout: ConnectTimeout,
     /// What the servers know about this client.
     label: Option<Label>,
     /// Where the credentials come from, if not from the URL.
@@ -46,6 +48,7 @@ impl Connector {
             seeds: Vec::new(),
             server,
             attempt_timeout,
+            connect_timeout: ConnectTimeout::new(attempt_timeout),
             label: None,
             login: None,
         };
@@ -103,6 +106,7 @@ impl Connector {
             seeds: Vec::new(),
             server: node.to_string(),
             attempt_timeout: self.attempt_timeout,
+            connect_timeout: ConnectTimeout::new(self.attempt_timeout),
             label: self.label.clone(),
             login: self.login.clone(),
         }
@@ -130,7 +134,8 @@ impl Connector {
     }
 
     pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
-        let connection = self.open_unnamed(purpose).await?;
+        // On the heap, so that the futures of callers are not nested too deeply for the compiler.
+        let connection = Box::pin(self.open_unnamed(purpose)).await?;
         if let Some(label) = &self.label {
             connection.introduce(label).await;
         }
@@ -142,9 +147,17 @@ impl Connector {
             return self.dial(self.config.clone(), purpose).await;
         };
         let primary = sentinels.primary().await?;
-        let opened = self.open_primary(&primary.server, purpose).await;
+        let mut successor = sentinels.successor_of(primary.clone());
+        // A primary that hangs is not waited for once it has a successor.
+        let opened = tokio::select! {
+            biased;
+            opened = self.open_primary(&primary.server, purpose) => opened,
+            server = successor.appears() => {
+                Err(Failure::NotExecuted(ServerError::new(format!("the primary is {server} now"))))
+            }
+        };
         match opened {
-            Ok(connection) => Ok(connection.until(sentinels.successor_of(primary))),
+            Ok(connection) => Ok(connection.until(successor)),
             Err(failure) => {
                 sentinels.forget(&primary);
                 Err(failure)
@@ -154,13 +167,21 @@ impl Connector {
 
     async fn dial(&self, config: Config, purpose: Purpose) -> Result<Connection, Failure> {
         let Some(login) = &self.login else {
-            return dial(config, purpose, self.attempt_timeout).await;
+            return self.dial_as_configured(config, purpose).await;
         };
         let (config, renewal) = login.apply(&server_of(&config), config).await?;
-        match dial(config, purpose, self.attempt_timeout).await {
+        match self.dial_as_configured(config, purpose).await {
             Ok(connection) => Ok(connection.renewed_by(renewal)),
             Err(failure) => Err(failure::of_a_rotation(failure)),
         }
+    }
+
+    async fn dial_as_configured(&self, config: Config, purpose: Purpose) -> Result<Connection, Failure> {
+        let (began, within) = (Instant::now(), self.connect_timeout.within());
+        let dialled = dial(config, purpose, self.attempt_timeout, within).await;
+        self.connect_timeout
+            .learn(within, began.elapsed(), dialled.is_ok());
+        dialled
     }
 
     async fn open_primary(&self, server: &Server, purpose: Purpose) -> Result<Connection, Failure> {

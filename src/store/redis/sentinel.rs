@@ -118,7 +118,7 @@ impl Sentinels {
         let mut backoff = Backoff::at_once();
         loop {
             backoff.pause().await;
-            if let Ok(mut connection) = dial(config.clone(), Purpose::Commands, self.attempt_timeout).await {
+            if let Ok(mut connection) = self.dial(config).await {
                 // However the connection ended, the next one starts by asking.
                 let _ = self.hear(config, &mut connection, ping_every).await;
                 backoff.ended_after(connection.age());
@@ -157,9 +157,14 @@ impl Sentinels {
         self.latest.borrow().clone().unwrap_or(primary)
     }
 
+    async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
+        let patience = self.attempt_timeout;
+        dial(config.clone(), Purpose::Commands, patience, patience).await
+    }
+
     /// Asks one sentinel, over a separate connection.
     async fn ask(&self, config: &Config) -> Result<Primary, Failure> {
-        let connection = dial(config.clone(), Purpose::Commands, self.attempt_timeout).await?;
+        let connection = self.dial(config).await?;
         let client = connection.client();
         // `MASTER` names the new primary only when all replicas follow it, but knows the epoch before that.
         let (address, state) = try_join(

@@ -11,6 +11,7 @@ const CONNECTOR: &str = "src/store/redis/connector.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
 const LINK: &str = "src/store/redis/supervisor.rs";
 const BACKLOG: &str = "src/store/pipeline/backlog.rs";
+const CONNECT_TIMEOUT: &str = "src/store/redis/connect_timeout.rs";
 const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
@@ -29,6 +30,7 @@ const CONNECTIONS: &[&str] = &["--lib connections"];
 const FAILURES: &[&str] = &["--lib failure"];
 const INFO_TESTS: &[&str] = &["--lib server_info"];
 const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
+const TIMEOUT_TESTS: &[&str] = &["--lib connect_timeout", "--lib a_slow_server"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
 const QUORUM: &[&str] = &["--lib redis::tests::quorum"];
 const WINDOW_TESTS: &[&str] = &["--lib window"];
@@ -74,7 +76,14 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a failover ends the connections to the former primary", CONNECTOR,
-        "Ok(connection) => Ok(connection.until(sentinels.successor_of(primary))),", "Ok(connection) => Ok(connection),", &["--test servers by_hand"]),
+        "Ok(connection) => Ok(connection.until(successor)),", "Ok(connection) => Ok(connection),", &["--test servers by_hand"]),
+    edit("a primary that hangs is not waited for once it has a successor", CONNECTOR,
+        "server = successor.appears() => {", "server = successor.appears(), if false => {", &["--test servers failover::"])
+        .equal("the attempt ends by itself, some seconds later"),
+    edit("an attempt to connect that was not answered in time gives the next one longer", CONNECT_TIMEOUT, "doublings + 1", "doublings", TIMEOUT_TESTS),
+    edit("a fast connection makes the next attempt short again", CONNECT_TIMEOUT, "            0\n", "            doublings\n", TIMEOUT_TESTS),
+    edit("a refusal gives the next attempt no longer", CONNECT_TIMEOUT, "!connected && took >= within", "!connected", TIMEOUT_TESTS),
+    edit("the calls that make a connection have the time of the attempt", CONNECTION, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", TIMEOUT_TESTS),
 
     edit("a call for keys of a moving slot counts as not executed", FAILURE, "\"TRYAGAIN\"", "\"TRYAGAINST\"", FAILURES),
     edit("a WAIT on a server that became a replica does not count as refused", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),

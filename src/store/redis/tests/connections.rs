@@ -19,6 +19,32 @@ async fn a_killed_command_connection_is_replaced() {
     assert_eq!(server.tell("LRANGE list 0 -1"), "a");
 }
 
+/// Race: A server answers each call in time, and loses a connection. A new one takes several calls.
+#[tokio::test]
+async fn a_slow_server_that_answers_each_call_in_time_gets_a_new_connection() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let options = Options {
+        attempt_timeout: Duration::from_secs(1),
+        ..OPTIONS
+    };
+    let (store, recorder) = store_with(options, &proxy.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    proxy.delay_down(options.attempt_timeout / 2);
+    store.call(Append("a".to_owned())).await.unwrap();
+    proxy.cut();
+    until("the command connection is replaced", || {
+        recorder.replacements() > 0
+    })
+    .await;
+    store.call(Append("b".to_owned())).await.unwrap();
+    until("the subscriber connection is replaced", || {
+        recorder.reconnects() > 0
+    })
+    .await;
+    assert_eq!(server.tell("LRANGE list 0 -1"), "a b");
+}
+
 /// Checks, when it hears of a new connection, whether calls already use that connection.
 #[derive(Debug, Default)]
 struct Gatekeeper {
