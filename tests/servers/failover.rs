@@ -72,13 +72,10 @@ async fn queue(url: &str, watch: &LockManager) -> Vec<(LockManager, JoinHandle<L
     waiters
 }
 
-/// Waits until this server sees the subscriptions of this many waiters.
-async fn subscribed(server: &Server, waiters: usize) {
-    eventually("all waiters are subscribed again", LIMIT, async || {
-        let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
-        server.command(&words).await.array().len() == waiters
-    })
-    .await;
+/// How many waiters this server sees subscribed.
+async fn subscriptions(server: &Server) -> usize {
+    let words = ["PUBSUB", "CHANNELS", "fairlock:unlock:*"];
+    server.command(&words).await.array().len()
 }
 
 /// Waits until the new primary can reach the waiters, which would otherwise miss their turns. Then the holder
@@ -93,7 +90,10 @@ async fn served_in_order(
     }: Scene,
     now: usize,
 ) {
-    subscribed(&group.servers[now], waiters.len()).await;
+    eventually("all waiters are subscribed again", LIMIT, async || {
+        subscriptions(&group.servers[now]).await == waiters.len()
+    })
+    .await;
     let reconnects = |locks: &LockManager| locks.stats().reconnects;
     let before: Vec<u64> = waiters.iter().map(|(locks, _)| reconnects(locks)).collect();
     let mut last = guard.fence();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockGuard, LockManager};
 use fairlock_testkit::{LockSummary, Sentinels, Server, Setup, eventually};
 
-use super::{LIMIT, subscribed};
+use super::{LIMIT, subscriptions};
 
 const LEASE: Duration = Duration::from_secs(8);
 const WAITERS: usize = 4;
@@ -63,8 +63,13 @@ async fn fail_over(replicas_ahead: i64) {
     group.servers[former].kill();
     let successor = group.switched(former).await;
     switched.send_replace(Some(successor));
-    subscribed(&group.servers[successor], WAITERS).await;
-    // By the clock of the new primary the lease may have expired.
+    // By the clock of the new primary the lease may have expired, and waiters are served before the others
+    // are subscribed.
+    eventually("all waiters are subscribed again, or served", LIMIT, async || {
+        let served = fences.lock().unwrap().len() - 1;
+        subscriptions(&group.servers[successor]).await + served >= WAITERS
+    })
+    .await;
     let _ = guard.release().await;
     while let Some(waiter) = waiters.join_next().await {
         waiter.unwrap();

@@ -43,11 +43,17 @@ async fn a_term_that_the_new_primary_does_not_know_ends_by_its_lease_and_another
     assert!(granted.elapsed() < LEASE, "it had been granted before");
     assert!(first.check().is_err());
     // It campaigns again, by itself.
-    let second = next(&mut terms).await;
-    assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
-    let leader = others.leadership("a").leader().await.unwrap().unwrap();
-    assert_eq!(leader.fence, second.fence());
-    second.check().unwrap();
+    let mut last = next(&mut terms).await;
+    assert!(last.fence() > first.fence(), "{last:?} after {first:?}");
+    eventually("the others see that term", LIMIT, async || {
+        // On a busy machine the sentinels can fail over once more, and then that term is lost too.
+        while let Ok(newer) = terms.try_recv() {
+            last = newer;
+        }
+        let leader = others.leadership("a").leader().await.unwrap();
+        leader.is_some_and(|leader| leader.fence == last.fence())
+    })
+    .await;
     run.abort();
 }
 
