@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
 pub(crate) use self::operator::{Check, Completions, List, Man, Release, Status, Top, Watch};
+use crate::exit::NOT_ACQUIRED;
 use crate::spans;
 
 const AFTER_HELP: &str = "\
@@ -82,21 +83,46 @@ pub(crate) struct Run {
     pub(crate) connection: Connection,
 }
 
-/// The options of `run` that `lead` refuses. A leader waits for as long as it takes, and is stopped when it
-/// does not lead any more.
-const NOT_FOR_LEADERS: [&str; 5] = ["nonblock", "wait", "conflict_exit_code", "at_least", "on_lost"];
+/// Whether an option was given.
+type IsGiven = fn(&Run) -> bool;
+
+/// The options of `run` that `lead` refuses: the id, how a refusal names it, and whether it was given. A
+/// leader waits for as long as it takes, and is stopped when it does not lead any more.
+const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 5] = [
+    ("nonblock", "--nonblock", |run| run.taking.nonblock),
+    ("wait", "--wait", |run| run.taking.wait.is_some()),
+    ("at_least", "--at-least", |run| run.taking.at_least.is_some()),
+    ("conflict_exit_code", "--conflict-exit-code", |run| {
+        run.taking.conflict_exit_code != NOT_ACQUIRED
+    }),
+    ("on_lost", "--on-lost warn", |run| run.on_lost == OnLost::Warn),
+];
+
+/// Hides an option that `lead` refuses from its help.
+fn hide_unless_for_leaders(arg: Arg) -> Arg {
+    let is_refused = NOT_FOR_LEADERS.iter().any(|(id, ..)| arg.get_id() == id);
+    let hides = is_refused || arg.is_hide_set();
+    arg.hide(hides)
+}
 
 #[derive(Debug, Args)]
-#[command(mut_args(|arg| match NOT_FOR_LEADERS.contains(&arg.get_id().as_str()) {
-    true => arg.hide(true),
-    false => arg,
-}))]
+#[command(mut_args(hide_unless_for_leaders))]
 pub(crate) struct Lead {
     /// Serve /leader, /healthz and /metrics at this address. CMD may then be missing.
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) run: Run,
+}
+
+impl Lead {
+    /// An option of `run` that was given, and has no meaning for a leader.
+    pub(crate) fn meaningless(&self) -> Option<&'static str> {
+        let given = NOT_FOR_LEADERS
+            .into_iter()
+            .find(|(.., is_given)| is_given(&self.run));
+        given.map(|(_, option, _)| option)
+    }
 }
 
 /// How a lock is taken, and what is said of it.
@@ -119,7 +145,7 @@ pub(crate) struct Taking {
     )]
     pub(crate) wait: Option<Duration>,
     /// The exit status if the lock was not acquired.
-    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::NOT_ACQUIRED)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
     /// How long the server keeps the lock without a renewal [default: 30s].
     #[arg(

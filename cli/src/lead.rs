@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::http::Served;
-use crate::args::{Lead, OnLost, Run};
+use crate::args::{Lead, Run};
 use crate::connection::Place;
 use crate::exit::{Failure, LOST, NOT_ACQUIRED, UNAVAILABLE};
 use crate::report::Report;
@@ -26,7 +26,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let run = &lead.run;
     refuse_foreign(run)?;
-    refuse(run)?;
+    if let Some(option) = lead.meaningless() {
+        return Err(Failure::usage(format!("{option}: has no meaning for `lead`")));
+    }
     let has_command = run.shell_command.is_some() || !run.program.is_empty();
     match (has_command, lead.http) {
         (true, _) => drop(command(run)?),
@@ -118,21 +120,5 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
             held.give_up().await;
             Ok(LOST)
         }
-    }
-}
-
-/// Refuses the options of `run` that have no meaning for a leader.
-fn refuse(run: &Run) -> Result<(), Failure> {
-    let taking = &run.taking;
-    let refused = [
-        (taking.nonblock, "--nonblock"),
-        (taking.wait.is_some(), "--wait"),
-        (taking.at_least.is_some(), "--at-least"),
-        (taking.conflict_exit_code != NOT_ACQUIRED, "--conflict-exit-code"),
-        (run.on_lost == OnLost::Warn, "--on-lost warn"),
-    ];
-    match refused.into_iter().find(|(is_given, _)| *is_given) {
-        Some((_, option)) => Err(Failure::usage(format!("{option}: has no meaning for `lead`"))),
-        None => Ok(()),
     }
 }

@@ -158,8 +158,8 @@ impl Sentinels {
     }
 
     async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
-        let patience = self.attempt_timeout;
-        dial(config.clone(), Purpose::Commands, patience, patience).await
+        let within = self.attempt_timeout;
+        dial(config.clone(), Purpose::Commands, within, within).await
     }
 
     /// Asks one sentinel, over a separate connection.

@@ -64,7 +64,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a campaign goes on after a lead that never began", LEAD, "UNAVAILABLE | NOT_ACQUIRED | LOST)", "UNAVAILABLE | NOT_ACQUIRED)", ON_LEAD),
     edit("an interrupt key ends a leader", SUPERVISE, "if exit.is_by_key() && job.has_terminal() {", "if exit.is_by_key() && false {", ON_TERMINAL),
     edit("a leader whose command was interrupted elsewhere campaigns again", SUPERVISE, "if exit.is_by_key() && job.has_terminal() {", "if exit.is_by_key() {", ON_LEAD),
-    edit("a leader refuses what has no meaning for it", LEAD, "    refuse(run)?;\n", "", ON_LEAD),
+    edit("a leader refuses what has no meaning for it", LEAD, "lead.meaningless()", "lead.meaningless().filter(|_| false)", ON_LEAD),
     edit("a process that does not lead says so", HTTP, "guard.check().ok().map(|()| guard.fence().get())", "Some(guard.fence().get())", ON_LEAD),
     edit("clients of a leader leave file descriptors to its work", HTTP, "            drop(place);\n", "", ON_LEAD),
     edit("a client of a leader has one answer", HTTP, "            .keep_alive(false)\n", "", ON_LEAD),

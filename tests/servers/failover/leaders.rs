@@ -54,6 +54,7 @@ async fn a_term_that_the_new_primary_does_not_know_ends_by_its_lease_and_another
         leader.is_some_and(|leader| leader.fence == last.fence())
     })
     .await;
+    last.check().unwrap();
     run.abort();
 }
 

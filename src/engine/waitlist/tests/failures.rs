@@ -29,6 +29,15 @@ fn call_of_a_deaf_client(n: u128, lease: Duration) -> Acquire {
     }
 }
 
+/// A client that takes the server for unreachable after a second.
+fn impatient() -> Fixture {
+    let options = ManagerOptions {
+        server_timeout: Duration::from_secs(1),
+        ..ManagerOptions::default()
+    };
+    Fixture::of(MemoryStore::new(), options)
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_poll_is_repeated_soon() {
     let fixture = Fixture::new();
@@ -43,11 +52,7 @@ async fn failed_poll_is_repeated_soon() {
 /// Race: A grant is pushed while the last call that its caller has patience for goes unanswered.
 #[tokio::test(start_paused = true)]
 async fn caller_whose_last_call_fails_gets_the_grant_that_was_pushed_meanwhile() {
-    let options = ManagerOptions {
-        server_timeout: Duration::from_secs(1),
-        ..ManagerOptions::default()
-    };
-    let fixture = Fixture::of(MemoryStore::new(), options);
+    let fixture = impatient();
     // From now on, the client listens.
     let guard = fixture.other.acquire().await.unwrap();
     handed_over(guard, fixture.waiter().await).await;
@@ -153,11 +158,7 @@ async fn waiters_removed_by_an_incomplete_call_of_their_client_return_at_once() 
 
 #[tokio::test(start_paused = true)]
 async fn one_failure_after_a_long_rest_ends_no_wait() {
-    let options = ManagerOptions {
-        server_timeout: Duration::from_secs(1),
-        ..ManagerOptions::default()
-    };
-    let fixture = Fixture::of(MemoryStore::new(), options);
+    let fixture = impatient();
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
     fixture.seen.lose_calls(1);
