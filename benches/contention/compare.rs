@@ -31,6 +31,8 @@ pub(crate) struct Round {
     pub(crate) ping: Duration,
     /// What client processes complained about.
     pub(crate) errors: Vec<String>,
+    /// How many client processes failed.
+    pub(crate) failed: usize,
 }
 
 /// Runs all rounds, each on the servers of its strategy.
@@ -90,5 +92,6 @@ async fn play(
         server: spent.cpu,
         ping,
         errors: played.errors,
+        failed: played.failed,
     })
 }

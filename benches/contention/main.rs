@@ -92,7 +92,7 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
         picture::draw(path, &lines)?;
         print(&format!("picture:     {}", path.display()))?;
     }
-    report::violation(&rounds).map_or(Ok(()), |violation| Err(violation.into()))
+    report::failure(&rounds).map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 async fn spread(args: &CompareArgs, locks: u32) -> Outcome<()> {

@@ -239,24 +239,26 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     out
 }
 
-/// A violation that makes the run a failure: two waiters had the lock at the same time, or a fence was not
-/// above those before it.
-pub(crate) fn violation(rounds: &[Round]) -> Option<String> {
-    let overlaps = counted(rounds, |found| found.overlaps)
+/// What makes the run a failure: two waiters had the lock at the same time, a fence was not above those
+/// before it, or processes failed, so that figures are missing.
+pub(crate) fn failure(rounds: &[Round]) -> Option<String> {
+    let overlaps = counted(rounds, |round| round.findings.overlaps)
         .map(|rounds| format!("the lock was granted while another waiter held it ({rounds})"));
-    let stale = counted(rounds, |found| found.stale_fences)
+    let stale = counted(rounds, |round| round.findings.stale_fences)
         .map(|rounds| format!("a fence was not above those of earlier grants ({rounds})"));
-    let all: Vec<String> = overlaps.into_iter().chain(stale).collect();
+    let failed =
+        counted(rounds, |round| round.failed).map(|rounds| format!("client processes failed ({rounds})"));
+    let all: Vec<String> = [overlaps, stale, failed].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(", and "))
 }
 
 /// The rounds with a number of something other than 0.
-fn counted(rounds: &[Round], number: impl Fn(&Findings) -> usize) -> Option<String> {
+fn counted(rounds: &[Round], number: impl Fn(&Round) -> usize) -> Option<String> {
     let found: Vec<String> = rounds
         .iter()
-        .filter(|round| number(&round.findings) > 0)
+        .filter(|round| number(round) > 0)
         .map(|round| {
-            let (name, waiters, number) = (round.strategy.name(), round.waiters, number(&round.findings));
+            let (name, waiters, number) = (round.strategy.name(), round.waiters, number(round));
             format!("{name} with {waiters} waiters: {number}")
         })
         .collect();

@@ -53,6 +53,8 @@ pub(crate) struct Played {
     pub(crate) spent: Vec<Cost>,
     /// What client processes complained about.
     pub(crate) errors: Vec<String>,
+    /// How many client processes failed, and so have no rows.
+    pub(crate) failed: usize,
 }
 
 /// The environment in which rounds run one after the other.
@@ -107,12 +109,15 @@ impl<'a> Stage<'a> {
         self.pass_time(end_ns).await;
         let after = task.place.costs()?;
 
-        let (mut history, mut errors) = (Vec::new(), Vec::new());
+        let (mut history, mut errors, mut failed) = (Vec::new(), Vec::new(), 0);
         for client in clients {
             match (client.join(&mut history).await, task.strategy) {
                 (Ok(complaints), _) => errors.extend(complaints),
                 // The figures of the other strategies are still useful.
-                (Err(e), Strategy::Peer(_)) => errors.push(e.to_string()),
+                (Err(e), Strategy::Peer(_)) => {
+                    errors.push(e.to_string());
+                    failed += 1;
+                }
                 (Err(e), _) => return Err(e),
             }
         }
@@ -127,6 +132,7 @@ impl<'a> Stage<'a> {
                 .map(|(before, after)| after.since(before))
                 .collect(),
             errors,
+            failed,
         })
     }
 
@@ -145,7 +151,9 @@ impl<'a> Stage<'a> {
             Strategy::Peer(peer) => peer.command(&self.args.programs),
             Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
                 let mut own = std::process::Command::new(std::env::current_exe()?);
-                own.arg("--fences");
+                // The programs of peers take the arguments below only.
+                let turns = self.args.local_handoffs.unwrap_or(LOCAL_HANDOFFS).to_string();
+                own.args(["--fences", "--local-handoffs", &turns]);
                 Some(own)
             }
         };
@@ -155,10 +163,6 @@ impl<'a> Stage<'a> {
             .args(["--name", &name])
             .args(["--waiters", &waiters.to_string()])
             .args(["--hold-us", &self.args.hold_us.to_string()])
-            .args([
-                "--local-handoffs",
-                &self.args.local_handoffs.unwrap_or(LOCAL_HANDOFFS).to_string(),
-            ])
             .args(["--id", &id.to_string()])
             .args(["--start", &start_ns.to_string(), "--end", &end_ns.to_string()])
             .args(task.apart.then_some("--apart"))
