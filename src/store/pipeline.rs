@@ -142,7 +142,7 @@ impl<W: Wire> Pipeline<W> {
     ) -> (Arc<Pipeline<W>>, mpsc::UnboundedReceiver<Replacement>) {
         let (condemned, to_replace) = mpsc::unbounded_channel();
         let state = State {
-            gate: Gate::Down(not_executed("not connected yet")),
+            gate: Gate::Down(not_executed("not connected yet: the server has not answered")),
             generation: 0,
             reloading: false,
             reloads: 0,
