@@ -79,7 +79,8 @@ impl Ballot {
             }
         }
         if errors.len() > servers - self.quorum.majority() {
-            return Err(no_majority(servers, servers - errors.len(), &errors));
+            let answering = servers - outstanding - errors.len();
+            return Err(no_majority(servers, answering, &errors));
         }
         if let Some(closed) = errors.into_iter().find(|error| matches!(error, Error::Closed)) {
             return Err(closed);

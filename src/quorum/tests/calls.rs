@@ -121,6 +121,12 @@ async fn try_without_a_majority_is_no_quorum() {
     assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
     sleep(10 * SECOND).await;
     assert_eq!(servers.left().await, 0);
+
+    // It ends with the second failure, and waits for no third.
+    process.set(0, State::Down);
+    let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+    let error = tried.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { answering: 0, .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,6 +85,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
+    edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
