@@ -147,7 +147,7 @@ pub(crate) struct Taking {
     /// The exit status if the lock was not acquired.
     #[arg(short = 'E', long, value_name = "N", default_value_t = NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// How long the server keeps the lock without a renewal [default: 30s].
+    /// How long the server keeps the lock without a renewal [default: 30s, or --longest-lease if less].
     #[arg(
         long,
         value_name = "T",

@@ -13,6 +13,15 @@ const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or se
     (else REDIS_URL or VALKEY_URL is taken); a server for a try is started by `redis-server` or \
     `docker run -p 6379:6379 valkey/valkey`";
 const MAX_LABEL: usize = 64;
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+impl Connection {
+    /// The lease of locks that set none. It is that of the library, if the servers may keep a lock for so
+    /// long.
+    pub(crate) fn default_lease(&self) -> Duration {
+        self.longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)
+    }
+}
 
 /// The servers and the prefix that a command names. Nothing is connected yet.
 pub(crate) struct Place {
@@ -22,6 +31,7 @@ pub(crate) struct Place {
     tls: Option<Tls>,
     durable: bool,
     longest_lease: Option<Duration>,
+    lease: Duration,
 }
 
 impl Place {
@@ -39,6 +49,7 @@ impl Place {
             tls: tls(connection)?,
             durable: connection.durable,
             longest_lease: connection.longest_lease,
+            lease: connection.default_lease(),
         })
     }
 
@@ -86,7 +97,7 @@ impl Place {
     }
 
     fn builder(&self) -> LockManagerBuilder {
-        let mut builder = LockManager::builder().label(&self.label);
+        let mut builder = LockManager::builder().label(&self.label).lease(self.lease);
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
         }

@@ -18,7 +18,6 @@ use crate::spans::show;
 use crate::supervise::{self, End, OnLoss};
 use crate::taking::Held;
 
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
@@ -113,7 +112,7 @@ pub(crate) fn command(run: &Run) -> Result<Command, Failure> {
 
 /// A span that is as long as the lease would stop CMD as soon as one renewal is late.
 pub(crate) fn kill_after(run: &Run) -> Result<Duration, Failure> {
-    let lease = run.taking.lease.unwrap_or(DEFAULT_LEASE);
+    let lease = run.taking.lease.unwrap_or_else(|| run.connection.default_lease());
     let longest = run.taking.max_hold.map_or(lease, |max_hold| max_hold.min(lease));
     match run.kill_after {
         None => Ok(DEFAULT_KILL_AFTER.min(longest / 3)),

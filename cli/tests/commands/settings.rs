@@ -1,6 +1,7 @@
 //! Arguments, environment, and what is wrong with them.
 
 use fairlock_testkit::{Server, TempDir, free_port, name};
+use serde_json::Value;
 
 use crate::scene::{Ended, end_of, fairlock, run};
 
@@ -169,4 +170,24 @@ async fn prefix_and_lease_come_from_the_environment_too() {
     let ended = end_of(command.env("FAIRLOCK_LEASE", "long")).await;
     assert_eq!(ended.code, Some(64), "{ended:?}");
     assert!(ended.err.contains("long"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn shorter_longest_lease_of_a_quorum_is_the_lease_of_its_locks() {
+    let servers = Server::shared_quorum().await;
+    let urls = servers.each_ref().map(Server::url).join(",");
+    let name = name();
+    let quorum = ["--durable", "--longest-lease", "10s"];
+    let script = format!("$FAIRLOCK status {} --json {name}", quorum.join(" "));
+    let args = [&["run"], &quorum[..], &[&name, "-c", &script]].concat();
+    let ended = end_of(&mut fairlock(&urls, &args)).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let status: Value = serde_json::from_str(&ended.out).unwrap();
+    let left = status["holder"]["ttl_ms"].as_u64().unwrap();
+    assert!((1..=10_000).contains(&left), "{ended:?}");
+
+    let args = [&["run"], &quorum[..], &["--kill-after", "10", &name, "true"]].concat();
+    let ended = end_of(&mut fairlock(&urls, &args)).await;
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+    assert!(ended.err.contains("less than the lease"), "{ended:?}");
 }
