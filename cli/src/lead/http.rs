@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,14 +18,17 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::connection::Place;
 use crate::exit::{Failure, IO};
 use crate::report::{Holding, Report};
+use crate::spans::show;
 
 /// How often the server is asked who leads.
 const LOOK: Duration = Duration::from_secs(1);
+/// A look that takes longer than this leaves it unknown who leads: the lease may be over.
+const LATE: Duration = Duration::from_secs(3);
 /// A client that sends nothing for so long is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many clients are answered at a time. The others wait. Each takes a file descriptor, and the server and
@@ -93,7 +97,15 @@ async fn look(place: Arc<Place>, name: String, tell: watch::Sender<Seen>) {
             Ok(locks) => {
                 let leadership = locks.leadership(&name);
                 while !locks.is_closed() {
-                    let leader = leadership.leader().await;
+                    let mut leader = pin!(leadership.leader());
+                    let leader = match timeout(LATE, &mut leader).await {
+                        Ok(leader) => leader,
+                        Err(_) => {
+                            let late = format!("no answer for {}", show(LATE));
+                            let _ = tell.send(Err(late));
+                            leader.await
+                        }
+                    };
                     let seen = leader.map(|leader| leader.as_ref().map(Holding::of));
                     // Nobody has to hear it.
                     let _ = tell.send(seen.map_err(|error| error.to_string()));

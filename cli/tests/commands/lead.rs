@@ -1,7 +1,7 @@
 //! A command that runs in one of several places at a time.
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock_testkit::{Server, eventually, free_port, name};
 use nix::sys::signal::Signal;
@@ -334,6 +334,31 @@ async fn health_says_that_no_server_answers() {
     eventually("it says so", LIMIT, is_ill).await;
     assert_eq!(leader(port).await.unwrap()["leader"], Value::Null);
     tokio::time::sleep(Duration::from_millis(100)).await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
+/// The error of the look itself takes as long as a call is repeated, which is 10 s.
+#[tokio::test]
+async fn server_that_hangs_is_told_of_before_calls_to_it_fail() {
+    let server = Server::start().await;
+    let (name, port) = (name(), free_port());
+    let http = format!("127.0.0.1:{port}");
+    let args = ["lead", "--lease", "2", "--http", &http, &name];
+    let running = Running::start(&mut fairlock(&server.url(), &args));
+    let knows = async || {
+        let seen = leader(port).await;
+        seen.is_some_and(|seen| seen["leading"] == true && seen["leader"]["fence"] == seen["fence"])
+    };
+    eventually("it leads", LIMIT, knows).await;
+    server.pause();
+    let began = Instant::now();
+    let is_unknown = async || leader(port).await.is_some_and(|seen| seen["leader"].is_null());
+    eventually("nobody knows who leads", LIMIT, is_unknown).await;
+    assert!(began.elapsed() < 9 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(get(port, "/healthz").await.unwrap().0, 503);
+    server.resume();
+    eventually("it leads again", LIMIT, knows).await;
     running.signal(Signal::SIGTERM);
     assert_eq!(running.ended().await.code, Some(143));
 }
