@@ -14,6 +14,7 @@ on_each_backend! {
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,
     status_shows_how_long_the_lock_is_held,
+    status_counts_from_the_release_by_which_the_lock_was_handed_over,
     status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
@@ -28,6 +29,7 @@ with_local_handoffs! {
     status_names_the_client_by_which_an_owner_holds,
     status_names_the_waiter_that_was_handed_the_lock,
     status_shows_how_long_the_lock_is_held,
+    status_counts_from_the_release_by_which_the_lock_was_handed_over,
     status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
@@ -40,6 +42,7 @@ with_local_handoffs! {
 in_a_quorum! {
     status_names_the_client_that_holds,
     status_names_the_waiter_that_was_handed_the_lock,
+    status_counts_from_the_release_by_which_the_lock_was_handed_over,
     status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
     label_goes_with_its_client,
@@ -137,6 +140,21 @@ async fn status_shows_how_long_the_lock_is_held(backend: Backend) {
     let _again = locks.lock("a").acquire().await.unwrap();
     let again = held_for("a").await;
     assert!(again + SECOND / 10 < longer, "{again:?}, {longer:?}");
+}
+
+async fn status_counts_from_the_release_by_which_the_lock_was_handed_over(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let lock = here.lock("a");
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn(there.lock("a").acquire());
+    backend.queued(&lock, 1, 1).await;
+    sleep(2 * SECOND).await;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    let _guard = waiting.await.unwrap().unwrap();
+    let held_for = lock.status().await.unwrap().holder.unwrap().held_for;
+    let most = released.elapsed() + SECOND;
+    assert!(held_for < most, "{held_for:?}, {most:?}");
 }
 
 async fn status_shows_how_long_the_first_waiter_has_waited(backend: Backend) {

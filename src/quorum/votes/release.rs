@@ -21,6 +21,8 @@ impl Votes {
         let kept_from = state.kept_until.and(state.decided);
         drop(state);
         if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
+            // The fence tells when the next hold began. The time of this call would be that of its request.
+            let largest = self.quorum.floor().map_or(largest, |now| now.max(largest));
             for vote in &votes {
                 if let Some(decided) = kept_from {
                     vote.hold().mark_used_since(decided);

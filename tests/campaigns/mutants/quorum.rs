@@ -84,6 +84,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
+    edit("a lock of a quorum that was handed over is as old as the release", RELEASE, "now.max(largest)", "now.min(largest)", &["--test promises operator::in_a_quorum"]),
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
     edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
