@@ -85,8 +85,8 @@ impl Ballot {
         if let Some(closed) = errors.into_iter().find(|error| matches!(error, Error::Closed)) {
             return Err(closed);
         }
-        // The servers that granted the lock count as free.
-        ttls.resize(ttls.len() + self.votes().count(), Duration::ZERO);
+        // The servers that granted the lock count as free, and those that have not answered may be.
+        ttls.resize(ttls.len() + self.votes().count() + outstanding, Duration::ZERO);
         ttls.sort_unstable();
         let last = ttls.len().min(self.quorum.majority()).saturating_sub(1);
         Ok(Err(Occupied {

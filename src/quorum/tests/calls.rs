@@ -111,6 +111,23 @@ async fn try_that_gets_too_few_votes_gives_them_back() {
     assert_eq!(servers.left().await, 0);
 }
 
+/// It may be free, and with the server whose lease is over first it is a majority.
+#[tokio::test(start_paused = true)]
+async fn try_does_not_put_off_the_caller_because_of_a_server_that_has_not_answered() {
+    let servers = Servers::new(3);
+    let mut held = Vec::new();
+    for (server, lease) in [(0, SECOND), (1, 30 * SECOND)] {
+        let locks = LockManager::builder().in_memory(&servers.0[server]).unwrap();
+        held.push(locks.lock("a").lease(lease).acquire().await.unwrap());
+    }
+    let process = servers.process(1);
+    process.set(2, State::Up(SECOND));
+    let Tried::Busy(occupied) = process.tried().await else {
+        panic!("two servers are taken");
+    };
+    assert!(!occupied.ttl.is_zero() && occupied.ttl <= SECOND, "{occupied:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn try_without_a_majority_is_no_quorum() {
     let servers = Servers::new(3);

@@ -87,6 +87,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock of a quorum that was handed over is as old as the release", RELEASE, "now.max(largest)", "now.min(largest)", &["--test promises operator::in_a_quorum"]),
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
     edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
+    edit("a server that was not waited for may be free", TRY, "self.votes().count() + outstanding, Duration::ZERO", "self.votes().count(), Duration::ZERO", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
