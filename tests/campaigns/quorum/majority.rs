@@ -42,14 +42,15 @@ async fn fail_servers(scene: &Scene, failing: &[usize], fault: Fault, rng: &mut 
     let servers = &scene.servers;
     let began_ns = now_ns();
     let enough = ANSWERED + millis(rng, 200, 1_000);
-    let mut mute = 0;
+    let mut mute_until = None;
     let from_ns;
     match fault {
         Fault::Restarted(memory) => {
             failing.iter().for_each(|at| servers.all[*at].kill());
             from_ns = now_ns();
             sleep(millis(rng, 1, 2_500)).await;
-            mute = u64::try_from(MUTE.as_nanos()).expect("a time");
+            // They are mute from their start on, which may be long before all of them have answered.
+            mute_until = Some(now_ns() + u64::try_from(MUTE.as_nanos()).expect("a time"));
             join_all(failing.iter().map(|at| servers.restart(*at, memory))).await;
         }
         Fault::Hung => {
@@ -76,7 +77,7 @@ async fn fail_servers(scene: &Scene, failing: &[usize], fault: Fault, rng: &mut 
         }
         _ => unreachable!("{fault:?} is no fault of a majority"),
     }
-    let until_ns = now_ns() + mute;
+    let until_ns = mute_until.unwrap_or_else(now_ns);
     match fault {
         Fault::Restarted(_) => {
             for returned in join_all(failing.iter().map(|at| servers.returned(*at))).await {
