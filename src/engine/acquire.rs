@@ -5,8 +5,8 @@
 //! instead.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot::error::RecvError;
@@ -18,7 +18,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::durability::confirmed;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
-use crate::engine::pending_calls::{PendingCall, PendingCalls};
+use crate::engine::pending_calls::{Floor, PendingCall, PendingCalls};
 use crate::engine::retry::{RetryBudget, until_answered};
 use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
@@ -56,6 +56,8 @@ pub(crate) struct VoteParams {
     pub(crate) ticket: Ticket,
     /// The least fence of the grant.
     pub(crate) floor: Fence,
+    /// That of the next holder. Set when the hold ends.
+    pub(crate) next_floor: Arc<OnceLock<Fence>>,
     /// Numbers the requests, in place of the client. So all requests for one hold have numbers of one range.
     pub(crate) numbers: Arc<AtomicU64>,
     /// Is told of this attempt when its request is in the queue. It may be granted without that.
@@ -83,8 +85,11 @@ impl AcquireParams {
         }
     }
 
-    fn floor(&self) -> Option<Fence> {
-        self.vote.as_ref().map(|vote| vote.floor)
+    fn floor(&self) -> Option<Floor> {
+        self.vote.as_ref().map(|vote| Floor {
+            own: vote.floor,
+            next: Arc::clone(&vote.next_floor),
+        })
     }
 }
 

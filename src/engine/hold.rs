@@ -59,8 +59,6 @@ struct State {
     fence: Fence,
     /// The largest fence to which the server was asked to raise it. It may have done so unheard.
     asked: Fence,
-    /// The largest fence of the holds that are released together with this one.
-    released_with: Fence,
     /// The lease of the next renewal. In a quorum it is short until there is a majority.
     lease: Duration,
     /// That lease is longer than the one that the server knows.
@@ -108,7 +106,6 @@ impl Hold {
             state: Mutex::new(State {
                 fence: grant.fence,
                 asked: grant.fence,
-                released_with: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
                 deadline,

@@ -6,7 +6,7 @@
 //! them has been answered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::engine::server_clocks::ServerClocks;
@@ -22,9 +22,19 @@ pub(super) struct PendingCalls {
     lease: Duration,
     /// When the caller of the request gives up.
     gives_up: GivesUp,
-    /// In a quorum: the least fence of a grant by these calls, or by what ends their request.
-    floor: Option<Fence>,
+    /// In a quorum.
+    floor: Option<Floor>,
     state: Mutex<State>,
+}
+
+/// The least fences of grants in a quorum. All requests of a ballot have the same ones, so all servers give
+/// one fence to one change of owner.
+#[derive(Clone, Debug)]
+pub(super) struct Floor {
+    /// That of a grant to the request.
+    pub(super) own: Fence,
+    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends.
+    pub(super) next: Arc<OnceLock<Fence>>,
 }
 
 #[derive(Debug)]
@@ -56,7 +66,7 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCalls {
-    pub(super) fn new(lease: Duration, gives_up: GivesUp, floor: Option<Fence>) -> Arc<PendingCalls> {
+    pub(super) fn new(lease: Duration, gives_up: GivesUp, floor: Option<Floor>) -> Arc<PendingCalls> {
         Arc::new(PendingCalls {
             lease,
             gives_up,
@@ -75,8 +85,15 @@ impl PendingCalls {
         self.lease
     }
 
+    /// In a quorum: the least fence of a grant by these calls.
     pub(super) fn floor(&self) -> Option<Fence> {
-        self.floor
+        self.floor.as_ref().map(|floor| floor.own)
+    }
+
+    /// In a quorum: the least fence of a grant by what ends their request.
+    pub(super) fn next_floor(&self) -> Option<Fence> {
+        let floor = self.floor.as_ref()?;
+        Some(floor.next.get().map_or(floor.own, |next| floor.own.max(*next)))
     }
 
     /// Begins a further call. Nothing of it is written yet.

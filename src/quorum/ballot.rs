@@ -182,6 +182,7 @@ impl Ballot {
             vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,
                 floor: self.floor,
+                next_floor: Arc::clone(&self.votes.next_floor),
                 numbers: Arc::clone(&self.numbers),
                 queued: self.queued.0.clone(),
                 attempt: VoteAttempt {

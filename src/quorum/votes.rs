@@ -2,7 +2,7 @@
 
 mod release;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -29,6 +29,8 @@ pub(crate) struct Votes {
     quorum: Arc<Quorum>,
     state: Mutex<State>,
     changed: Notify,
+    /// The least fence of the next holder. Set when the hold ends.
+    pub(super) next_floor: Arc<OnceLock<Fence>>,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Votes {
                 kept_until: None,
             }),
             changed: Notify::new(),
+            next_floor: Arc::default(),
         }
     }
 
@@ -313,6 +316,9 @@ impl Votes {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         let over = *state.over.get_or_insert(LostReason::Released);
+        if is_released {
+            self.set_next_floor(&state);
+        }
         if is_released && before.is_ok() {
             let kept = state.decided.zip(self.terms.at_least);
             state.kept_until = kept.map(|(decided, at_least)| decided.after(at_least));
@@ -323,6 +329,16 @@ impl Votes {
         drop(state);
         self.changed.notify_waiters();
         (before, holding, votes)
+    }
+
+    /// The next hold begins now, and its fence says so. It is larger than those of all votes. A vote that
+    /// comes late is released with the same floor.
+    fn set_next_floor(&self, state: &State) {
+        let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
+        if let Some(largest) = fences.max() {
+            let now = self.quorum.floor().unwrap_or(largest);
+            self.next_floor.get_or_init(|| now.max(largest.next()));
+        }
     }
 
     /// Ends the hold and takes all votes, so that each can be left to expire.

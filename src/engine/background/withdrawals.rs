@@ -91,7 +91,7 @@ impl Batch {
             floor: self
                 .withdrawals
                 .iter()
-                .filter_map(|waiting| waiting.withdrawal.calls.floor())
+                .filter_map(|waiting| waiting.withdrawal.calls.next_floor())
                 .max(),
         }
     }

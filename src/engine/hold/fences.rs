@@ -12,16 +12,7 @@ impl Hold {
     /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
     /// server, which takes it from its clock.
     pub(in crate::engine) fn next_floor(&self) -> Option<Fence> {
-        let floor = self.calls.floor()?;
-        let state = locked(&self.state);
-        let largest = state.fence.max(state.released_with);
-        Some(floor.max(largest.next()))
-    }
-
-    /// This hold is released together with others, and their largest fence is this one. Their servers then
-    /// give one fence to the next request.
-    pub(crate) fn release_with(&self, fence: Fence) {
-        locked(&self.state).released_with = fence;
+        Some(self.calls.next_floor()?.max(self.fence().next()))
     }
 
     /// The server is asked to raise the fence to this one, if it is smaller.

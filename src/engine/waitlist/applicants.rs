@@ -12,10 +12,9 @@ use tokio::sync::oneshot;
 
 use super::{Answered, State, WaitOutcome, Waiter, Waitlist};
 use crate::engine::metrics::Group;
-use crate::engine::pending_calls::PendingCalls;
+use crate::engine::pending_calls::{Floor, PendingCalls};
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
-use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
@@ -38,8 +37,8 @@ pub(in crate::engine) struct Standing {
     /// The request is admitted at once, because it takes the place of an earlier one, because its owner may
     /// already hold the lock, or because other servers of a quorum have it already.
     pub(in crate::engine) is_admitted: bool,
-    /// In a quorum: the least fence of a grant.
-    pub(in crate::engine) floor: Option<Fence>,
+    /// In a quorum.
+    pub(in crate::engine) floor: Option<Floor>,
     /// In which its hold is counted.
     pub(in crate::engine) group: Group,
 }
@@ -130,7 +129,7 @@ impl State {
         terms: LeaseTerms,
         standing: Standing,
     ) -> Joined {
-        let calls = PendingCalls::new(terms.lease(), self.gives_up(&standing), standing.floor);
+        let calls = PendingCalls::new(terms.lease(), self.gives_up(&standing), standing.floor.clone());
         let (outcome, receiver) = oneshot::channel();
         let waiter = Box::new(Waiter {
             request: request.clone(),

@@ -43,3 +43,19 @@ async fn vote_that_comes_later_has_no_smaller_fence_than_the_hold() {
     assert!(fences.iter().all(|fence| *fence >= held.fence), "{fences:?}");
     held.release().await.unwrap();
 }
+
+/// Otherwise a majority with that server must have its fences raised, which takes a round trip.
+#[tokio::test(start_paused = true)]
+async fn vote_that_comes_after_the_release_gives_the_next_holder_the_same_fence() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    first.set(2, State::Replies(SECOND));
+    let held = first.acquire().await;
+    let waiter = second.waits();
+    sleep(SECOND / 2).await;
+    held.release().await.unwrap();
+    let next = waiter.await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(fences(&next), [next.fence; 3]);
+    next.release().await.unwrap();
+}

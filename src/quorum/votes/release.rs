@@ -20,14 +20,9 @@ impl Votes {
         let state = locked(&self.state);
         let kept_from = state.kept_until.and(state.decided);
         drop(state);
-        if let Some(largest) = votes.iter().map(|vote| vote.hold().fence()).max() {
-            // The fence tells when the next hold began. The time of this call would be that of its request.
-            let largest = self.quorum.floor().map_or(largest, |now| now.max(largest));
+        if let Some(decided) = kept_from {
             for vote in &votes {
-                if let Some(decided) = kept_from {
-                    vote.hold().mark_used_since(decided);
-                }
-                vote.hold().release_with(largest);
+                vote.hold().mark_used_since(decided);
             }
         }
         (before, holding, votes)

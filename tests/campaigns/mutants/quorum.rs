@@ -74,7 +74,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
     edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
     edit("a hold in doubt says so", VOTES, "let is_sure = sure >= self.quorum.majority();", "let is_sure = sure > 0;", WORLDS),
-    edit("holds under different fences are released above the largest", RELEASE, "                vote.hold().release_with(largest);\n", "                let _ = largest;\n", IN_MEMORY),
+    edit("holds under different fences are released above the largest", VOTES, "now.max(largest.next())", "now", IN_MEMORY),
+    edit("a vote that comes late is released with the floor of the others", "src/engine/background/withdrawals.rs", "waiting.withdrawal.calls.next_floor()", "waiting.withdrawal.calls.floor()", IN_MEMORY),
     edit("releases for which nobody waits run to their end", RELEASE, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
     edit("a release of a lost hold says so", RELEASE, "        before?;\n        match reason", "        match reason", WORLDS),
     edit("a release of what was taken away says so", RELEASE, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
@@ -84,7 +85,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
-    edit("a lock of a quorum that was handed over is as old as the release", RELEASE, "now.max(largest)", "now.min(largest)", &["--test promises operator::in_a_quorum"]),
+    edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
     edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
     edit("a server that was not waited for may be free", TRY, "self.votes().count() + outstanding, Duration::ZERO", "self.votes().count(), Duration::ZERO", IN_MEMORY),
