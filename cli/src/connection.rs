@@ -15,12 +15,9 @@ const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or se
 const MAX_LABEL: usize = 64;
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-impl Connection {
-    /// The lease of locks that set none. It is that of the library, if the servers may keep a lock for so
-    /// long.
-    pub(crate) fn default_lease(&self) -> Duration {
-        self.longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)
-    }
+/// The lease of locks that set none. It is that of the library, if the servers may keep a lock for so long.
+pub(crate) fn default_lease(longest_lease: Option<Duration>) -> Duration {
+    longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)
 }
 
 /// The servers and the prefix that a command names. Nothing is connected yet.
@@ -31,7 +28,6 @@ pub(crate) struct Place {
     tls: Option<Tls>,
     durable: bool,
     longest_lease: Option<Duration>,
-    lease: Duration,
 }
 
 impl Place {
@@ -49,7 +45,6 @@ impl Place {
             tls: tls(connection)?,
             durable: connection.durable,
             longest_lease: connection.longest_lease,
-            lease: connection.default_lease(),
         })
     }
 
@@ -97,7 +92,8 @@ impl Place {
     }
 
     fn builder(&self) -> LockManagerBuilder {
-        let mut builder = LockManager::builder().label(&self.label).lease(self.lease);
+        let lease = default_lease(self.longest_lease);
+        let mut builder = LockManager::builder().label(&self.label).lease(lease);
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
         }

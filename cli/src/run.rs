@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::args::Run;
-use crate::connection::Place;
+use crate::connection::{Place, default_lease};
 use crate::exit::{Failure, IO, LOST, NOT_EXECUTABLE, NOT_FOUND};
 use crate::loss::Margin;
 use crate::nesting::Nesting;
@@ -112,7 +112,7 @@ pub(crate) fn command(run: &Run) -> Result<Command, Failure> {
 
 /// A span that is as long as the lease would stop CMD as soon as one renewal is late.
 pub(crate) fn kill_after(run: &Run) -> Result<Duration, Failure> {
-    let lease = run.taking.lease.unwrap_or_else(|| run.connection.default_lease());
+    let lease = (run.taking.lease).unwrap_or_else(|| default_lease(run.connection.longest_lease));
     let longest = run.taking.max_hold.map_or(lease, |max_hold| max_hold.min(lease));
     match run.kill_after {
         None => Ok(DEFAULT_KILL_AFTER.min(longest / 3)),

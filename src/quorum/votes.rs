@@ -336,8 +336,10 @@ impl Votes {
     fn set_next_floor(&self, state: &State) {
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
         if let Some(largest) = fences.max() {
-            let now = self.quorum.floor().unwrap_or(largest);
-            self.next_floor.get_or_init(|| now.max(largest.next()));
+            self.next_floor.get_or_init(|| {
+                let now = self.quorum.floor().unwrap_or(largest);
+                now.max(largest.next())
+            });
         }
     }
 

@@ -74,7 +74,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a look that takes long is told of", HTTP, "match timeout(LATE, &mut leader).await {", "match timeout(LATE * 100, &mut leader).await {", ON_LEAD),
     edit("only a lock that is held is called busy", TAKING, " if *retry_after <= LEAST_KNOWN => {", " if retry_after.is_zero() && LEAST_KNOWN.is_zero() => {", ON_WAITING),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
-    edit("no lease of a quorum is longer than its longest", CONNECTION, "self.longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)", "DEFAULT_LEASE", ON_SETTINGS),
+    edit("no lease of a quorum is longer than its longest", CONNECTION, "longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)", "DEFAULT_LEASE", ON_SETTINGS),
     edit("what is wrong is refused before a server is asked", TAKING, "        place.check(options).await?;\n", "", ON_SETTINGS),
     edit("a command that is denied is a missing right", RIGHTS, "(of_command, of_key, of_channel) = (Outcome::Denied(text), None, None)", "(of_key, of_channel) = (None, None)", ON_CHECK),
     edit("keys that are denied are no denied command", RIGHTS, "text.contains(\"permissions to access\")", "text.is_empty()", ON_CHECK),
