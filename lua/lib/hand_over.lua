@@ -1,10 +1,10 @@
 -- Finds the new holder of a free lock, which is the first reachable request in the queue, and tells that
 -- request's client alone.
 --
--- ZPOPMIN is the first write. It is right whatever follows, the server allows it without memory, and if no
--- write can pass, the script ends there with nothing done. PUBLISH comes next, and only then the writes, of
--- which none can fail any more. A client that cannot be reached loses its presence record. Its request stays
--- removed, and comes back with its ticket when the client asks again.
+-- ZPOPMIN is the first write of a hand-over. It is right whatever follows, the server allows it without
+-- memory, and if no write can pass, the script ends there with nothing done. PUBLISH comes next, and only
+-- then the writes, of which none can fail any more. A client that cannot be reached loses its presence
+-- record. Its request stays removed, and comes back with its ticket when the client asks again.
 --
 -- The script asks whether a client listens before it sends the push. The number of receivers that PUBLISH
 -- returns would come too late: a message also reaches subscribers at the server's replicas, which are not

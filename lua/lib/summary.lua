@@ -29,7 +29,7 @@ local YES, NO = '1', '0'
 local ONE, SEVERAL = '1', '+'
 
 -- Summaries compare as strings too. The least is '', where there is no lock. Then come the locks that were
--- released, those that were not, and those of a newer format, whose summary begins with a letter.
+-- released, those that were not, and those of a newer format, whose summary begins with a small letter.
 local NOT_RELEASED = '1'
 local NEWER = 'a'
 -- The status of the reply for a lock of a newer format. The script has done nothing.
