@@ -10,7 +10,7 @@ use super::Quorum;
 use crate::error::{Error, Result, ServerError};
 
 /// How much longer than twice the time of the others a server may take to confirm a release on which nothing
-/// depends.
+/// depends, or to answer a try.
 const STRAGGLER: Duration = Duration::from_millis(10);
 
 /// The answers so far, and the errors of the servers that gave none.
@@ -95,7 +95,7 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
     }
 }
 
-/// Until when to wait for what is left, once nothing depends on it any more.
+/// Until when to wait for what is left, once enough has come.
 pub(super) fn stragglers_until(began: Instant) -> Instant {
     Instant::now() + began.elapsed() + STRAGGLER
 }

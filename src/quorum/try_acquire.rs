@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use tokio::time::Instant;
 
 use super::Quorum;
-use super::answers::no_majority;
+use super::answers::{next_until, no_majority, stragglers_until};
 use super::ballot::{Ballot, Event, Wanted};
 use super::majority::Majority;
 use crate::engine::acquire;
@@ -43,9 +43,12 @@ impl Quorum {
 }
 
 impl Ballot {
-    /// Asks each server once, and returns when the ballot is decided or can no longer be.
+    /// Asks each server once, and returns when the ballot is decided or can no longer be. If a majority of
+    /// the servers have answered, and it depends on the others, it does not wait for those that are much
+    /// slower: its votes would keep the lock from all others meanwhile.
     async fn tried(&mut self) -> Result<Result<Fence, Occupied>> {
         let servers = self.quorum.servers.len();
+        let (began, mut until) = (Instant::now(), None);
         for server in 0..servers {
             let params = self.next_params(server);
             let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
@@ -65,7 +68,14 @@ impl Ballot {
                     return Ok(Ok(fence));
                 }
             }
-            let Some((server, event)) = self.pending.next().await else {
+            let answered = servers - outstanding - errors.len();
+            if answered >= self.quorum.majority() {
+                until.get_or_insert_with(|| stragglers_until(began));
+            }
+            let until = until.filter(|_| self.votes().are_too_few());
+            let Some((server, event)) = next_until(&mut self.pending, until).await else {
+                // A server that may be away does not count as free.
+                outstanding = 0;
                 break;
             };
             outstanding -= usize::from(matches!(event, Event::Tried(_)));

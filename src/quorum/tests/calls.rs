@@ -128,6 +128,28 @@ async fn try_does_not_put_off_the_caller_because_of_a_server_that_has_not_answer
     assert!(!occupied.ttl.is_zero() && occupied.ttl <= SECOND, "{occupied:?}");
 }
 
+/// Race: A holder's second server hangs when another client tries to take the lock.
+#[tokio::test(start_paused = true)]
+async fn try_on_which_a_hung_server_decides_ends_soon_and_gives_its_vote_back() {
+    let servers = Servers::new(3);
+    let locks = LockManager::builder().in_memory(&servers.0[0]).unwrap();
+    let held = locks.lock("a").acquire().await.unwrap();
+    let process = servers.process(1);
+    process.set(2, State::Hung);
+    let began = Instant::now();
+    let Tried::Busy(occupied) = process.tried().await else {
+        panic!("two servers gave no vote");
+    };
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert!(
+        occupied.ttl > SECOND,
+        "the server that hangs is not free: {occupied:?}"
+    );
+    held.release().await.unwrap();
+    sleep(200 * SECOND).await;
+    assert_eq!(servers.left().await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn try_without_a_majority_is_no_quorum() {
     let servers = Servers::new(3);

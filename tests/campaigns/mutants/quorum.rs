@@ -89,6 +89,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
     edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
     edit("a server that was not waited for may be free", TRY, "self.votes().count() + outstanding, Duration::ZERO", "self.votes().count(), Duration::ZERO", IN_MEMORY),
+    edit("a try does not wait for a server that hangs if a majority have answered", TRY, "until.filter(|_| self.votes().are_too_few())", "until.filter(|_| false)", IN_MEMORY),
+    edit("a server that may be away is not free", TRY, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
