@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 mod background;
 pub(crate) mod client;
 pub(crate) mod counters;
+pub(crate) mod floor;
 pub(crate) mod hold;
 pub(crate) mod local_queue;
 pub(crate) mod metrics;

@@ -24,7 +24,6 @@ mod votes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -39,6 +38,7 @@ pub(crate) use self::try_acquire::Tried;
 pub(crate) use self::votes::Votes;
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
+use crate::engine::floor::QuorumClocks;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -46,11 +46,7 @@ use crate::owner::Owner;
 use crate::store::ids::ClientId;
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
-use crate::time::server_time::{ServerTime, Ticket};
-
-/// How far a server's clock may be ahead of the median and still count for fences. It is far less than what
-/// servers refuse, so that the clocks of the others may be behind the median by as much.
-const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
+use crate::time::server_time::Ticket;
 
 /// The clients of all servers of a quorum. They have one id, so that servers that queue two clients under one
 /// ticket agree which of them is first.
@@ -60,6 +56,7 @@ pub(crate) struct Quorum {
     /// Counts calls, holds, and what becomes of votes. The servers' clients count what happens at each
     /// server.
     pub(crate) counters: Counters,
+    pub(crate) clocks: Arc<QuorumClocks>,
     last_ticket: AtomicU64,
     last_ballot: AtomicU64,
     /// The holds whose guards live, by their ballots.
@@ -76,7 +73,9 @@ struct Arrival {
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Arc<Shared>>) -> Quorum {
+        let clocks = servers.iter().map(|server| Arc::clone(&server.client().clocks));
         Quorum {
+            clocks: Arc::new(QuorumClocks::new(clocks.collect())),
             counters: Counters::new(servers[0].client().store.clock()),
             servers,
             last_ticket: AtomicU64::new(0),
@@ -113,38 +112,12 @@ impl Quorum {
     /// A ticket that is later than all tickets of this client before. Among clients it is the time of the
     /// request, by the median of the servers' clocks, so that a minority of wrong clocks moves nobody.
     fn next_ticket(&self) -> Ticket {
-        let likely = self.servers.iter().map(|server| server.client().likely_us());
-        let mut likely: Vec<_> = likely.collect();
-        likely.sort_unstable();
-        let now_us = median(&likely);
+        let now_us = self.clocks.median_us();
         let next = |last: u64| Some(now_us.max(last + 1));
         let last = self
             .last_ticket
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         Ticket(now_us.max(last.unwrap_or_else(|last| last) + 1))
-    }
-
-    /// The least fence of a grant: the latest of the servers' clocks. It is larger than the fences that a
-    /// server has forgotten, as long as the clocks agree. All servers are given the same one, so that they
-    /// grant under the same fence.
-    ///
-    /// A clock that is far ahead of the median does not count: servers refuse a floor that is more than a day
-    /// ahead of theirs.
-    fn floor(&self) -> Result<Fence> {
-        Fence::try_from(1000 * self.latest_time().ms())
-    }
-
-    /// The latest of the servers' times that fences follow.
-    fn latest_time(&self) -> ServerTime {
-        let times = self.times();
-        let median = median(&times);
-        let latest = times.into_iter().rfind(|time| *time <= median.after(FAR_AHEAD));
-        latest.unwrap_or(median)
-    }
-
-    /// The median of the servers' times, which tickets follow.
-    fn median_time(&self) -> ServerTime {
-        median(&self.times())
     }
 
     /// The local clock, which all clients share.
@@ -225,18 +198,4 @@ impl Quorum {
         }
         unconfirmed
     }
-
-    /// The times of all servers now, as far as their clients know them, the earliest first.
-    fn times(&self) -> Vec<ServerTime> {
-        let mut times: Vec<_> = (self.servers.iter())
-            .map(|server| server.client().server_time())
-            .collect();
-        times.sort_unstable();
-        times
-    }
-}
-
-/// The one in the middle of these, which are sorted.
-fn median<T: Copy>(sorted: &[T]) -> T {
-    sorted[(sorted.len() - 1) / 2]
 }

@@ -5,8 +5,8 @@
 //! instead.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot::error::RecvError;
@@ -14,17 +14,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::engine::client::Client;
+use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::durability::confirmed;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
-use crate::engine::pending_calls::{Floor, PendingCall, PendingCalls};
+use crate::engine::pending_calls::{PendingCall, PendingCalls};
 use crate::engine::retry::{RetryBudget, until_answered};
 use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::{Admitted, Entered, Progress, Standing, WaitOutcome, Waitlist};
 use crate::error::{Error, Result};
-use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
@@ -54,10 +54,7 @@ pub(crate) struct AcquireParams {
 #[derive(Clone, Debug)]
 pub(crate) struct VoteParams {
     pub(crate) ticket: Ticket,
-    /// The least fence of the grant.
-    pub(crate) floor: Fence,
-    /// That of the next holder. Set when the hold ends.
-    pub(crate) next_floor: Arc<OnceLock<Fence>>,
+    pub(crate) floor: Floor,
     /// Numbers the requests, in place of the client. So all requests for one hold have numbers of one range.
     pub(crate) numbers: Arc<AtomicU64>,
     /// Is told of this attempt when its request is in the queue. It may be granted without that.
@@ -86,10 +83,7 @@ impl AcquireParams {
     }
 
     fn floor(&self) -> Option<Floor> {
-        self.vote.as_ref().map(|vote| Floor {
-            own: vote.floor,
-            next: Arc::clone(&vote.next_floor),
-        })
+        self.vote.as_ref().map(|vote| vote.floor.clone())
     }
 }
 
@@ -190,7 +184,7 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
             heartbeat: client.options.heartbeat,
-            floor: calls.floor(),
+            floor: calls.floor(|| client.now()),
         };
         let client = &client;
         async move { client.acquire(call, &pending).await }

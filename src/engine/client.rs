@@ -18,11 +18,10 @@ use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::label_key;
 use crate::store::{
     Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, Inspect, Inspected, Look, Looked, Release,
-    Released, Renew, Renewed, ServerId, SetLabel, Store, Withdraw, Withdrawn,
+    Released, Renew, Renewed, SetLabel, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
-use crate::time::server_time::ServerTime;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -31,7 +30,7 @@ pub(crate) struct Client {
     pub(super) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
-    pub(super) clocks: Arc<ServerClocks>,
+    pub(crate) clocks: Arc<ServerClocks>,
     pub(super) presence: Presence,
     requests: AtomicU64,
     runtime: OnceLock<Handle>,
@@ -73,16 +72,6 @@ impl Client {
 
     pub(crate) fn now(&self) -> LocalTime {
         self.clock.now()
-    }
-
-    /// The time of this client's server now, or a slightly later one. In a cluster, that of one of them.
-    pub(crate) fn server_time(&self) -> ServerTime {
-        self.clocks.server_time(ServerId::default())
-    }
-
-    /// The likely time of this client's server now, in µs.
-    pub(crate) fn likely_us(&self) -> u64 {
-        self.clocks.likely_us(ServerId::default())
     }
 
     /// Makes an acquire call. `pending` must also be the stamp of the call. A call that ran too late counts

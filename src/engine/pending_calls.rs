@@ -6,13 +6,15 @@
 //! them has been answered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::engine::floor::Floor;
 use crate::engine::server_clocks::ServerClocks;
 use crate::fence::Fence;
 use crate::store::{ConnectionId, Failure, Stamp};
 use crate::sync::locked;
+use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
@@ -25,16 +27,6 @@ pub(super) struct PendingCalls {
     /// In a quorum.
     floor: Option<Floor>,
     state: Mutex<State>,
-}
-
-/// The least fences of grants in a quorum. All requests of a ballot have the same ones, so all servers give
-/// one fence to one change of owner.
-#[derive(Clone, Debug)]
-pub(super) struct Floor {
-    /// That of a grant to the request.
-    pub(super) own: Fence,
-    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends.
-    pub(super) next: Arc<OnceLock<Fence>>,
 }
 
 #[derive(Debug)]
@@ -85,15 +77,14 @@ impl PendingCalls {
         self.lease
     }
 
-    /// In a quorum: the least fence of a grant by these calls.
-    pub(super) fn floor(&self) -> Option<Fence> {
-        self.floor.as_ref().map(|floor| floor.own)
+    /// In a quorum: the least fence of a grant by a call that is made now.
+    pub(super) fn floor(&self, now: impl FnOnce() -> LocalTime) -> Option<Fence> {
+        self.floor.as_ref().map(|floor| floor.at(now()))
     }
 
     /// In a quorum: the least fence of a grant by what ends their request.
     pub(super) fn next_floor(&self) -> Option<Fence> {
-        let floor = self.floor.as_ref()?;
-        Some(floor.next.get().map_or(floor.own, |next| floor.own.max(*next)))
+        self.floor.as_ref().map(Floor::of_next)
     }
 
     /// Begins a further call. Nothing of it is written yet.
@@ -185,7 +176,7 @@ mod tests {
     use super::*;
     use crate::error::ServerError;
     use crate::store::{Answer, ServerId};
-    use crate::time::clock::{Clock, LocalTime};
+    use crate::time::clock::Clock;
     use crate::time::clock_offset::Sample;
     use crate::time::deadline::NOT_AFTER;
 

@@ -15,7 +15,7 @@ use crate::time::server_time::ServerTime;
 /// The clock offsets and newest samples of all servers. A deadline of one server is never converted with the
 /// clock offset of another.
 #[derive(Debug)]
-pub(super) struct ServerClocks {
+pub(crate) struct ServerClocks {
     clock: Clock,
     state: Mutex<State>,
 }

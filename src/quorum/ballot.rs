@@ -28,6 +28,7 @@ use super::votes::Votes;
 use super::{Arrival, Quorum};
 use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
+use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
@@ -105,8 +106,8 @@ pub(crate) struct Ballot {
     /// Numbers the requests.
     numbers: Arc<AtomicU64>,
     pub(super) ticket: Ticket,
-    /// The least fence that is asked for. Once the votes are a hold, it is the fence of the hold.
-    pub(super) floor: Fence,
+    /// The least fences that are asked for.
+    pub(super) floor: Floor,
     votes: Arc<Votes>,
     seats: Vec<Seat>,
     pub(super) pending: FuturesUnordered<Pending>,
@@ -126,12 +127,13 @@ impl Ballot {
         let mut seats = Vec::new();
         seats.resize_with(quorum.servers.len(), Seat::new);
         let number = quorum.next_ballot();
+        let floor = Floor::of_ballot(&quorum.clocks, quorum.clock().now(), &votes.next_floor)?;
         Ok(Box::new(Ballot {
             number,
             arrived: arrival.at,
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
             ticket: arrival.ticket,
-            floor: quorum.floor()?,
+            floor,
             quorum: Arc::clone(quorum),
             wanted,
             votes: Arc::new(votes),
@@ -181,8 +183,7 @@ impl Ballot {
             group: self.wanted.group.clone(),
             vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,
-                floor: self.floor,
-                next_floor: Arc::clone(&self.votes.next_floor),
+                floor: self.floor.clone(),
                 numbers: Arc::clone(&self.numbers),
                 queued: self.queued.0.clone(),
                 attempt: VoteAttempt {

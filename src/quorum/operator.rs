@@ -82,7 +82,7 @@ impl Quorum {
             }
         }
         let told = answers.of_majority()?;
-        let now = self.median_time();
+        let now = self.clocks.median_time();
         Ok(Seen {
             waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
             longest_wait: (told.iter())
@@ -135,7 +135,7 @@ impl Quorum {
             fence: agreed.unwrap_or(smallest),
             ttl: ttls[ttls.len() - self.majority()],
             kept: kept >= self.majority(),
-            now: self.latest_time(),
+            now: self.clocks.latest_time(),
             fences,
         })
     }
@@ -152,7 +152,7 @@ impl Quorum {
         let Some(holder) = holder.filter(|holder| holder.fence == fence) else {
             return Ok(false);
         };
-        let floor = Some(self.floor()?);
+        let floor = Some(self.clocks.floor()?);
         let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())
             .map(|(server, shared)| {
                 let (client, keys, terms) = (Arc::clone(shared.client()), Arc::clone(keys), *terms);

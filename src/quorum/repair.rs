@@ -21,7 +21,7 @@ impl Ballot {
     /// before all who wait, without a bound.
     pub(super) fn begin_hold(&mut self, fence: Fence) {
         self.look_at = None;
-        self.floor = fence;
+        self.floor.begin_hold(fence);
         self.ticket = BEFORE_ALL;
         self.wanted.until = None;
         self.lengthen();
@@ -70,7 +70,7 @@ impl Ballot {
             if asks_first {
                 // A vote that came later may have a smaller fence. Its server may be one of a majority whose
                 // others forget the fence of this hold.
-                self.raise_to(self.floor);
+                self.raise_to(self.floor.own());
             }
         }
         // What is left of the votes is of no use.

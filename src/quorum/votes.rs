@@ -337,7 +337,7 @@ impl Votes {
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
         if let Some(largest) = fences.max() {
             self.next_floor.get_or_init(|| {
-                let now = self.quorum.floor().unwrap_or(largest);
+                let now = self.quorum.clocks.floor().unwrap_or(largest);
                 now.max(largest.next())
             });
         }

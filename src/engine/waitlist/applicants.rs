@@ -11,8 +11,9 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::oneshot;
 
 use super::{Answered, State, WaitOutcome, Waiter, Waitlist};
+use crate::engine::floor::Floor;
 use crate::engine::metrics::Group;
-use crate::engine::pending_calls::{Floor, PendingCalls};
+use crate::engine::pending_calls::PendingCalls;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
 use crate::store::ids::RequestId;

@@ -72,7 +72,7 @@ impl Waitlist {
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: waiter.standing.ticket,
             heartbeat: self.client.options.heartbeat,
-            floor: waiter.calls.floor(),
+            floor: waiter.calls.floor(|| now),
         };
         Some(PreparedCall {
             call,

@@ -59,3 +59,27 @@ async fn vote_that_comes_after_the_release_gives_the_next_holder_the_same_fence(
     assert_eq!(fences(&next), [next.fence; 3]);
     next.release().await.unwrap();
 }
+
+/// Race: All servers lose their data while a caller waits. Holders that began after it had asked had larger
+/// fences than those of the time when it asked.
+#[tokio::test(start_paused = true)]
+async fn caller_that_waits_while_the_servers_lose_their_data_gets_a_fence_larger_than_those_before() {
+    let servers = Servers::new(3);
+    let [first, second, third] = [1, 2, 3].map(|number| servers.process(number));
+    let held = first.acquire().await;
+    let next = second.waits();
+    sleep(MS).await;
+    let last = third.waits();
+    sleep(5 * SECOND).await;
+    held.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert!(!last.is_finished());
+    for server in &servers.0 {
+        server.flush();
+    }
+    let last = last.await.unwrap();
+    assert!(last.fence > next.fence, "{last:?} after {next:?}");
+    sleep(60 * SECOND).await;
+    assert!(next.votes().check().is_err());
+    last.release().await.unwrap();
+}

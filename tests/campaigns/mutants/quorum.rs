@@ -5,6 +5,7 @@ use super::{Edit, edit};
 const ANSWERS: &str = "src/quorum/answers.rs";
 const APPLICANTS: &str = "src/quorum/applicants.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
+const FLOOR: &str = "src/engine/floor.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
 const MAJORITY: &str = "src/quorum/majority.rs";
@@ -55,7 +56,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a hold asks for what it lacks before all who wait", REPAIR, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
     edit("a hold asks for the votes that it lacks at its first renewal", REPAIR, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
-    edit("a vote that comes late is raised to the fence of the hold", REPAIR, "                self.raise_to(self.floor);\n", "", IN_MEMORY),
+    edit("a vote that comes late is raised to the fence of the hold", REPAIR, "                self.raise_to(self.floor.own());\n", "", IN_MEMORY),
     edit("a hold asks again for a vote that it lost", REPAIR, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
     edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.wanted.until = None;\n", "", IN_MEMORY),
     edit("the votes of a hold get their whole lease", REPAIR, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
@@ -85,18 +86,20 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
-    edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
+    edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.clocks.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
     edit("a try ends when no majority can be reached", TRY, "            if self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),
     edit("a server that was not waited for has not answered", TRY, "let answering = servers - outstanding - errors.len();", "let answering = servers - errors.len();", IN_MEMORY),
     edit("a server that was not waited for may be free", TRY, "self.votes().count() + outstanding, Duration::ZERO", "self.votes().count(), Duration::ZERO", IN_MEMORY),
     edit("a try does not wait for a server that hangs if a majority have answered", TRY, "until.filter(|_| self.votes().are_too_few())", "until.filter(|_| false)", IN_MEMORY),
     edit("a server that may be away is not free", TRY, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
+    edit("a late call of a ballot has a fresh floor", FLOOR, "floor.max(self.own)", "floor.min(self.own)", IN_MEMORY),
+    edit("a call for the vote that a hold lacks has the fence of the hold", REPAIR, "        self.floor.begin_hold(fence);\n", "", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
     edit("a forced release ends each vote under its own fence", OPERATOR, "told.map_or(fence, |(_, fence)| *fence)", "told.map_or(fence, |(_, own)| fence.min(*own))", IN_MEMORY),
-    edit("a hold is as old as its fence, by the clock that fences follow", OPERATOR, "now: self.latest_time(),", "now: told[0].now,", SEEN),
-    edit("a wait is as long as its ticket is old, by the clocks that tickets follow", OPERATOR, "let now = self.median_time();", "let now = told[0].now;", SEEN),
+    edit("a hold is as old as its fence, by the clock that fences follow", OPERATOR, "now: self.clocks.latest_time(),", "now: told[0].now,", SEEN),
+    edit("a wait is as long as its ticket is old, by the clocks that tickets follow", OPERATOR, "let now = self.clocks.median_time();", "let now = told[0].now;", SEEN),
     edit("a forced release reaches servers that have not told", OPERATOR, "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())", "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate().filter(|(server, _)| holder.fences.iter().any(|(told, _)| told == server)))", IN_MEMORY),
     edit("a forced release does not wait for a server that hangs", OPERATOR, "if left == 0 {", "if false {", IN_MEMORY),
     edit("a wait whose votes disagree ends at its bound", BALLOT, "(self.ticket, self.wanted.until, self.arrived)", "(self.ticket, None, self.arrived)", IN_MEMORY),
@@ -105,7 +108,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
 
-    edit("a clock that is far ahead does not count for fences", QUORUM, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
+    edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|(_, votes)| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.servers[0].waitlists().admit()?;\n", "", IN_MEMORY),

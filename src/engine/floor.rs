@@ -1,0 +1,128 @@
+//! Floors: the least fences of grants in a quorum, and the clocks of its servers, which they follow.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::engine::server_clocks::ServerClocks;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::store::ServerId;
+use crate::time::clock::LocalTime;
+use crate::time::server_time::ServerTime;
+
+/// How long the first calls of a ballot have the same floor. By then they are made.
+const FRESH: Duration = Duration::from_millis(10);
+
+/// How far a server's clock may be ahead of the median and still count for fences. It is far less than what
+/// servers refuse, so that the clocks of the others may be behind the median by as much.
+const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// The floors of all requests of a ballot.
+#[derive(Clone, Debug)]
+pub(crate) struct Floor {
+    /// That of a grant to the request, by the first calls, or for a hold that lacks a vote. All servers get the
+    /// same one, so they grant one fence.
+    own: Fence,
+    /// Until when that one is fresh, and the clocks for a later one. `None` for a hold.
+    clocks: Option<(LocalTime, Arc<QuorumClocks>)>,
+    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends. All
+    /// servers get the same one, so they grant one fence.
+    next: Arc<OnceLock<Fence>>,
+}
+
+impl Floor {
+    /// The floors of a ballot that begins now.
+    pub(crate) fn of_ballot(
+        clocks: &Arc<QuorumClocks>,
+        now: LocalTime,
+        next: &Arc<OnceLock<Fence>>,
+    ) -> Result<Floor> {
+        Ok(Floor {
+            own: clocks.floor()?,
+            clocks: Some((now.after(FRESH), Arc::clone(clocks))),
+            next: Arc::clone(next),
+        })
+    }
+
+    /// The ballot is a hold from now on, under this fence.
+    pub(crate) fn begin_hold(&mut self, fence: Fence) {
+        (self.own, self.clocks) = (fence, None);
+    }
+
+    /// The fence of the hold. Of a ballot that is none yet, the floor of its first calls.
+    pub(crate) fn own(&self) -> Fence {
+        self.own
+    }
+
+    /// The least fence of a grant to the request by a call that is made now. Servers that have lost their data
+    /// while the caller waited must not grant a fence from the time when it began to wait: there were holds
+    /// under larger ones since.
+    pub(in crate::engine) fn at(&self, now: LocalTime) -> Fence {
+        match &self.clocks {
+            Some((fresh_until, clocks)) if now > *fresh_until => {
+                clocks.floor().map_or(self.own, |floor| floor.max(self.own))
+            }
+            _ => self.own,
+        }
+    }
+
+    /// The least fence of a grant to the next holder.
+    pub(in crate::engine) fn of_next(&self) -> Fence {
+        self.next.get().map_or(self.own, |next| self.own.max(*next))
+    }
+}
+
+/// What the clients of one quorum know of its servers' clocks. Each client has one server.
+#[derive(Debug)]
+pub(crate) struct QuorumClocks(Vec<Arc<ServerClocks>>);
+
+impl QuorumClocks {
+    pub(crate) fn new(servers: Vec<Arc<ServerClocks>>) -> QuorumClocks {
+        QuorumClocks(servers)
+    }
+
+    /// The least fence of a grant: the latest of the servers' clocks. It is larger than the fences that a
+    /// server has forgotten, as long as the clocks agree.
+    ///
+    /// A clock that is far ahead of the median does not count: servers refuse a floor that is more than a day
+    /// ahead of theirs.
+    pub(crate) fn floor(&self) -> Result<Fence> {
+        Fence::try_from(1000 * self.latest_time().ms())
+    }
+
+    /// The latest of the servers' times that fences follow.
+    pub(crate) fn latest_time(&self) -> ServerTime {
+        let times = self.times();
+        let median = median(&times);
+        let latest = times.into_iter().rfind(|time| *time <= median.after(FAR_AHEAD));
+        latest.unwrap_or(median)
+    }
+
+    /// The median of the servers' times.
+    pub(crate) fn median_time(&self) -> ServerTime {
+        median(&self.times())
+    }
+
+    /// The median of the servers' likely times, in µs. A minority of wrong clocks does not move it.
+    pub(crate) fn median_us(&self) -> u64 {
+        let mut likely: Vec<_> = (self.0.iter())
+            .map(|clocks| clocks.likely_us(ServerId::default()))
+            .collect();
+        likely.sort_unstable();
+        median(&likely)
+    }
+
+    /// The times of all servers now, as far as their clients know them, the earliest first.
+    fn times(&self) -> Vec<ServerTime> {
+        let mut times: Vec<_> = (self.0.iter())
+            .map(|clocks| clocks.server_time(ServerId::default()))
+            .collect();
+        times.sort_unstable();
+        times
+    }
+}
+
+/// The one in the middle of these, which are sorted.
+fn median<T: Copy>(sorted: &[T]) -> T {
+    sorted[(sorted.len() - 1) / 2]
+}
