@@ -16,6 +16,9 @@ use crate::store::Failure;
 /// second is a margin.
 const UPTIME_ERROR: Duration = Duration::from_secs(2);
 
+/// The versions that `INFO server` of Redis and of Valkey says.
+const KNOWN_VERSIONS: [&str; 3] = ["redis_version", "valkey_version", "gcc_version"];
+
 /// The clocks of servers and clients drift by one part of this many.
 const DRIFT: u32 = 1_000;
 
@@ -38,8 +41,18 @@ pub(super) fn check_server(info: &str, quorum: QuorumServer) -> Result<(), Failu
     ))))
 }
 
-/// Before 7.0, a primary with replicas writes the scripts into its RDB file.
+/// Before 7.0, a primary with replicas writes the scripts into its RDB file. Other servers that speak the
+/// protocol say a version of Redis too, and may keep scripts with their data, as Kvrocks does. Each of them
+/// also says its own version.
 fn check_version(info: &str) -> Result<(), Failure> {
+    let names = info.lines().filter_map(|line| line.trim().split_once(':'));
+    let mut versions = names.filter(|(name, _)| name.ends_with("_version"));
+    if let Some((name, version)) = versions.find(|(name, _)| !KNOWN_VERSIONS.contains(name)) {
+        return Err(Failure::Refused(ServerError::new(format!(
+            "a quorum needs Redis 7.0 or later, or Valkey: this server has the {name} {version}, and its scripts \
+             may outlive a restart"
+        ))));
+    }
     if field(info, "valkey_version").is_some() {
         return Ok(());
     }
@@ -111,6 +124,15 @@ mod tests {
             (redis("255.255.255"), None),
             (redis("10.0.0"), None),
             (redis("unstable"), Some("Redis unstable")),
+            (
+                redis("7.0.0\r\nkvrocks_version:2.9.0"),
+                Some("kvrocks_version 2.9.0"),
+            ),
+            (
+                redis("7.4.0\r\ndragonfly_version:df-v1.27.1"),
+                Some("dragonfly_version df-v1.27.1"),
+            ),
+            (redis("7.0.15\r\ngcc_version:12.2.0"), None),
             (
                 without(&redis("7.0.15"), "redis_version"),
                 Some("no redis_version"),

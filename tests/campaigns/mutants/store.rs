@@ -67,6 +67,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server may have forgotten holds for longer by the drift of the clocks", INFO, " + quorum.longest_lease / DRIFT", "", INFO_TESTS),
     edit("a server is younger than its uptime says", INFO, " + UPTIME_ERROR;", ";", &["--lib server_info", "--lib redis::tests::quorum"]),
     edit("a quorum takes no server whose scripts may outlive a restart", INFO, "    check_version(info)?;\n", "", INFO_TESTS),
+    edit("a quorum takes no server but Redis and Valkey", INFO, "!KNOWN_VERSIONS.contains(name)", "name.is_empty()", INFO_TESTS),
     edit("a durable server gets the scripts of a quorum at once", INFO, "if quorum.durable {", "if false {", INFO_TESTS),
     edit("clients with another longest lease share no script", SCRIPT_SET, "millis(server.longest_lease)", "0", &["--lib script_set"]),
     edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
