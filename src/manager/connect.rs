@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+#[cfg(feature = "redis")]
+use tokio::time::Instant;
 
 use super::{LockManager, LockManagerBuilder};
 #[cfg(feature = "redis")]
@@ -16,7 +18,11 @@ use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::Options;
+#[cfg(feature = "redis")]
+use crate::store::{Answer, Failure};
 use crate::store::{Durability, Store};
+#[cfg(feature = "redis")]
+use crate::time::backoff::Backoff;
 
 impl LockManagerBuilder {
     /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
@@ -43,6 +49,7 @@ impl LockManagerBuilder {
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let settings = self.checked()?;
         runtime()?;
+        let deadline = Instant::now() + settings.server_timeout;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
         let options = store_options(&settings);
@@ -52,7 +59,7 @@ impl LockManagerBuilder {
             credentials: credentials.as_ref(),
         };
         let store = redis::connect(url, trust, label, options, listener).await?;
-        let first = store.time().await?;
+        let first = first_time(&*store, deadline).await?;
         let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first);
         shared.start()?;
         Ok(LockManager::of(shared))
@@ -121,6 +128,24 @@ pub(super) fn client_in_memory(id: ClientId, options: ManagerOptions, store: &Me
     let first = time.and_then(std::result::Result::ok);
     let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
     Shared::new(late_listener, id, store, options, &first)
+}
+
+/// The first answer of a server. The question is repeated until `deadline`.
+#[cfg(feature = "redis")]
+pub(super) async fn first_time(store: &dyn Store, deadline: Instant) -> Result<Answer<()>> {
+    let mut backoff = Backoff::new();
+    loop {
+        match store.time().await {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => {
+                let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
+                if is_final || Instant::now() >= deadline {
+                    return Err(failure.into());
+                }
+                backoff.pause().await;
+            }
+        }
+    }
 }
 
 /// The options of a client of one server.

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::connect::client_in_memory;
 #[cfg(feature = "redis")]
-use super::connect::store_options;
+use super::connect::{first_time, store_options};
 use super::{LockManager, LockManagerBuilder};
 #[cfg(feature = "redis")]
 use crate::engine::client::runtime;
@@ -31,7 +31,7 @@ use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Options, QuorumServer, server_of};
 #[cfg(feature = "redis")]
-use crate::store::{Answer, Failure, Store};
+use crate::store::{Answer, Store};
 #[cfg(feature = "redis")]
 use crate::time::server_time::CLOCKS_APART;
 
@@ -241,7 +241,7 @@ fn check_count(of: &str, count: usize) -> Result<(), Invalid> {
     if SERVERS.contains(&count) && count % 2 == 1 {
         return Ok(());
     }
-    // An even number adds a server that can fail, and none that may.
+    // An even number adds a server that can fail, and no failure that can be outlived.
     Err(Invalid::new(format!(
         "{count} {of}: a quorum must have 3, 5, 7 or 9"
     )))
@@ -256,25 +256,10 @@ async fn first_times(
     use tokio::time::Instant;
 
     use crate::quorum::{majority_of, no_majority};
-    use crate::time::backoff::Backoff;
 
     let deadline = Instant::now() + settings.server_timeout;
     let mut asked: FuturesUnordered<_> = (stores.iter().enumerate())
-        .map(|(server, (_, store))| async move {
-            let mut backoff = Backoff::new();
-            loop {
-                match store.time().await {
-                    Ok(answer) => return (server, Ok(answer)),
-                    Err(failure) => {
-                        let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
-                        if is_final || Instant::now() >= deadline {
-                            return (server, Err(failure.into()));
-                        }
-                        backoff.pause().await;
-                    }
-                }
-            }
-        })
+        .map(async |(server, (_, store))| (server, first_time(&**store, deadline).await))
         .collect();
     let mut times: Vec<_> = stores.iter().map(|_| None).collect();
     let mut errors = Vec::new();

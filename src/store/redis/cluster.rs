@@ -273,16 +273,23 @@ impl Store for ClusterStore {
         })
     }
 
-    /// Asks any server that has slots.
+    /// Asks the servers that have slots, one after the other, until one answers.
     fn time(&self) -> Call<()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
-            let server = {
-                let mut table = cluster.table();
-                let owner = table.any_owner().ok_or_else(elsewhere)?;
-                cluster.open(&mut table, owner)?
-            };
-            server.time().await.map_err(|failure| cluster.failed(failure))
+            let mut from = ServerId::default();
+            let mut failure = elsewhere();
+            loop {
+                let Some(owner) = cluster.table().first_owner(from) else {
+                    return Err(failure);
+                };
+                let server = cluster.open(&mut cluster.table(), owner)?;
+                match server.time().await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failed) => failure = cluster.failed(failed),
+                }
+                from = ServerId(owner.0 + 1);
+            }
         })
     }
 

@@ -92,10 +92,6 @@ impl Table {
         self.owners[slot]
     }
 
-    pub(super) fn any_owner(&self) -> Option<ServerId> {
-        self.owners.iter().copied().find_map(|owner| owner)
-    }
-
     /// The server with the least id that has slots and is not before `from`.
     pub(super) fn first_owner(&self, from: ServerId) -> Option<ServerId> {
         let owners = self.owners.iter().copied().flatten();
