@@ -51,12 +51,12 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
 
     let mut pause = SHORTEST;
     loop {
-        let mut began = Instant::now();
-        let outcome = match Held::take(&run.taking, &place, None, &mut signals, &report).await {
+        let taken = Held::take(&run.taking, &place, None, &mut signals, &report).await;
+        // The wait is no part of the term.
+        let began = Instant::now();
+        let outcome = match taken {
             Ok(held) => {
                 leading.send_replace(Arc::downgrade(&held.guard));
-                // The wait is no part of the term.
-                began = held.since;
                 if has_command {
                     with_command(run, kill_after, held, &mut signals, &report).await?
                 } else {

@@ -35,6 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// CMD need some too.
 const MOST_CLIENTS: usize = 64;
 const TEXT: &str = "text/plain; version=0.0.4";
+/// The buckets of all histograms, in seconds: those that docs/metrics.md recommends.
+const BUCKETS: [f64; 16] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0,
+];
 
 /// What the requests are about.
 pub(super) struct Served {
@@ -78,7 +82,9 @@ pub(super) async fn serve(address: SocketAddr, served: Served, report: &Report) 
     let listener = TcpListener::bind(address)
         .await
         .map_err(|error| unusable(&error))?;
-    let metrics = PrometheusBuilder::new().install_recorder();
+    // Without buckets these would be summaries, and nothing on the dashboard or in the rules reads those.
+    let metrics = PrometheusBuilder::new().set_buckets(&BUCKETS);
+    let metrics = metrics.and_then(PrometheusBuilder::install_recorder);
     let metrics = metrics.map_err(|error| unusable(&error))?;
     if let Ok(address) = listener.local_addr() {
         report.words(&format!("serving HTTP at {address}"));

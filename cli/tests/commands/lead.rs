@@ -198,6 +198,8 @@ async fn programs_beside_it_ask_over_http_who_leads() {
     let (status, metrics) = get(ports[0], "/metrics").await.unwrap();
     assert_eq!(status, 200);
     assert!(metrics.contains("fairlock_held{"), "{metrics}");
+    let is_histogram = metrics.contains("_bucket{");
+    assert!(is_histogram, "the dashboard reads no summaries: {metrics}");
     assert_eq!(get(ports[0], "/").await.unwrap().0, 404);
 
     first.signal(Signal::SIGTERM);
