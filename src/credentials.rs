@@ -31,6 +31,14 @@ pub struct Credentials {
 
 impl Credentials {
     /// A user of the server's access control list, and its password or token.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::Credentials;
+    ///
+    /// let credentials = Credentials::new("locks", "a password or a token");
+    /// assert!(!format!("{credentials:?}").contains("a password")); // it is never shown
+    /// ```
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
         Credentials {
             user: Some(user.into()),

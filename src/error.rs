@@ -61,8 +61,9 @@ pub enum Error {
         /// The number of confirmations that came in time.
         got: u32,
     },
-    /// In a quorum: fewer servers answered than are a majority, or granted locks: one that has started
-    /// recently does not ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again later.
+    /// In a quorum: too few servers answered, or too few may grant locks yet. A server that has just started
+    /// grants none for a while ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again
+    /// later.
     NoQuorum {
         /// The number of servers.
         servers: usize,
@@ -328,11 +329,41 @@ impl Lost {
     }
 
     /// Returns the name of the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::Error;
+    ///
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// let fence = guard.fence();
+    /// locks.lock("invoice:42").force_release(fence).await?;
+    /// if let Err(Error::Lost(lost)) = guard.renew().await {
+    ///     assert_eq!(lost.name(), "invoice:42");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns why the lease is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::{Error, LostReason};
+    ///
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// let fence = guard.fence();
+    /// locks.lock("invoice:42").force_release(fence).await?;
+    /// if let Err(Error::Lost(lost)) = guard.renew().await {
+    ///     assert_eq!(lost.reason(), LostReason::Taken);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn reason(&self) -> LostReason {
         self.reason
     }

@@ -38,6 +38,16 @@ pub struct Fence(NonZeroU64);
 
 impl Fence {
     /// Returns the token as an integer: non-zero and less than 2⁶³.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let fence = locks.lock("invoice:42").acquire().await?.fence();
+    /// let header = format!("X-Fence: {}", fence.get());
+    /// # let _ = header;
+    /// # Ok(()) }
+    /// ```
     pub fn get(self) -> u64 {
         self.0.get()
     }

@@ -1,5 +1,6 @@
 //! The guard: a lock that is held.
 
+mod ending;
 mod held;
 
 use std::fmt;
@@ -11,7 +12,7 @@ use crate::engine::client::runtime;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::turn::Turn;
-use crate::error::{Error, Lost, LostReason, Result};
+use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
@@ -33,8 +34,8 @@ use crate::quorum::Majority;
 /// - `let _ = lock.acquire().await?;` drops the guard at once, and so releases the lock at once. Give the
 ///   guard a name, as in `let _guard = …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.
-/// - A leaked guard (`std::mem::forget`) is renewed for ever: only `max_hold` or the end of the process frees
-///   the lock.
+/// - A leaked guard (`std::mem::forget`) is renewed for ever, unless its lease is fixed: only `max_hold`, a
+///   forced release or the end of the process frees the lock.
 ///
 /// # Examples
 /// ```
@@ -96,6 +97,15 @@ impl LockGuard {
     }
 
     /// Returns the name of the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// assert_eq!(guard.name(), "invoice:42");
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         self.held.name()
     }
@@ -103,6 +113,15 @@ impl LockGuard {
     /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own. In a quorum
     /// it is always the latter. With [local hand-off](crate::Lock::local_handoffs), all guards that have
     /// their turns in one tenure have the same.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// println!("{:?}", guard.owner()); // as `status` shows it
+    /// # Ok(()) }
+    /// ```
     pub fn owner(&self) -> &Owner {
         self.held.owner()
     }
@@ -191,7 +210,7 @@ impl LockGuard {
     /// Waits until the lease is over, whatever the network does.
     ///
     /// The future borrows nothing, so that a watcher can be spawned. Once the guard is released or dropped,
-    /// it resolves too, with [`LostReason::Released`].
+    /// it resolves too, with [`LostReason::Released`](crate::LostReason::Released).
     ///
     /// # Panics
     /// If it is polled outside of a Tokio runtime, like Tokio's own timers.
@@ -223,8 +242,8 @@ impl LockGuard {
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lease was lost before `work` ended, and [`Error::Invalid`] outside of a Tokio
-    /// runtime.
+    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before `work` ended, and
+    /// [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -251,10 +270,12 @@ impl LockGuard {
     /// majority of the servers confirm that.
     ///
     /// # Errors
-    /// - [`Error::Lost`] if the lock is no longer held.
-    /// - [`Error::Unavailable`] if the server did not answer, and in a quorum [`Error::NoQuorum`] if no
-    ///   majority did. The lease stands as it was.
-    /// - [`Error::Invalid`] outside of a Tokio runtime.
+    /// - [`Error::Lost`](crate::Error::Lost) if the lock is no longer held.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the server did not answer, for 2 s at most, and
+    ///   in a quorum [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority did. The lease lasts as long
+    ///   as before, and is in doubt.
+    /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
+    /// - [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing, except that the lease may have been renewed.
@@ -278,89 +299,6 @@ impl LockGuard {
         self.check()?;
         Ok(self.lease())
     }
-
-    /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
-    /// of the servers. By then the next waiter has the lock. If that is another guard of this process
-    /// ([`local_handoffs`](crate::Lock::local_handoffs)), the server is not asked.
-    ///
-    /// # Errors
-    /// - [`Error::Lost`] if the lease was over before: another holder may have had the lock meanwhile.
-    /// - [`Error::Unavailable`] if no server answered for the
-    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum [`Error::NoQuorum`]
-    ///   if too few did. The release is then repeated in the background for as long as the lease can
-    ///   last.
-    /// - [`Error::Invalid`] outside of a Tokio runtime. The lock is then released in the background.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped midway, the release goes on in the background.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// use fairlock::Error;
-    ///
-    /// let guard = lock.acquire().await?;
-    /// // ... the work ...
-    /// match guard.release().await {
-    ///     Err(Error::Lost(lost)) => println!("the work may have overlapped with another holder's: {lost}"),
-    ///     released => released?,
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "unlock")]
-    pub async fn release(self) -> Result<()> {
-        runtime()?;
-        let span = tracing::debug_span!(
-            "fairlock.release",
-            lock.name = self.name(),
-            lock.fence = self.fence().get(),
-            lock.outcome = tracing::field::Empty
-        );
-        // Pinned and in place, since a future that is passed on is copied.
-        let release = std::pin::pin!(async {
-            let released = match self.held {
-                Held::One(held) => held.release().await,
-                Held::Turn(turn) => match turn.release() {
-                    Some(tenure) => tenure.release().await,
-                    None => Ok(()),
-                },
-                Held::Quorum(majority) => Box::pin(majority.release()).await,
-            };
-            tracing::Span::current().record(
-                "lock.outcome",
-                if released.is_ok() { "released" } else { "error" },
-            );
-            released
-        });
-        tracing::Instrument::instrument(release, span).await
-    }
-
-    /// Lets the lease run out by itself, without a release. No other holder gets the lock before that. Use it
-    /// for work that must not be repeated for a while.
-    ///
-    /// The lease is no longer renewed, with one exception. If the lock was handed over by its former holder
-    /// and the lease was never renewed, it is renewed once, in the background, so that it lasts for its whole
-    /// length.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_secs(3600));
-    /// if let Some(guard) = lock.try_acquire().await?.acquired() {
-    ///     // ... send it ...
-    ///     guard.forget(); // and no process sends it again within the hour
-    /// }
-    /// assert!(lock.try_acquire().await?.acquired().is_none());
-    /// # Ok(()) }
-    /// ```
-    pub fn forget(self) {
-        self.held.forget();
-    }
 }
 
 impl fmt::Debug for LockGuard {
@@ -380,17 +318,5 @@ pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, wor
         biased;
         lost = lost => Err(lost.into()),
         output = work => Ok(output),
-    }
-}
-
-/// The lease of a guard whose work ended: whether a failed release means that the work was not covered.
-pub(crate) fn after_work<T>(output: T, released: Result<()>) -> Result<T> {
-    match released {
-        Err(Error::Lost(lost)) if lost.reason() != LostReason::Released => Err(lost.into()),
-        Err(error) => {
-            tracing::warn!(%error, "the work is done, but its release was not confirmed; it goes on in the background");
-            Ok(output)
-        }
-        Ok(()) => Ok(output),
     }
 }

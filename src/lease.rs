@@ -60,17 +60,49 @@ impl Lease {
     }
 
     /// Returns for how long the server keeps the hold after each renewal.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// assert_eq!(guard.lease().length(), Duration::from_secs(30)); // the default
+    /// # Ok(()) }
+    /// ```
     pub fn length(&self) -> Duration {
         self.length
     }
 
     /// Returns for how long the hold is good even if no further renewal succeeds. Zero if the lease is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// let lease = guard.lease();
+    /// assert!(lease.remaining() <= lease.length());
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "ttl")]
     pub fn remaining(&self) -> Duration {
         self.remaining
     }
 
     /// Returns whether the lease is still good.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::LeaseState;
+    ///
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// assert_eq!(guard.lease().state(), LeaseState::Held);
+    /// # Ok(()) }
+    /// ```
     pub fn state(&self) -> LeaseState {
         self.state
     }

@@ -30,9 +30,10 @@
 //! cut off, or its machine sleeps, it loses its lock after that time, and another process gets the lock. A
 //! guard knows by its own clock no later than the server, so **code that stops when it is told [`Lost`] never
 //! overlaps with the next holder**, as long as there is one server, which keeps its data and whose clock is
-//! not set forward. A [quorum](LockManagerBuilder::quorum) keeps this promise when a minority of its servers
-//! fail or restart. If doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the
-//! resource and have it refuse smaller numbers.
+//! not set forward, and nobody takes the lock away [by force](Lock::force_release). A
+//! [quorum](LockManagerBuilder::quorum) keeps this promise when a minority of its servers fail or restart. If
+//! doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the resource and have it
+//! refuse smaller numbers.
 //!
 //! This needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual
 //! machine that is paused together with its clocks notices nothing at its first look. Only the fence helps
@@ -49,14 +50,16 @@
 //!
 //! # Tracing
 //! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
-//! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.outcome` and `wait_ms`. Their names
-//! and fields are part of the interface. At WARN it reports a lost lease, trouble with the server, and a
-//! slow acquire if [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
+//! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.local_handoff`, `lock.outcome` and
+//! `wait_ms`. Their names and fields are part of the interface. `try_acquire` has no span. At WARN it reports
+//! a lost lease, trouble with the server, and a slow acquire if
+//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.
 //! - `rustls`, `native-tls`: URLs with `rediss://`, by rustls or by the system's TLS library.
 //!   With both, rustls does it.
+//! - `metrics`: records events by the `metrics` crate, for any exporter.
 //! - `serde`: [`Fence`] as an integer.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -87,6 +87,12 @@ impl Lock {
     }
 
     /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// let locks = fairlock::LockManager::in_memory();
+    /// assert_eq!(locks.lock("invoice:42").name(), "invoice:42");
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -130,7 +136,7 @@ impl Lock {
     }
 
     /// Waits for the lock for this long at most. With zero it makes one attempt, as
-    /// [`try_acquire`](Self::try_acquire) does.
+    /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer.
     ///
     /// # Errors
     /// [`Error::Timeout`] if the time is over, and otherwise as for [`acquire`](Self::acquire).
@@ -161,10 +167,13 @@ impl Lock {
         self.clone().acquire_within(Bound::Within(wait))
     }
 
-    /// Waits for the lock until this instant at most. It takes the `Instant` of std or that of Tokio.
+    /// Waits for the lock until this instant at most. It takes the `Instant` of std or that of Tokio. If the
+    /// instant has passed, it makes one attempt, as [`acquire_timeout`](Self::acquire_timeout) does with
+    /// zero.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the instant has come, and otherwise as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] if the instant has come and the lock was not free, and otherwise as for
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).

@@ -327,12 +327,36 @@ impl Unreleased {
     }
 
     /// Returns the locks that guards of this manager still hold, each with its name and fencing token.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let _guard = locks.lock("invoice:42").acquire().await?;
+    /// if let Err(unreleased) = locks.close().await {
+    ///     for (name, fence) in unreleased.held() {
+    ///         println!("{name} is still held under fence {fence}");
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn held(&self) -> impl Iterator<Item = (&str, Fence)> {
         self.held.iter().map(|(name, fence)| (&**name, *fence))
     }
 
-    /// Returns how many releases of dropped guards and cancelled waits no server had confirmed. What they
-    /// left on the server ends with its lease at the latest.
+    /// Returns how many releases, and waits that were given up, no server had confirmed. What they left on
+    /// the server ends with its lease at the latest.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// drop(locks.lock("invoice:42").acquire().await?);
+    /// if let Err(unreleased) = locks.close().await {
+    ///     println!("{} locks may stay taken until their leases end", unreleased.unconfirmed());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed
     }

@@ -69,6 +69,17 @@ pub struct SpinLock {
 
 impl SpinLock {
     /// Creates the spin lock of this name, for a new owner. It does no I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::LockManager;
+    /// use fairlock::spin::SpinLock;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let lock = SpinLock::new(&locks, "invoice:42");
+    /// let again = lock.clone(); // the same owner
+    /// # let _ = again;
+    /// ```
     pub fn new(manager: &LockManager, name: impl AsRef<str>) -> SpinLock {
         let place = manager.place().clone();
         let keys = match place {
@@ -107,12 +118,23 @@ impl SpinLock {
     }
 
     /// Returns the name, as it was given.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::LockManager;
+    /// use fairlock::spin::SpinLock;
+    ///
+    /// let locks = LockManager::in_memory();
+    /// assert_eq!(SpinLock::new(&locks, "invoice:42").name(), "invoice:42");
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Tries to take the lock for `wait` at most (zero: once), with a lease of this length (100 ms to 1 day).
     /// The lease starts over with each further hold of the same owner. Returns whether the lock is held.
+    /// While no server answers, it goes on for the
+    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout), whatever `wait` says.
     ///
     /// A call without a reply is repeated, and counts once. It counts twice if another call for the same
     /// owner took a hold in between.

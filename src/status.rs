@@ -79,18 +79,54 @@ impl Busy {
     }
 
     /// Returns the hold's time to live: the holder's lease ends after this if it is not renewed. Never zero.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::TryAcquire;
+    ///
+    /// if let TryAcquire::Busy(busy) = locks.lock("invoice:42").try_acquire().await? {
+    ///     println!("come back in {:?}", busy.retry_after());
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "ttl")]
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }
 
     /// Returns the same time in whole seconds, rounded up, for an HTTP `Retry-After`. Never zero.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::TryAcquire;
+    ///
+    /// if let TryAcquire::Busy(busy) = locks.lock("invoice:42").try_acquire().await? {
+    ///     println!("Retry-After: {}", busy.retry_after_secs());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn retry_after_secs(&self) -> u64 {
         let secs = self.retry_after.as_millis().div_ceil(1000);
         u64::try_from(secs).unwrap_or(u64::MAX)
     }
 
     /// Returns how many requests wait for the lock. [`Status::waiting`] says which ones count.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::TryAcquire;
+    ///
+    /// if let TryAcquire::Busy(busy) = locks.lock("invoice:42").try_acquire().await? {
+    ///     println!("{} wait already", busy.waiting());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
@@ -156,8 +192,8 @@ pub struct Holder {
     /// The number of this owner's guards that hold the lock. In a quorum it is 1.
     pub holds: u64,
     /// For how long this owner has held the lock, by the server's clock. The time begins with its first hold,
-    /// also if that one was released since. It is too small if the clock was set back. In a quorum it begins
-    /// when this owner asked for the lock, if it was free or the lease of the holder before ran out.
+    /// also if that one was released since. It is too small if the clock was set back. In a quorum it counts
+    /// from the release that handed the lock over. Without one, it counts from this owner's request.
     pub held_for: Duration,
     /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
     /// until fewer leases than a majority are left.

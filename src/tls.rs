@@ -32,12 +32,29 @@ pub(crate) struct ClientCertificate {
 
 impl Tls {
     /// Trusts the system's certificate authorities, and shows no client certificate.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::{LockManager, Tls};
+    ///
+    /// let builder = LockManager::builder().tls(Tls::new()); // as without it
+    /// # let _ = builder;
+    /// ```
     pub fn new() -> Tls {
         Tls::default()
     }
 
     /// Trusts these certificate authorities *instead of* those of the system: one or more certificates as
     /// PEM.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::Tls;
+    ///
+    /// let pem = "-----BEGIN CERTIFICATE----- ...";
+    /// let tls = Tls::new().ca_certificates(pem); // often the content of a file
+    /// # let _ = tls;
+    /// ```
     #[doc(alias = "root")]
     pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Tls {
         self.ca_certificates = Some(pem.into());
@@ -48,6 +65,15 @@ impl Tls {
     ///
     /// `certificates` is the certificate, followed by those between it and the authority. `key` is its key in
     /// PKCS#8 (`BEGIN PRIVATE KEY`). Both are PEM.
+    ///
+    /// # Examples
+    /// ```
+    /// use fairlock::Tls;
+    ///
+    /// let (certificate, key) = ("-----BEGIN CERTIFICATE----- ...", "-----BEGIN PRIVATE KEY----- ...");
+    /// let tls = Tls::new().client_certificate(certificate, key);
+    /// # let _ = tls;
+    /// ```
     #[doc(alias = "mtls")]
     pub fn client_certificate(mut self, certificates: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
         self.client = Some(ClientCertificate {

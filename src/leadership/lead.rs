@@ -39,16 +39,44 @@ impl Lead {
     }
 
     /// Returns the name of the leadership.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// assert_eq!(lead.name(), "scheduler");
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         self.guard.name()
     }
 
     /// Returns the fencing token, for the resource to check. It is larger than that of every leader before.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// let fence = i64::from(lead.fence()); // SQL has no unsigned integers
+    /// # let _ = fence;
+    /// # Ok(()) }
+    /// ```
     pub fn fence(&self) -> Fence {
         self.guard.fence()
     }
 
     /// Returns the state of the lease at this moment. It does no I/O.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// println!("leading for {:?} even if the server is away", lead.lease().remaining());
+    /// # Ok(()) }
+    /// ```
     pub fn lease(&self) -> Lease {
         self.guard.lease()
     }
@@ -79,6 +107,15 @@ impl Lead {
     ///
     /// # Errors
     /// [`Lost`] if the lease is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// lead.check()?; // right before the step
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.guard.check()
     }
@@ -91,6 +128,19 @@ impl Lead {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn schedule() {}
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// tokio::select! {
+    ///     lost = lead.lost() => println!("{lost}"),
+    ///     () = schedule() => lead.resign().await?,
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         self.guard.lost()
     }
@@ -125,6 +175,16 @@ impl Lead {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing, except that the lease may have been renewed.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// let lease = lead.renew().await?; // right before a step that nothing can stop
+    /// println!("{:?} for that step", lease.remaining());
+    /// # Ok(()) }
+    /// ```
     pub async fn renew(&self) -> Result<Lease> {
         self.guard.renew().await
     }
@@ -189,6 +249,15 @@ pub struct Term {
 
 impl Term {
     /// Returns the name of the leadership.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// assert_eq!(lead.term().name(), "scheduler");
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -215,6 +284,16 @@ impl Term {
     ///
     /// # Errors
     /// [`Lost`] if the term is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// let term = lead.term();
+    /// term.check()?; // right before the step
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<(), Lost> {
         self.watched.check()
     }
@@ -227,6 +306,17 @@ impl Term {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// let ended = tokio::spawn(lead.term().lost());
+    /// lead.resign().await?;
+    /// println!("{}", ended.await.unwrap());
+    /// # Ok(()) }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         self.watched.clone().lost()
     }

@@ -27,7 +27,8 @@ const MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// when it asks.
 ///
 /// The watch is also a `Stream` of what `changed` returns, for those that have `futures-util` or
-/// `tokio-stream`. It ends after [`Error::Closed`] and [`Error::Invalid`], but after no other error.
+/// `tokio-stream`. It ends after [`Error::Closed`], and after [`Error::Invalid`] inside a Tokio runtime, but
+/// after no other error.
 ///
 /// # Examples
 /// ```
@@ -82,6 +83,20 @@ impl LeaderWatch {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: the next call goes on with it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let mut watch = locks.leadership("scheduler").watch(Duration::from_secs(1));
+    /// match watch.changed().await? {
+    ///     Some(leader) => println!("{} leads", leader.label.as_deref().unwrap_or("a process")),
+    ///     None => println!("nobody leads"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn changed(&mut self) -> Result<Option<Holder>> {
         self.changes.next().await.unwrap_or(Err(Error::Closed))
     }

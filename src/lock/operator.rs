@@ -60,10 +60,12 @@ impl Lock {
     /// the lock was held under that fence.
     ///
     /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
-    /// lock from the next holder. The former holder learns of its loss at its next renewal.
+    /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
+    /// both may believe that they hold the lock. With a [fixed lease](Self::fixed_lease), it learns of it
+    /// when the lease ends.
     ///
-    /// In a quorum the call ends the holds on all servers, and waits for those that tell of this holder. It
-    /// returns `true` if the servers that are left are no majority.
+    /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
+    /// It returns `true` if too few are left for the holder to keep the lock.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum

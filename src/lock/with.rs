@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::{Bound, Lock};
-use crate::error::Result;
+use crate::error::{Error, LostReason, Result};
 use crate::fence::Fence;
-use crate::guard::after_work;
 
 impl Lock {
     /// Waits for the lock, runs the work, and releases the lock.
@@ -17,7 +16,8 @@ impl Lock {
     /// # Errors
     /// As for [`acquire`](Self::acquire), and [`Error::Lost`](crate::Error::Lost) if the work was stopped, or
     /// if the lease no longer covered its end. The work's own result stays nested, as with
-    /// `tokio::time::timeout`.
+    /// `tokio::time::timeout`. A release that fails otherwise is reported at WARN alone, since the work is
+    /// done.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -91,5 +91,18 @@ impl Lock {
         let guard = self.acquire_within(bound).await?;
         let output = guard.run(work(guard.fence())).await?;
         after_work(output, guard.release().await)
+    }
+}
+
+/// What becomes of the output, given how the release ended: a failed release can mean that the lease did not
+/// cover all of the work.
+fn after_work<T>(output: T, released: Result<()>) -> Result<T> {
+    match released {
+        Err(Error::Lost(lost)) if lost.reason() != LostReason::Released => Err(lost.into()),
+        Err(error) => {
+            tracing::warn!(%error, "the work is done, but its release was not confirmed; the lease ends by itself");
+            Ok(output)
+        }
+        Ok(()) => Ok(output),
     }
 }

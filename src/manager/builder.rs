@@ -102,7 +102,7 @@ impl LockManagerBuilder {
     }
 
     /// Sets for how long this client counts as alive after its last sign of life (default 15 s; 1 s to 1
-    /// day).
+    /// day). The waiters of a client whose connections are closed are passed over without that.
     ///
     /// # Examples
     /// ```
@@ -110,7 +110,7 @@ impl LockManagerBuilder {
     /// use std::time::Duration;
     /// use fairlock::{LockManager, MemoryStore};
     ///
-    /// // The waiters of a process that dies are passed over after about 5 s.
+    /// // If the server does not notice that a process is dead, its waiters are passed over after about 5 s.
     /// let builder = LockManager::builder().heartbeat(Duration::from_secs(5));
     /// # builder.in_memory(&MemoryStore::new())?;
     /// # Ok(()) }
@@ -122,7 +122,9 @@ impl LockManagerBuilder {
 
     /// Sets for how long calls go on while no server answers (default 10 s; 100 ms to 1 day). After that they
     /// end with [`Error::Unavailable`](crate::Error::Unavailable), in a quorum with
-    /// [`Error::NoQuorum`](crate::Error::NoQuorum).
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum). The last attempt may end up to 2 s later.
+    /// [`LockGuard::renew`](crate::LockGuard::renew) and [`LockManager::ping`](crate::LockManager::ping) make
+    /// a single attempt, of 2 s or this time at most.
     ///
     /// # Examples
     /// ```
@@ -147,9 +149,10 @@ impl LockManagerBuilder {
     ///
     /// Every acquire then ends with a renewal and a `WAIT`, on a connection of their own. It waits for the
     /// replicas for 2 s, for the [`server_timeout`](Self::server_timeout), or for half of the rest of the
-    /// claim window or lease, whichever is shortest. This comes on top of the bound of
-    /// [`acquire_timeout`](crate::Lock::acquire_timeout). If fewer replicas have the grant by then, the lock
-    /// is given back, and the call ends with [`Error::NotReplicated`](crate::Error::NotReplicated).
+    /// claim window or lease, whichever is shortest. The client waits for the reply for half as long again.
+    /// This comes on top of the bound of [`acquire_timeout`](crate::Lock::acquire_timeout). If fewer replicas
+    /// have the grant by then, the lock is given back, and the call ends with
+    /// [`Error::NotReplicated`](crate::Error::NotReplicated).
     ///
     /// Renewals and releases do not wait for replicas. The server's user needs the right to `WAIT`. In memory
     /// there are no replicas.
@@ -212,7 +215,7 @@ impl LockManagerBuilder {
 
     /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server
     /// that has started recently may have forgotten holds. It grants nothing until it has run for this long,
-    /// and for 2 s more.
+    /// 1 ‰ of it, and 2 s, in whole seconds.
     ///
     /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with
     /// a smaller one would let a server grant too early for the leases of the others. A shorter value brings
@@ -224,7 +227,7 @@ impl LockManagerBuilder {
     /// use std::time::Duration;
     /// use fairlock::{LockManager, MemoryStore};
     ///
-    /// // A server that was restarted counts again after 12 s.
+    /// // A server that was restarted counts again after 13 s.
     /// let ten = Duration::from_secs(10);
     /// let builder = LockManager::builder().lease(ten).longest_lease(ten);
     /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];

@@ -44,7 +44,7 @@ use crate::lock::Place;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Holds whose guards live. Guards that hand a lock on inside this process have one hold.
+    /// Locks that this manager holds now. Guards that hand a lock on inside this process count once.
     pub held: usize,
     /// Calls that wait for a lock, whether or not they are in the server's queue.
     pub waiting: usize,
@@ -57,8 +57,9 @@ pub struct Stats {
     /// These of `acquired` were granted by the release of the holder before, without a call by this client.
     pub handed_over: u64,
     /// These of `acquired` were handed over by another guard of this process, without a call
-    /// ([`local_handoffs`](crate::Lock::local_handoffs)). The rest of `acquired` queued, and found the lock
-    /// free by a later call: the lease of the holder before had ended, or a message was lost.
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)). What is in none of these three of `acquired` was
+    /// queued, and found the lock free by a later call: the lease of the holder before had ended, or a
+    /// message was lost.
     pub local_handoffs: u64,
     /// The time for which the calls in `acquired` waited together, each from its first poll. Those that make
     /// one attempt, as `try_acquire` does, count as no wait. Divided by `acquired`, it is the mean wait.
@@ -103,8 +104,8 @@ pub struct Stats {
     /// Calls that reached the server too late to be of use: 2 s after they were sent, or after their caller
     /// gave up. The server did nothing for them.
     pub late: u64,
-    /// Releases of dropped guards, and abandoned waits, for which the server has not yet confirmed that
-    /// nothing is left. The count shows how far the server is behind.
+    /// Releases, and waits that were given up, for which the server has not yet confirmed that nothing is
+    /// left, and calls of `try_acquire` under way. The count shows how far the server is behind.
     pub unconfirmed: usize,
     /// In a quorum: grants of single servers that were raised to the fence of the others.
     pub raised: u64,

@@ -1,0 +1,95 @@
+//! How a guard ends the hold, unless it is dropped.
+
+use super::LockGuard;
+use super::held::Held;
+use crate::engine::client::runtime;
+use crate::error::Result;
+
+impl LockGuard {
+    /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
+    /// of the servers. By then the next waiter has the lock. If that is another guard of this process
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)), the server is not asked.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`](crate::Error::Lost) if the lease was over before: another holder may have had the
+    ///   lock meanwhile.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if no server answered for the
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum
+    ///   [`Error::NoQuorum`](crate::Error::NoQuorum) if too few did. The release is then repeated in the
+    ///   background for as long as the lease can last.
+    /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client. The lock is free when
+    ///   the lease ends.
+    /// - [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime. The lock is then released in
+    ///   the background.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped midway, the release goes on in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// use fairlock::Error;
+    ///
+    /// let guard = lock.acquire().await?;
+    /// // ... the work ...
+    /// match guard.release().await {
+    ///     Err(Error::Lost(lost)) => println!("the work may have overlapped with another holder's: {lost}"),
+    ///     released => released?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "unlock")]
+    pub async fn release(self) -> Result<()> {
+        runtime()?;
+        let span = tracing::debug_span!(
+            "fairlock.release",
+            lock.name = self.name(),
+            lock.fence = self.fence().get(),
+            lock.outcome = tracing::field::Empty
+        );
+        // Pinned and in place, since a future that is passed on is copied.
+        let release = std::pin::pin!(async {
+            let released = match self.held {
+                Held::One(held) => held.release().await,
+                Held::Turn(turn) => match turn.release() {
+                    Some(tenure) => tenure.release().await,
+                    None => Ok(()),
+                },
+                Held::Quorum(majority) => Box::pin(majority.release()).await,
+            };
+            tracing::Span::current().record(
+                "lock.outcome",
+                if released.is_ok() { "released" } else { "error" },
+            );
+            released
+        });
+        tracing::Instrument::instrument(release, span).await
+    }
+
+    /// Lets the lease run out by itself, without a release. No other holder gets the lock before that. Use it
+    /// for work that must not be repeated for a while.
+    ///
+    /// The lease is no longer renewed, with one exception. If the lock was handed over by its former holder
+    /// and the lease was never renewed, it is renewed once, in the background, so that it lasts for its whole
+    /// length.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_secs(3600));
+    /// if let Some(guard) = lock.try_acquire().await?.acquired() {
+    ///     // ... send it ...
+    ///     guard.forget(); // and no process sends it again within the hour
+    /// }
+    /// assert!(lock.try_acquire().await?.acquired().is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn forget(self) {
+        self.held.forget();
+    }
+}
