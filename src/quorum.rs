@@ -141,7 +141,7 @@ impl Quorum {
         let arrival = self.arrival();
         let admitted = self.admit(&wanted, arrival).await?;
         let mut ballot = Ballot::new(self, wanted, arrival)?;
-        match ballot.decided().await {
+        match self.client().on_its_runtime(ballot.decided()).await {
             Ok(fence) => {
                 admitted.granted();
                 Ok(Majority::begin(ballot, fence))
@@ -179,6 +179,8 @@ impl Quorum {
     pub(crate) async fn close(&self) -> usize {
         for server in &self.servers {
             server.waitlists().close();
+            // The caller may drop this future before its end.
+            server.background().wake_if_closing();
         }
         self.applicants.refuse_all(&Error::Closed);
         let drained: FuturesUnordered<_> = (self.servers.iter())

@@ -1,5 +1,7 @@
 //! The state that all parts of one client share: its id, store, runtime and counters.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -176,6 +178,17 @@ impl Client {
     /// Enters the client's runtime, so that a future polled by this thread runs there.
     pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.runtime.get().map(Handle::enter)
+    }
+
+    /// Does the work in the task of the caller, but with timers of the client's runtime. Parts of it that go
+    /// on in other tasks outlive the caller's.
+    pub(crate) async fn on_its_runtime<W: Future>(&self, work: W) -> W::Output {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let _runtime = self.enter();
+            work.as_mut().poll(context)
+        })
+        .await
     }
 
     /// Starts a task on the client's runtime, whichever runtime the caller uses.

@@ -20,13 +20,13 @@ const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
 /// The floors of all requests of a ballot.
 #[derive(Clone, Debug)]
 pub(crate) struct Floor {
-    /// That of a grant to the request, by the first calls, or for a hold that lacks a vote. All servers get the
-    /// same one, so they grant one fence.
+    /// That of a grant to the request, by the first calls, or for a hold that lacks a vote. All servers get
+    /// the same one, so they grant one fence.
     own: Fence,
     /// Until when that one is fresh, and the clocks for a later one. `None` for a hold.
     clocks: Option<(LocalTime, Arc<QuorumClocks>)>,
-    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends. All
-    /// servers get the same one, so they grant one fence.
+    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends.
+    /// All servers get the same one, so they grant one fence.
     next: Arc<OnceLock<Fence>>,
 }
 
@@ -54,9 +54,9 @@ impl Floor {
         self.own
     }
 
-    /// The least fence of a grant to the request by a call that is made now. Servers that have lost their data
-    /// while the caller waited must not grant a fence from the time when it began to wait: there were holds
-    /// under larger ones since.
+    /// The least fence of a grant to the request by a call that is made now. Servers that have lost their
+    /// data while the caller waited must not grant a fence from the time when it began to wait: there were
+    /// holds under larger ones since.
     pub(in crate::engine) fn at(&self, now: LocalTime) -> Fence {
         match &self.clocks {
             Some((fresh_until, clocks)) if now > *fresh_until => {

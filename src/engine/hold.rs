@@ -40,8 +40,6 @@ pub(crate) struct Hold {
     pub(super) terms: LeaseTerms,
     /// The server time of the grant.
     granted_at: ServerTime,
-    /// The cap in local time. If the server's clock is set back, it passes the cap later than intended.
-    local_cap: LocalTime,
     pub(super) calls: Arc<PendingCalls>,
     clock: Clock,
     state: Mutex<State>,
@@ -66,6 +64,10 @@ struct State {
     /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
+    /// The server time beyond which the hold is never renewed.
+    cap: ServerTime,
+    /// The cap in local time. If the server's clock is set back, it passes the cap later than intended.
+    local_cap: LocalTime,
     /// Whether the server knows that this client has heard of its grant.
     claimed: bool,
     in_doubt: bool,
@@ -94,13 +96,13 @@ impl Hold {
         // The local deadline is earlier than the end of the lease, by a margin. The local cap has the same
         // margin.
         let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
+        let granted_at = grant.deadline.before(granted_for);
         Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
             request: grant.request.clone(),
             terms,
-            granted_at: grant.deadline.before(granted_for),
-            local_cap,
+            granted_at,
             calls,
             clock,
             state: Mutex::new(State {
@@ -110,6 +112,8 @@ impl Hold {
                 lengthened: false,
                 deadline,
                 server_deadline: grant.deadline,
+                cap: granted_at.after(terms.longest()),
+                local_cap,
                 claimed: !grant.pushed,
                 in_doubt: false,
                 kept_from: None,
@@ -171,20 +175,23 @@ impl Hold {
             request: self.request.clone(),
             fence: state.fence,
             lease: state.lease,
-            cap: self.cap(),
+            cap: state.cap,
         }
     }
 
-    /// The server time beyond which the hold is never renewed.
-    fn cap(&self) -> ServerTime {
-        self.granted_at.after(self.terms.longest())
+    /// The lease of the next renewal.
+    pub(super) fn lease_length(&self) -> Duration {
+        locked(&self.state).lease
     }
 
-    /// Renews with this lease from now on.
-    pub(crate) fn lengthen(&self, lease: Duration) {
+    /// The hold is a vote of a majority that was decided at this time: it is renewed with this lease from now
+    /// on, and lasts for no longer than the majority may.
+    pub(crate) fn join(&self, decided: LocalTime, lease: Duration) {
         let mut state = locked(&self.state);
         state.lengthened |= lease > state.lease;
         state.lease = lease;
+        state.cap = since(&state, decided).after(self.terms.longest());
+        state.local_cap = decided.after(self.terms.longest());
     }
 
     pub(crate) fn deadline(&self) -> LocalTime {
@@ -202,7 +209,7 @@ impl Hold {
     /// never later than the server's, so what it keeps does not end too early.
     pub(crate) fn mark_used_since(&self, decided: LocalTime) {
         let mut state = locked(&self.state);
-        state.kept_from = Some(state.server_deadline.before(state.deadline.since(decided)));
+        state.kept_from = Some(since(&state, decided));
     }
 
     /// How a release ends the hold.
@@ -300,7 +307,7 @@ impl Hold {
     }
 
     fn reason_at_deadline(&self, state: &State) -> LostReason {
-        let is_at_cap = !self.is_short_of_cap(state) || state.deadline >= self.local_cap;
+        let is_at_cap = !is_short_of_cap(state) || state.deadline >= state.local_cap;
         if is_at_cap && self.terms.ends_by_max_hold() {
             LostReason::MaxHold
         } else {
@@ -317,7 +324,7 @@ impl Hold {
             return;
         }
         state.server_deadline = server_deadline;
-        state.deadline = state.deadline.max(deadline).min(self.local_cap);
+        state.deadline = state.deadline.max(deadline).min(state.local_cap);
         state.claimed = true;
         state.lengthened = false;
         state.in_doubt = false;
@@ -347,18 +354,14 @@ impl Hold {
 
     /// Whether a renewal may prolong the lease beyond the end that this client knows.
     pub(super) fn may_be_prolonged(&self) -> bool {
-        self.is_short_of_cap(&locked(&self.state))
-    }
-
-    fn is_short_of_cap(&self, state: &State) -> bool {
-        state.server_deadline < self.cap()
+        is_short_of_cap(&locked(&self.state))
     }
 
     /// When the background task must look at the hold next, to renew it or to end it.
     pub(super) fn next_look(&self) -> LocalTime {
         let state = locked(&self.state);
         let now = self.clock.now();
-        if state.claimed && (!self.is_short_of_cap(&state) || state.deadline >= self.local_cap) {
+        if state.claimed && (!is_short_of_cap(&state) || state.deadline >= state.local_cap) {
             return state.deadline;
         }
         let due = if state.in_doubt {
@@ -372,4 +375,14 @@ impl Hold {
     pub(super) fn lost_by(&self, reason: LostReason) -> Lost {
         Lost::new(Arc::clone(&self.keys.name), reason)
     }
+}
+
+fn is_short_of_cap(state: &State) -> bool {
+    state.server_deadline < state.cap
+}
+
+/// The server time of a local time before the deadline. The local deadline is never later than the server's,
+/// so this may be a little late, but not early.
+fn since(state: &State, local: LocalTime) -> ServerTime {
+    state.server_deadline.before(state.deadline.since(local))
 }

@@ -24,7 +24,7 @@ impl Ballot {
         self.floor.begin_hold(fence);
         self.ticket = BEFORE_ALL;
         self.wanted.until = None;
-        self.lengthen();
+        self.join_votes();
     }
 
     /// Whether the ballot is decided.
@@ -41,9 +41,10 @@ impl Ballot {
         }
     }
 
-    fn lengthen(&self) {
+    fn join_votes(&self) {
+        let decided = self.votes().decided();
         for (_, hold) in self.votes().holds() {
-            hold.lengthen(self.wanted.terms.lease());
+            hold.join(decided, self.wanted.terms.lease());
         }
     }
 
@@ -66,7 +67,7 @@ impl Ballot {
                 }
             }
             self.look_at = None;
-            self.lengthen();
+            self.join_votes();
             if asks_first {
                 // A vote that came later may have a smaller fence. Its server may be one of a majority whose
                 // others forget the fence of this hold.

@@ -329,6 +329,63 @@ async fn hold_outlives_one_server_after_the_other() {
     assert_eq!(servers.left().await, 0);
 }
 
+/// Race: The votes of a hold are replaced one after the other, so that each lasts for longer than the hold
+/// may.
+#[tokio::test(start_paused = true)]
+async fn hold_whose_votes_are_replaced_ends_at_its_max_hold() {
+    let servers = Servers::new(3);
+    let (process, other) = (servers.process(1), servers.process(2));
+    let mut wanted = wanted(&process.quorum, None);
+    wanted.terms.max_hold = Some(100 * SECOND);
+    let held = process.quorum.acquire(wanted).await.unwrap();
+    let began = Instant::now();
+    for server in 0..2 {
+        process.set(server, State::Down);
+        sleep(31 * SECOND).await;
+        process.set(server, NEAR);
+        sleep(5 * SECOND).await;
+        assert_eq!(votes(&held), 3, "server {server} is back");
+    }
+    let waiter = other.waits();
+    let lost = held.votes().lost().await;
+    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_lasted(began, 100);
+    let next = timeout(10 * SECOND, waiter)
+        .await
+        .expect("the lock is free")
+        .unwrap();
+    assert!(next.fence > held.fence);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_lasts_for_its_whole_lease_although_a_vote_is_older() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(2, State::Down);
+    let alone = LockManager::builder().in_memory(&servers.0[1]).unwrap();
+    let blocks = alone.lock("a").acquire().await.unwrap();
+    let mut wanted = wanted(&process.quorum, None);
+    (wanted.terms.length, wanted.terms.fixed) = (100 * SECOND, true);
+    let quorum = Arc::clone(&process.quorum);
+    let waiter = tokio::spawn(async move { quorum.acquire(wanted).await.unwrap() });
+    sleep(20 * SECOND).await;
+    blocks.release().await.unwrap();
+    let held = waiter.await.unwrap();
+    let began = Instant::now();
+    let lost = held.votes().lost().await;
+    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_lasted(began, 100);
+}
+
+/// Local deadlines are a little earlier than those of servers.
+#[track_caller]
+fn assert_lasted(began: Instant, seconds: u64) {
+    let lasted = began.elapsed();
+    let most = Duration::from_secs(seconds);
+    assert!(lasted <= most + MS && lasted > most - SECOND / 2, "{lasted:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn holder_without_a_majority_is_told_before_others_get_the_lock() {
     let servers = Servers::new(3);

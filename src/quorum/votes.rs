@@ -183,6 +183,12 @@ impl Votes {
         locked(&self.state).decided = Some(self.quorum.clock().now());
     }
 
+    /// When the votes became a hold, or now if they are none yet.
+    pub(super) fn decided(&self) -> LocalTime {
+        let decided = locked(&self.state).decided;
+        decided.unwrap_or_else(|| self.quorum.clock().now())
+    }
+
     /// The hold has a guard from now on.
     pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
         let mut state = locked(&self.state);
@@ -194,17 +200,32 @@ impl Votes {
         holding.ended(counters, End::Lost(reason));
     }
 
-    /// When too few leases are left, by the local clock: the deadline of the last vote that a majority needs.
+    /// When the hold ends at the latest, however often its votes are replaced. `None` if it can last for
+    /// ever.
+    fn cap(&self, state: &State) -> Option<LocalTime> {
+        let longest = Some(self.terms.longest()).filter(|longest| *longest < Duration::MAX);
+        Some(state.decided?.after(longest?))
+    }
+
+    /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs, or
+    /// at its cap.
     fn deadline(&self, state: &State) -> LocalTime {
         let live = state.votes.iter().filter_map(Vote::live);
         let mut deadlines: Vec<_> = live.map(|hold| hold.deadline()).collect();
         deadlines.sort_unstable();
         let last = deadlines.len().checked_sub(self.quorum.majority());
-        last.map_or(LocalTime::ZERO, |last| deadlines[last])
+        let votes = last.map_or(LocalTime::ZERO, |last| deadlines[last]);
+        self.cap(state).map_or(votes, |cap| votes.min(cap))
     }
 
-    /// Why too few votes are left.
-    fn reason(&self, state: &State) -> LostReason {
+    /// Why the hold is over.
+    fn reason(&self, state: &State, now: LocalTime) -> LostReason {
+        if self.cap(state).is_some_and(|cap| now >= cap) {
+            return match self.terms.ends_by_max_hold() {
+                true => LostReason::MaxHold,
+                false => LostReason::Expired,
+            };
+        }
         let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
         let lost_by = |reason| reasons.iter().filter(|other| **other == reason).count();
         let live = state.votes.iter().filter_map(Vote::live).count();
@@ -224,11 +245,11 @@ impl Votes {
         if let Some(reason) = state.over {
             return Err(self.lost_by(reason));
         }
-        let deadline = self.deadline(&state);
-        if self.quorum.clock().now() < deadline {
+        let (now, deadline) = (self.quorum.clock().now(), self.deadline(&state));
+        if now < deadline {
             return Ok(deadline);
         }
-        let reason = self.reason(&state);
+        let reason = self.reason(&state, now);
         state.over = Some(reason);
         if let Some(holding) = state.holding.take() {
             holding.ended(&self.quorum.counters, End::Lost(reason));

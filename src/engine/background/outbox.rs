@@ -83,7 +83,7 @@ impl Background {
     /// Releases a hold when no caller waits for the result.
     pub(super) async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         // A renewal that ran just before the deadline prolongs the lease by its whole length.
-        let give_up = hold.deadline().after(hold.terms.lease());
+        let give_up = hold.deadline().after(hold.lease_length());
         match self.release(&hold, give_up).await {
             Ok(()) | Err(Error::Lost(_)) => {}
             Err(error) => {
@@ -119,11 +119,12 @@ impl Background {
                     // The hold is gone although its lease is not over: an earlier attempt released it, and
                     // its reply was lost.
                     let done_before = unanswered && answer.at.received < hold.deadline();
-                    released |= found || done_before;
+                    released |= found;
                     let is_taken = answer.reply.outcome == ReleaseOutcome::Taken;
                     if answer.reply.more || is_taken && !released && hold.has_another_fence(fence) {
                         continue;
                     }
+                    released |= done_before;
                     return match answer.reply.outcome {
                         _ if released => Ok(()),
                         ReleaseOutcome::Taken => Err(hold.lost_by(LostReason::Taken).into()),

@@ -59,7 +59,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that comes late is raised to the fence of the hold", REPAIR, "                self.raise_to(self.floor.own());\n", "", IN_MEMORY),
     edit("a hold asks again for a vote that it lost", REPAIR, "        if self.votes().missing().contains(&server) {\n            self.ask(server, Duration::ZERO);\n        }\n", "        let _ = server;\n", WORLDS),
     edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.wanted.until = None;\n", "", IN_MEMORY),
-    edit("the votes of a hold get their whole lease", REPAIR, "            hold.lengthen(self.wanted.terms.lease());\n", "            let _ = hold;\n", WORLDS),
+    edit("the votes of a hold get their whole lease", REPAIR, "hold.join(decided, self.wanted.terms.lease());", "hold.join(decided, self.wanted.terms.grant());", WORLDS),
     edit("what is left of a lost hold is released", REPAIR, "        drop(left);\n", "        std::mem::forget(left);\n", WORLDS),
     edit("a server without a vote keeps a lock taken too", REPAIR, "            self.keep_taken(until).await;\n", "            let _ = until;\n", KEPT),
     edit("a vote that comes after the release is kept at once", REPAIR, "            drop(late);\n", "            std::mem::forget(late);\n", KEPT),
@@ -84,6 +84,8 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
+    edit("a hold ends at its longest time, however often its votes are replaced", VOTES, "self.cap(state).map_or(votes, |cap| votes.min(cap))", "votes", IN_MEMORY),
+    edit("a vote lasts for as long as its hold may", HOLD, "        state.local_cap = decided.after(self.terms.longest());\n", "", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
     edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.clocks.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
