@@ -194,7 +194,11 @@ impl LocalQueue {
         let now = self.client().now();
         loop {
             let mut state = locked(&self.state);
-            let next = state.waiters.first_entry().filter(|_| !self.client().is_closed());
+            // If the next tenure has begun, this one was ended on the server.
+            let is_present =
+                (state.present.as_ref()).is_some_and(|present| Arc::ptr_eq(present, held.hold()));
+            let goes_on = is_present && !self.client().is_closed();
+            let next = state.waiters.first_entry().filter(|_| goes_on);
             let next = next.and_then(|first| Some((held.hold().next_turn(now)?, first.remove())));
             drop(state);
             let Some((fence, waiter)) = next else {

@@ -70,6 +70,8 @@ impl Shared {
     pub(crate) async fn close(&self) -> usize {
         self.waitlists().close();
         let background = self.background();
+        // The caller may drop this future before its end.
+        background.wake_if_closing();
         let is_drained = self.client().within_patience(background.drained()).await;
         // Once all was confirmed, the background task ends, and what is pending for a moment is that.
         let unconfirmed = if is_drained { 0 } else { background.pending() };

@@ -67,6 +67,22 @@ async fn a_grant_that_comes_while_its_waiter_goes_passes_on() {
     }
 }
 
+/// Race: A tenure is taken away by force, and the next one of the same process begins before its guard knows.
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_was_taken_away_passes_no_turn_on_beside_the_next_one() {
+    let process = Process::of(&MemoryStore::new());
+    let guard = process.acquire().await;
+    let mut waiters = process.wait(2).await;
+    assert!(process.lock.force_release(guard.fence()).await.unwrap());
+    let next = turn(&mut waiters).await;
+    drop(guard);
+    settle().await;
+    assert!(!waiters[0].is_finished(), "two of one process hold");
+    drop(next);
+    drop(turn(&mut waiters).await);
+    process.is_left_clean().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_nobody_reads_passes_on() {
     let process = Process::of(&MemoryStore::new());
