@@ -286,11 +286,12 @@ async fn first_times(
 
 /// Fences increase over a loss of memory, and waiters keep their order, as far as the clocks agree.
 #[cfg(feature = "redis")]
-fn warn_of_clocks<'a>(times: impl Iterator<Item = &'a Answer<()>>) {
-    // The time at which each answer was received, by the clock of its server.
-    let received = times.map(|answer| answer.at.now.ms());
+fn warn_of_clocks<'a>(times: impl Iterator<Item = &'a Answer<()>> + Clone) {
+    let last = times.clone().map(|answer| answer.at.received).max();
+    // What each clock showed when the last answer was received.
+    let clocks = times.filter_map(|answer| Some(answer.at.now.after(last?.since(answer.at.received)).ms()));
     let (mut least, mut most) = (u64::MAX, 0);
-    for ms in received {
+    for ms in clocks {
         (least, most) = (least.min(ms), most.max(ms));
     }
     let apart = Duration::from_millis(most.saturating_sub(least));

@@ -120,8 +120,12 @@ impl<W: Wire> Resumed<W> {
                 return result.unwrap_or(Err(Failure::Closed));
             }
             if let Some(failure) = pipeline.why_waiting(since) {
-                // The call may have been sent in the meantime.
-                return self.result.try_recv().unwrap_or(Err(failure));
+                let left = pipeline.state().backlog.remove(self.place);
+                if left.is_some() {
+                    return Err(failure);
+                }
+                // It was sent in the meantime.
+                return (&mut self.result).await.unwrap_or(Err(Failure::Closed));
             }
         }
     }
@@ -156,6 +160,7 @@ impl<W: Wire> Pipeline<W> {
             return;
         }
         let wire = wire.clone();
+        let _runtime = wire.enter();
         self.in_flight.resume();
         while let Some(next) = state.backlog.next(self.clock.now(), &self.in_flight) {
             let Waiting { command, resume } = next;

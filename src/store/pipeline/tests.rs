@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use tokio::runtime::{Builder, EnterGuard, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
@@ -37,12 +38,14 @@ impl Command for Named {
 
 /// The unanswered commands on the present connection, and all commands that were ever written.
 #[derive(Clone, Default)]
-struct ByHand(Arc<Mutex<Written>>);
+struct ByHand(Arc<Mutex<Written>>, Option<Handle>);
 
 #[derive(Default)]
 struct Written {
     open: Vec<(String, oneshot::Sender<Result<String, WireError>>)>,
     all: Vec<String>,
+    /// The kind of the runtime on which the last command was sent.
+    on: Option<RuntimeFlavor>,
 }
 
 impl Wire for ByHand {
@@ -52,9 +55,14 @@ impl Wire for ByHand {
     fn send(&self, command: Named) -> Reply<ByHand> {
         let (reply, answer) = oneshot::channel();
         let mut written = self.0.lock().unwrap();
+        written.on = Handle::try_current().ok().map(|runtime| runtime.runtime_flavor());
         written.all.push(command.name.clone());
         written.open.push((command.name, reply));
         Box::pin(async { answer.await.expect("the test answers every call") })
+    }
+
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.1.as_ref().map(Handle::enter)
     }
 
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
@@ -251,6 +259,56 @@ async fn unread_answers_free_places_in_the_window() {
     fixture.wire.answer().await;
     assert_eq!(waits.await.unwrap().unwrap().value, "waits");
     drop(unread);
+}
+
+/// Otherwise the timer of a call would belong to the runtime of another caller, and end with it.
+#[test]
+fn call_that_waited_is_sent_on_the_runtime_of_its_connection() {
+    let own = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .unwrap();
+    let other = Builder::new_current_thread().enable_time().build().unwrap();
+    let mut fixture = own.block_on(async { Fixture::down() });
+    fixture.wire.1 = Some(own.handle().clone());
+    own.block_on(async { fixture.pipeline.open(fixture.wire.clone()) });
+    let full = other.block_on(async {
+        (0..MAX_IN_FLIGHT)
+            .map(|n| {
+                let pipeline = Arc::clone(&fixture.pipeline);
+                let mut call = Box::pin(pipeline.call(move || named(&n.to_string(), Priority::Ask)));
+                let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_pending());
+                call
+            })
+            .collect::<Vec<_>>()
+    });
+    let waits = own.block_on(fixture.ask("waits"));
+    while fixture.pipeline.state().backlog.is_empty() {
+        std::thread::yield_now();
+    }
+    // A PING that is answered would have its own task send the call.
+    let open = std::mem::take(&mut fixture.wire.0.lock().unwrap().open);
+    let (pings, calls): (Vec<_>, Vec<_>) = open.into_iter().partition(|(name, _)| name.starts_with("ping"));
+    for (name, reply) in calls {
+        reply.send(Ok(name)).unwrap();
+    }
+    other.block_on(async {
+        for call in full {
+            call.await.unwrap();
+        }
+    });
+    let on = fixture.wire.0.lock().unwrap().on.take();
+    assert_eq!(fixture.wire.written().last().unwrap(), "waits");
+    assert_eq!(on, Some(RuntimeFlavor::MultiThread));
+    for (name, reply) in pings {
+        reply.send(Ok(name)).unwrap();
+    }
+    own.block_on(async {
+        fixture.wire.answer().await;
+        assert_eq!(waits.await.unwrap().unwrap().value, "waits");
+    });
 }
 
 #[tokio::test(start_paused = true)]

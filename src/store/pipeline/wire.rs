@@ -3,6 +3,8 @@
 use std::fmt;
 use std::pin::Pin;
 
+use tokio::runtime::EnterGuard;
+
 use crate::store::{ConnectionId, Failure};
 use crate::time::deadline_queue::GivesUp;
 
@@ -14,6 +16,10 @@ pub(crate) trait Wire: Clone + Send + Sync + 'static {
     /// Writes a command at the first poll, and waits for its reply. Replies come in the order of the
     /// commands.
     fn send(&self, command: Self::Command) -> Reply<Self>;
+
+    /// Enters the runtime of the connection, on which the timers of calls must run that another caller sends.
+    /// The runtime of that caller may end before their replies come.
+    fn enter(&self) -> Option<EnterGuard<'_>>;
 
     /// Loads the scripts into the server. A failure means that no call was executed.
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;

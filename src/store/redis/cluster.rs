@@ -25,10 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::discovery::discover;
 pub(super) use self::discovery::owners_by;
@@ -273,22 +275,28 @@ impl Store for ClusterStore {
         })
     }
 
-    /// Asks the servers that have slots, one after the other, until one answers.
+    /// Asks a server that has slots, and others besides if that takes long.
     fn time(&self) -> Call<()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
+            let attempt_timeout = cluster.options.attempt_timeout;
+            let asks_until = Instant::now() + attempt_timeout;
+            let mut asked = FuturesUnordered::new();
             let mut from = ServerId::default();
             let mut failure = elsewhere();
             loop {
-                let Some(owner) = cluster.table().first_owner(from) else {
-                    return Err(failure);
-                };
-                let server = cluster.open(&mut cluster.table(), owner)?;
-                match server.time().await {
-                    Ok(answer) => return Ok(answer),
-                    Err(failed) => failure = cluster.failed(failed),
+                let next = cluster.table().first_owner(from);
+                if let Some(owner) = next.filter(|_| Instant::now() < asks_until) {
+                    let server = cluster.open(&mut cluster.table(), owner)?;
+                    asked.push(async move { server.time().await });
+                    from = ServerId(owner.0 + 1);
                 }
-                from = ServerId(owner.0 + 1);
+                match timeout(attempt_timeout / 4, asked.next()).await {
+                    Ok(Some(Ok(answer))) => return Ok(answer),
+                    Ok(Some(Err(failed))) => failure = cluster.failed(failed),
+                    Ok(None) => return Err(failure),
+                    Err(_) => {}
+                }
             }
         })
     }

@@ -12,6 +12,7 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, LuaInterface};
 use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
 use futures_util::future::try_join_all;
+use tokio::runtime::{EnterGuard, Handle};
 
 use super::connection::echoes;
 use super::failure;
@@ -210,13 +211,16 @@ pub(super) struct Wire {
     client: Client,
     /// The scripts of the calls on this connection.
     scripts: Arc<ScriptSet>,
+    runtime: Handle,
 }
 
 impl Wire {
+    /// A connection that belongs to the current runtime.
     pub(super) fn new(client: &Client, scripts: &Arc<ScriptSet>) -> Wire {
         Wire {
             client: client.clone(),
             scripts: Arc::clone(scripts),
+            runtime: Handle::current(),
         }
     }
 }
@@ -226,7 +230,7 @@ impl pipeline::Wire for Wire {
     type Reply = Value;
 
     fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
-        let Wire { client, scripts } = self.clone();
+        let (client, scripts) = (self.client.clone(), Arc::clone(&self.scripts));
         Box::pin(async move {
             let reply = command.run(&client, &scripts).await;
             reply.map_err(|error| WireError {
@@ -241,8 +245,12 @@ impl pipeline::Wire for Wire {
         })
     }
 
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        Some(self.runtime.enter())
+    }
+
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        let Wire { client, scripts } = self.clone();
+        let (client, scripts) = (self.client.clone(), Arc::clone(&self.scripts));
         Box::pin(async move { load(&client, &scripts).await })
     }
 

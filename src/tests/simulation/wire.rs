@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::runtime::EnterGuard;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -359,6 +360,11 @@ impl pipeline::Wire for Wire {
                 Err(_) => too_late(),
             }
         })
+    }
+
+    /// A world has one runtime.
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        None
     }
 
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {

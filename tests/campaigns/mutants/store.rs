@@ -93,6 +93,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a call that keeps a hold waits for no answer to another", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
     edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
+    edit("a call that waited is sent on the runtime of its connection", BACKLOG, "        let _runtime = wire.enter();\n", "", &["--lib pipeline"]),
     edit("a call that enters the backlog causes a PING", BACKLOG,
         "        pipeline.mark(state);\n", "        drop(state);\n", PIPELINE_TESTS),
     edit("a reload stops all sending", PIPELINE, "Gate::Open(wire) if !state.reloading && can_go => {", "Gate::Open(wire) if can_go => {", PIPELINE_TESTS),

@@ -169,9 +169,9 @@ impl Table {
         self.channels.contains_key(channel)
     }
 
-    /// Removes the channel, and returns the client that was listening to it.
+    /// Removes the channel, and returns the client that listens to it, or that may do so soon.
     pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
-        let at = self.channels.remove(channel)??;
+        let at = self.channels.remove(channel)?.or(self.owners[slot_of(channel)])?;
         self.servers[index(at)].store.clone()
     }
 
