@@ -1,12 +1,12 @@
 //! CMD: a process in a group of its own.
 
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::signals::number;
@@ -26,7 +26,8 @@ pub(crate) enum Change {
 #[derive(Clone, Copy)]
 pub(crate) enum Exit {
     Code(u8),
-    Signal(Signal),
+    /// The number of the signal. A real-time signal has no name.
+    Signal(u8),
 }
 
 impl Exit {
@@ -34,7 +35,7 @@ impl Exit {
     pub(crate) fn status(self) -> u8 {
         match self {
             Exit::Code(code) => code,
-            Exit::Signal(signal) => 128 + number(signal),
+            Exit::Signal(signal) => 128 + signal,
         }
     }
 
@@ -68,31 +69,32 @@ impl Child {
     /// What has happened to CMD since the last call, if anything. After [`Change::Exited`] it must not be
     /// called again.
     pub(crate) fn changed(&self) -> io::Result<Option<Change>> {
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
-        loop {
-            return Ok(match waitpid(self.pid, Some(flags)) {
-                Ok(WaitStatus::Exited(_, code)) => {
-                    // The system keeps eight bits of it.
-                    let code = u8::try_from(code & 0xff).map_err(io::Error::other)?;
-                    Some(Change::Exited(Exit::Code(code)))
-                }
-                Ok(WaitStatus::Signaled(_, signal, _)) => Some(Change::Exited(Exit::Signal(signal))),
-                Ok(WaitStatus::Stopped(_, signal)) => Some(Change::Stopped(signal)),
-                Ok(_) => None,
-                Err(Errno::EINTR) => continue,
-                Err(error) => return Err(error.into()),
-            });
-        }
+        let Some(status) = wait(self.pid)? else {
+            return Ok(None);
+        };
+        let eight_bits = |number: i32| u8::try_from(number & 0xff).map_err(io::Error::other);
+        Ok(if let Some(code) = status.code() {
+            Some(Change::Exited(Exit::Code(eight_bits(code)?)))
+        } else if let Some(signal) = status.signal() {
+            Some(Change::Exited(Exit::Signal(eight_bits(signal)?)))
+        } else {
+            let stopped_by = status
+                .stopped_signal()
+                .and_then(|number| Signal::try_from(number).ok());
+            stopped_by.map(Change::Stopped)
+        })
     }
 
-    /// Sends a signal to the whole group, which is continued to take it if it is stopped.
-    pub(crate) fn signal(&self, signal: Signal) {
-        self.send(signal);
-        self.send(Signal::SIGCONT);
+    /// Sends a signal to the whole group, which is continued to take it if it is stopped. Fails if this
+    /// process may not send signals to any of the group.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.send(signal)?;
+        self.send(Signal::SIGCONT)
     }
 
     pub(crate) fn resume(&self) {
-        self.send(Signal::SIGCONT);
+        // If this is not permitted, the signal that ends CMD is not either, and then that is said.
+        let _ = self.send(Signal::SIGCONT);
     }
 
     /// Whether any process of the group is left.
@@ -100,9 +102,29 @@ impl Child {
         killpg(self.pid, None) != Err(Errno::ESRCH)
     }
 
-    fn send(&self, signal: Signal) {
-        // A group that is gone needs no signal.
-        let _ = killpg(self.pid, signal);
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        match killpg(self.pid, signal) {
+            // A group that is gone needs no signal.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The status of a child that has ended or stopped since the last call. `nix` fails for the real-time
+/// signals, when the status is gone already.
+#[allow(unsafe_code)]
+fn wait(pid: Pid) -> io::Result<Option<ExitStatus>> {
+    let flags = libc::WNOHANG | libc::WUNTRACED;
+    loop {
+        let mut status = 0;
+        // SAFETY: the call writes the status to the variable, and keeps no pointer to it.
+        match unsafe { libc::waitpid(pid.as_raw(), &raw mut status, flags) } {
+            0 => return Ok(None),
+            -1 if Errno::last() == Errno::EINTR => {}
+            -1 => return Err(Errno::last().into()),
+            _ => return Ok(Some(ExitStatus::from_raw(status))),
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::io::{IsTerminal, Read, stdin};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
+use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::oneshot;
 
 use crate::args::Hold;
@@ -42,8 +44,17 @@ async fn end_of_stdin() {
     if is_written_to() {
         // A thread of its own, which nobody waits for: it may read for ever.
         std::thread::spawn(move || {
+            // A read of the terminal from the background would stop this process, with the lock.
+            let _ = SigSet::from_iter([Signal::SIGTTIN]).thread_block();
             let mut buffer = [0; 4096];
-            while !matches!(stdin().read(&mut buffer), Ok(0)) {}
+            loop {
+                match stdin().read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    // In the background there is nothing to read. It may come to the foreground.
+                    Err(_) => std::thread::sleep(Duration::from_secs(1)),
+                }
+            }
             let _ = sender.send(());
         });
         let _ = ended.await;

@@ -34,6 +34,7 @@ use self::exit::{BUG, Failure, USAGE};
 use self::report::say;
 
 fn main() {
+    signals::unblock();
     let arguments = Arguments::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
         exit(if error.use_stderr() { i32::from(USAGE) } else { 0 })

@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
+
 /// How much is kept for a reader that does not read. What comes after it is dropped.
 const KEPT: usize = 256;
 /// How long the end of the process waits for such a reader.
@@ -53,6 +55,8 @@ fn queue() -> &'static SyncSender<Order> {
 }
 
 fn write_all(orders: &Receiver<Order>) {
+    // With `stty tostop`, a write from the background would stop this process, while CMD goes on.
+    let _ = SigSet::from_iter([Signal::SIGTTOU]).thread_block();
     while let Ok(order) = orders.recv() {
         match order {
             Order::Write(sink, text) => put(&sink, &text),

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
@@ -63,6 +63,22 @@ fn ignored() -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
+}
+
+/// Lets the signals through on which this process relies. The process that started it may have left them
+/// blocked.
+pub(crate) fn unblock() {
+    let mut needed = SigSet::from_iter(ENDING);
+    needed.add(Signal::SIGCHLD);
+    needed.add(Signal::SIGCONT);
+    // A thread may always change its own mask.
+    let _ = needed.thread_unblock();
+}
+
+/// The name of a signal, or its number if it has none, as real-time signals.
+pub(crate) fn name(number: u8) -> String {
+    let signal = Signal::try_from(i32::from(number));
+    signal.map_or_else(|_| number.to_string(), |signal| signal.as_str().to_owned())
 }
 
 /// The number of a signal. The largest is 64.

@@ -14,7 +14,7 @@ use crate::args::OnLost;
 use crate::child::{Change, Child, Exit};
 use crate::loss::{Margin, due};
 use crate::report::Report;
-use crate::signals::Signals;
+use crate::signals::{Signals, name};
 use crate::terminal::Terminal;
 
 /// The system stops a process within this time of the signal, if it does.
@@ -58,6 +58,7 @@ pub(crate) async fn run(
         child,
         guard,
         on_loss,
+        is_told: false,
     };
     job.lend();
     let mut loss = pin!(due(guard, on_loss.margin));
@@ -71,17 +72,17 @@ pub(crate) async fn run(
                 report.lost(guard.fence().get(), loss.reason, &loss.why);
                 if on_loss.what == OnLost::Kill {
                     if !loss.grace.is_zero() {
-                        job.child.signal(on_loss.signal);
+                        job.signal(on_loss.signal, report);
                     }
                     kill_at = Some(Instant::now() + loss.grace);
                 }
             }
             () = at(kill_at) => {
-                job.child.signal(Signal::SIGKILL);
+                job.signal(Signal::SIGKILL, report);
                 kill_at = Some(Instant::now() + TO_STOP);
             }
             _ = changes.recv() => {}
-            signal = signals.next() => job.child.signal(signal),
+            signal = signals.next() => job.signal(signal, report),
             _ = continued.recv() => job.go_on(),
         }
         match job.child.changed()? {
@@ -96,7 +97,7 @@ pub(crate) async fn run(
     }
     match exit {
         Exit::Code(code) => report.child_exited(Some(code), None),
-        Exit::Signal(signal) => report.child_exited(None, Some(signal.as_str())),
+        Exit::Signal(number) => report.child_exited(None, Some(&name(number))),
     }
     Ok(match kill_at {
         Some(kill_at) => {
@@ -113,9 +114,23 @@ struct Job<'a> {
     child: Child,
     guard: &'a LockGuard,
     on_loss: OnLoss,
+    /// It was said that CMD takes no signals.
+    is_told: bool,
 }
 
 impl Job<'_> {
+    /// Sends a signal to CMD. If that is not permitted, as for a CMD of another user, this is said once.
+    fn signal(&mut self, signal: Signal, report: &Report) {
+        if let Err(error) = self.child.signal(signal) {
+            if !std::mem::replace(&mut self.is_told, true) {
+                report.words(&format!(
+                    "CMD cannot be sent {}, and goes on: {error}",
+                    signal.as_str()
+                ));
+            }
+        }
+    }
+
     fn lend(&mut self) {
         if let Some(terminal) = &mut self.terminal {
             terminal.lend(self.child.group());
@@ -164,7 +179,8 @@ async fn at(instant: Option<Instant>) {
 async fn kill_rest(child: &Child, kill_at: Instant) {
     while child.has_group() {
         if Instant::now() >= kill_at {
-            child.signal(Signal::SIGKILL);
+            // The first process took signals, and those that it started are mostly of the same user.
+            let _ = child.signal(Signal::SIGKILL);
             return;
         }
         sleep(LOOK).await;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fairlock_testkit::{Server, name};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
+use tokio::process::Command;
 
-use crate::scene::{Running, fairlock, is_free, lock, program, until_waiting};
+use crate::scene::{Running, fairlock, is_free, lock, program, run, until_waiting};
 
 /// Says when it is ready, and when it gets the signal $1. So does the shell within it.
 const GROUP: &str = r#"
@@ -44,6 +45,33 @@ async fn command_that_a_passed_signal_ends_gives_its_number() {
     running.expect("ready").await;
     running.signal(Signal::SIGTERM);
     assert_eq!(running.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn command_that_a_real_time_signal_ends_gives_its_number() {
+    let ended = run(&["run", &name(), "-c", "kill -34 $$"]).await;
+    assert_eq!(ended.code, Some(162), "{ended:?}");
+}
+
+/// A process that reads its signals from a file descriptor leaves them blocked.
+#[tokio::test]
+async fn signals_that_were_blocked_from_the_beginning_are_heard() {
+    let server = Server::shared().await;
+    let script = "echo ready; sleep 60; true";
+    let mut command = fairlock(&server.url(), &["run", &name(), "-c", script]);
+    block_all_signals(&mut command);
+    let mut running = Running::start(&mut command);
+    running.expect("ready").await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
+#[allow(unsafe_code)]
+fn block_all_signals(command: &mut Command) {
+    // SAFETY: the closure makes one system call, takes no lock, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(SigSet::all().thread_block()?));
+    }
 }
 
 #[tokio::test]

@@ -111,6 +111,41 @@ async fn stop_key_stops_the_whole_job_which_can_be_continued() {
     running.line_with("ended with 8").await;
 }
 
+/// While CMD has the terminal, the command itself is in the background.
+#[tokio::test]
+async fn command_is_killed_on_a_terminal_on_which_nothing_in_the_background_may_write() {
+    let text = r#"
+        set -m
+        stty tostop
+        "$FAIRLOCK" run --lease 1 --kill-after 0.2 "$NAME" sh -c '
+            trap "" TERM
+            "$FAIRLOCK" release "$FAIRLOCK_NAME" --fence "$FAIRLOCK_FENCE"
+            while :; do sleep 0.05; done'
+        echo "ended with $?""#;
+    let Some(mut running) = on_a_terminal("/bin/bash", text).await else {
+        return;
+    };
+    running.line_with("ended with 76").await;
+}
+
+#[tokio::test]
+async fn hold_in_the_background_of_a_terminal_goes_on() {
+    let text = r#"
+        set -m
+        "$FAIRLOCK" hold "$NAME" &
+        until "$FAIRLOCK" status "$NAME" | grep -q held; do sleep 0.05; done
+        sleep 1
+        echo "stopped: $(jobs -s | wc -l)"
+        kill %1
+        wait %1
+        echo "ended with $?""#;
+    let Some(mut running) = on_a_terminal("/bin/bash", text).await else {
+        return;
+    };
+    running.line_with("stopped: 0").await;
+    running.line_with("ended with 0").await;
+}
+
 #[tokio::test]
 async fn job_that_is_continued_after_its_lease_does_not_go_on() {
     let text = r#"

@@ -44,7 +44,7 @@ const ON_WAITING: &[&str] = &["--package fairlock-cli --test commands waiting::"
 pub(super) const EDITS: &[Edit] = &[
     edit("CMD has a process group of its own", CHILD, "        command.process_group(0);\n", "", ON_SIGNALS),
     edit("CMD is terminated when its parent is killed", CHILD, "        set_pdeathsig(Signal::SIGTERM)?;\n", "        let _ = set_pdeathsig::<Signal>;\n", ON_SIGNALS),
-    edit("a signal to the command goes to CMD", SUPERVISE, "signal = signals.next() => job.child.signal(signal),", "_ = signals.next() => {}", ON_SIGNALS),
+    edit("a signal to the command goes to CMD", SUPERVISE, "signal = signals.next() => job.signal(signal, report),", "_ = signals.next() => {}", ON_SIGNALS),
     edit("a signal that was ignored stays ignored", SIGNALS, "ignored & (1 << (ending as i32 - 1)) == 0", "ignored < u64::MAX", ON_SIGNALS),
     edit("a signal leaves no place in the queue", TAKING, "                close(&locks).await;\n                Err(failure)", "                Err(failure)", ON_SIGNALS),
     edit("CMD begins with a whole lease", TAKING, "lease.remaining() < lease.length() / 2", "lease.remaining().is_zero()", ON_WAITING),
