@@ -195,7 +195,8 @@ impl SpinLock {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was no longer held; [`Error::Unavailable`], [`Error::Refused`],
-    /// [`Error::Invalid`] or [`Error::Closed`].
+    /// [`Error::Invalid`] or [`Error::Closed`]. It makes one attempt. After [`Error::Unavailable`] the hold
+    /// may have been given back, so another call could end a second hold of the same owner.
     ///
     /// # Cancel safety
     /// None. A dropped call may or may not have given the hold back.

@@ -155,7 +155,7 @@ impl LockManagerBuilder {
     /// [`Error::NotReplicated`](crate::Error::NotReplicated).
     ///
     /// Renewals and releases do not wait for replicas. The server's user needs the right to `WAIT`. In memory
-    /// there are no replicas.
+    /// and in a quorum, more than 0 is refused.
     ///
     /// # Examples
     /// ```no_run
@@ -213,9 +213,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day). A server
-    /// that has started recently may have forgotten holds. It grants nothing until it has run for this long,
-    /// 1 ‰ of it, and 2 s, in whole seconds.
+    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day; refused
+    /// outside of one). A server that has started recently may have forgotten holds. It grants nothing until
+    /// it has run for this long, 1 ‰ of it, and 2 s, in whole seconds.
     ///
     /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with
     /// a smaller one would let a server grant too early for the leases of the others. A shorter value brings
@@ -286,8 +286,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Limits how many calls may wait at one time, over all locks of this client (default 100,000; `None`: no
-    /// limit). Further calls fail with [`Error::QueueFull`](crate::Error::QueueFull).
+    /// Limits how many calls may wait at one time, over all locks of this client (default 100,000; at least
+    /// 1; `None`: no limit). Further calls fail with [`Error::QueueFull`](crate::Error::QueueFull).
     ///
     /// # Examples
     /// ```
@@ -366,7 +366,8 @@ impl LockManagerBuilder {
     }
 
     /// Sets the certificates that a `rediss://` connection trusts, and those that it shows to the server. By
-    /// default it trusts the system's certificate authorities, and shows no certificate.
+    /// default it trusts the system's certificate authorities, and shows no certificate. With a URL without
+    /// TLS it is refused.
     ///
     /// # Examples
     /// ```no_run

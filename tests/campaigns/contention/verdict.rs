@@ -10,6 +10,8 @@ use super::record::{Belief, Disturbance, End, Queue, Wait};
 
 /// The longest time from the sending of a request by an undisturbed process until it is in the queue.
 const LONGEST_TRANSIT: Duration = Duration::from_millis(250);
+/// How long a call can take to run.
+const LONGEST_CALL: Duration = Duration::from_secs(2);
 /// How long a disturbance has effects: connections are replaced, calls are repeated, and requests queue
 /// again.
 const AFTER_EFFECTS: Duration = Duration::from_secs(2);
@@ -110,14 +112,18 @@ impl History {
         self.lost_before(one, other) || self.lost_before(other, one)
     }
 
-    /// Whether the server lost the first hold before it granted the second, no longer than a lease ago. A
-    /// turn of a local queue may have been asked for after the loss: its tenure was granted before.
+    /// Whether the server lost the first hold before it granted the second, no longer than a lease ago, and
+    /// perhaps by a call from before the loss. A turn of a local queue may have been asked for after the
+    /// loss: its tenure was granted before.
     fn lost_before(&self, first: &Hold, second: &Hold) -> bool {
-        let lease = u64::try_from(self.lease.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let lease = nanos(self.lease);
+        let granted_by = lease.max(nanos(LONGEST_CALL));
         self.forgettings.iter().any(|forgetting| {
             (first.wait.asked_ns <= forgetting.until_ns || first.wait.queue == Queue::Local)
                 && first.belief.until_ns <= forgetting.until_ns + lease
                 && second.belief.until_ns >= forgetting.from_ns
+                && second.belief.from_ns <= forgetting.until_ns + granted_by
         })
     }
 
@@ -341,6 +347,21 @@ mod tests {
         // The second was asked for before the first began. It still follows it.
         falling.waits[1].asked_ns = SECOND;
         assert_found(&falling, "a fence went back");
+    }
+
+    /// A call that was under way when the server lost its data may bring a fence from before.
+    #[test]
+    fn fence_that_falls_long_after_the_server_lost_its_data_is_found() {
+        for (granted, is_found) in [(4, false), (9, true)] {
+            let waits = [wait(0, [1, 2, 2, 7]), wait(1, [1, granted, granted, 6])];
+            let mut forgetful = history(waits);
+            forgetful.forgettings = vec![Forgetting {
+                from_ns: 3 * SECOND,
+                until_ns: 3 * SECOND,
+            }];
+            let violations = forgetful.judge().violations;
+            assert_eq!(!violations.is_empty(), is_found, "{violations:?}");
+        }
     }
 
     #[test]
