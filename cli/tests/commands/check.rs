@@ -359,6 +359,15 @@ async fn each_master_of_a_cluster_is_checked() {
         }
     }
 
+    let least = |replicas| ["CONFIG", "SET", "min-replicas-to-write", replicas];
+    cluster.servers[1].command(&least("2")).await;
+    let ended = check(&url, &[]).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let writes = about(&ended, "writes");
+    let short = writes.iter().filter(|(verdict, _)| verdict == "unavailable");
+    assert_eq!((writes.len(), short.count()), (3, 1), "{ended:?}");
+    cluster.servers[1].command(&least("0")).await;
+
     let right = if has_shards { "-ssubscribe" } else { "-asking" };
     cluster.servers[1]
         .set_user(&["ACL", "SETUSER", "locks", right])

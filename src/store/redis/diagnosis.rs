@@ -36,7 +36,8 @@ pub(crate) struct Examination<'a> {
 enum Setting {
     Alone,
     BehindSentinels,
-    InCluster,
+    /// As a master, which has the slots from the first to the second one.
+    InCluster(usize, usize),
 }
 
 impl Examination<'_> {
@@ -109,7 +110,7 @@ impl Examination<'_> {
         }
         let Some((seed, owners)) = known else { return };
         let mut found = Findings::at(seed, findings);
-        let assigned: usize = owners.iter().map(|(_, slots)| slots).sum();
+        let assigned: usize = owners.iter().map(|owner| owner.slots).sum();
         if assigned == SLOTS {
             let text = format!("all slots have an owner, among {} masters", owners.len());
             found.fine(Subject::Cluster, text);
@@ -120,8 +121,10 @@ impl Examination<'_> {
             );
             found.add(Subject::Cluster, Verdict::Unavailable, text);
         }
-        for (master, _) in owners {
-            self.examine(&connector.at(&master), Setting::InCluster, findings)
+        for owner in owners {
+            let (first, last) = owner.range;
+            let setting = Setting::InCluster(first, last);
+            self.examine(&connector.at(&owner.master), setting, findings)
                 .await;
         }
     }

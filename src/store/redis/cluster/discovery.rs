@@ -59,18 +59,31 @@ pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Ve
     })
 }
 
-/// Asks a server for the masters of its cluster, and how many slots each of them has.
+/// A master of a cluster.
+pub(in crate::store::redis) struct Owner {
+    pub(in crate::store::redis) master: Node,
+    /// How many slots it has.
+    pub(in crate::store::redis) slots: usize,
+    /// The first and the last slot of one of its ranges.
+    pub(in crate::store::redis) range: (usize, usize),
+}
+
+/// Asks a server for the masters of its cluster.
 pub(in crate::store::redis) async fn owners_by(
     connection: &Connection,
     asked: &Node,
-) -> Result<Vec<(Node, usize)>, Failure> {
-    let mut owners: Vec<(Node, usize)> = Vec::new();
+) -> Result<Vec<Owner>, Failure> {
+    let mut owners: Vec<Owner> = Vec::new();
     for range in slots_by(connection, asked).await? {
         let slots = range.last - range.first + 1;
         let master = &range.servers[0];
-        match owners.iter_mut().find(|(known, _)| known == master) {
-            Some((_, count)) => *count += slots,
-            None => owners.push((master.clone(), slots)),
+        match owners.iter_mut().find(|known| known.master == *master) {
+            Some(known) => known.slots += slots,
+            None => owners.push(Owner {
+                master: master.clone(),
+                slots,
+                range: (range.first, range.last),
+            }),
         }
     }
     Ok(owners)

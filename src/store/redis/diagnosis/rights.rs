@@ -11,6 +11,7 @@ use fred::interfaces::PubsubInterface;
 use super::super::connection::{Connection, Subscribing};
 use super::super::connector::Connector;
 use super::super::failure;
+use super::super::slot::slot_of;
 use super::{Examination, Findings, Setting, ask, is_from, words};
 use crate::diagnosis::{Subject, Verdict};
 use crate::store::Failure;
@@ -199,10 +200,18 @@ struct Names {
 }
 
 impl Names {
-    fn new(prefix: &str) -> Names {
-        let client = ClientId::random();
-        let keys = Keys::new(prefix, client.as_str());
-        let keys = keys.unwrap_or_else(|_| unreachable!("a client's id can be the name of a lock"));
+    /// In a cluster, the keys are in a slot of the master that is examined. Another master would answer that
+    /// it does not have them, before it looks at anything else.
+    fn new(prefix: &str, setting: Setting) -> Names {
+        let (client, keys) = loop {
+            let client = ClientId::random();
+            let keys = Keys::new(prefix, client.as_str());
+            let keys = keys.unwrap_or_else(|_| unreachable!("a client's id can be the name of a lock"));
+            match setting {
+                Setting::InCluster(first, last) if !(first..=last).contains(&slot_of(&keys.lock)) => {}
+                _ => break (client, keys),
+            }
+        };
         Names {
             label: label_key(prefix, &client),
             channel: keys.channel_of(&client).to_string(),
@@ -235,7 +244,7 @@ impl Examination<'_> {
         tried: &mut Tried,
     ) {
         let durability = self.options.durability;
-        let in_cluster = setting == Setting::InCluster;
+        let in_cluster = matches!(setting, Setting::InCluster(..));
         let groups = [
             (FOR_ALL, true),
             (FROM_7_2, is_from(info, 7, 2)),
@@ -245,7 +254,7 @@ impl Examination<'_> {
             (IN_A_CLUSTER, in_cluster),
             (IN_A_CLUSTER_FROM_7_0, in_cluster && is_from(info, 7, 0)),
         ];
-        let names = Names::new(self.prefix);
+        let names = Names::new(self.prefix, setting);
         let needed = groups.iter().filter(|(_, needed)| *needed);
         let mut lines: Vec<_> = needed
             .flat_map(|(group, _)| *group)
@@ -279,9 +288,9 @@ impl Examination<'_> {
         info: Option<&str>,
         tried: &mut Tried,
     ) {
-        let channel = Names::new(self.prefix).channel;
+        let channel = Names::new(self.prefix, setting).channel;
         let line = |command: &str| vec![command.to_owned(), channel.clone()];
-        if setting == Setting::InCluster && is_from(info, 7, 0) {
+        if matches!(setting, Setting::InCluster(..)) && is_from(info, 7, 0) {
             let client = connection.client();
             let begun = client.ssubscribe(channel.as_str()).await;
             tried.heard(&line("SSUBSCRIBE"), begun.as_ref().err());
