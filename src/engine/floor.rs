@@ -66,9 +66,11 @@ impl Floor {
         }
     }
 
-    /// The least fence of a grant to the next holder.
-    pub(in crate::engine) fn of_next(&self) -> Fence {
-        self.next.get().map_or(self.own, |next| self.own.max(*next))
+    /// The least fence of a grant to the next holder by a call that is made now. Of a ballot that ends
+    /// without a hold, no release has set it.
+    pub(in crate::engine) fn of_next(&self, now: LocalTime) -> Fence {
+        let next = self.next.get();
+        next.map_or_else(|| self.at(now), |next| self.own.max(*next))
     }
 }
 
@@ -125,4 +127,66 @@ impl QuorumClocks {
 /// The one in the middle of these, which are sorted.
 fn median<T: Copy>(sorted: &[T]) -> T {
     sorted[(sorted.len() - 1) / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Answer, ConnectionId};
+    use crate::time::clock::Clock;
+    use crate::time::clock_offset::Sample;
+
+    /// The clocks of servers that show these times, in ms, now.
+    fn clocks(clock: Clock, times: &[u64]) -> Arc<QuorumClocks> {
+        let servers = times.iter().map(|ms| {
+            let at = Sample {
+                sent: clock.now(),
+                received: clock.now(),
+                now: ServerTime::from_ms(*ms),
+            };
+            let first = Answer {
+                on: ConnectionId::default(),
+                at,
+                reply: (),
+            };
+            Arc::new(ServerClocks::new(clock, &first))
+        });
+        Arc::new(QuorumClocks::new(servers.collect()))
+    }
+
+    fn fence(ms: u64) -> Fence {
+        Fence::new(1000 * ms).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn floors_follow_the_latest_clock_and_are_fresh() {
+        let clock = Clock::tokio();
+        let next = Arc::default();
+        let floor = Floor::of_ballot(&clocks(clock, &[5_000, 7_000, 6_000]), clock.now(), &next).unwrap();
+        let floors = || (floor.at(clock.now()), floor.of_next(clock.now()));
+        assert_eq!(floors(), (fence(7_000), fence(7_000)));
+        tokio::time::sleep(FRESH).await;
+        assert_eq!(
+            floors(),
+            (fence(7_000), fence(7_000)),
+            "the first calls share one"
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(floors(), (fence(8_010), fence(8_010)));
+        next.set(fence(7_500)).unwrap();
+        assert_eq!(
+            floors(),
+            (fence(8_010), fence(7_500)),
+            "of what ends the hold, too"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_for_the_votes_of_a_hold_have_its_fence() {
+        let clock = Clock::tokio();
+        let mut floor = Floor::of_ballot(&clocks(clock, &[5_000]), clock.now(), &Arc::default()).unwrap();
+        floor.begin_hold(fence(6_000));
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert_eq!((floor.own(), floor.at(clock.now())), (fence(6_000), fence(6_000)));
+    }
 }

@@ -61,6 +61,8 @@ struct State {
     lease: Duration,
     /// That lease is longer than the one that the server knows.
     lengthened: bool,
+    /// The hold is a vote of a majority that was decided.
+    has_joined: bool,
     /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
@@ -110,6 +112,7 @@ impl Hold {
                 asked: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
+                has_joined: false,
                 deadline,
                 server_deadline: grant.deadline,
                 cap: granted_at.after(terms.longest()),
@@ -188,10 +191,18 @@ impl Hold {
     /// on, and lasts for no longer than the majority may.
     pub(crate) fn join(&self, decided: LocalTime, lease: Duration) {
         let mut state = locked(&self.state);
+        if std::mem::replace(&mut state.has_joined, true) {
+            return;
+        }
         state.lengthened |= lease > state.lease;
         state.lease = lease;
-        state.cap = since(&state, decided).after(self.terms.longest());
-        state.local_cap = decided.after(self.terms.longest());
+        let cap = since(&state, decided).after(self.terms.longest());
+        // A vote that lasts up to its own cap already is not renewed any more.
+        if cap < state.cap || is_short_of_cap(&state) {
+            state.cap = cap;
+            state.local_cap = decided.after(self.terms.longest());
+            state.deadline = state.deadline.min(state.local_cap);
+        }
     }
 
     pub(crate) fn deadline(&self) -> LocalTime {
@@ -315,10 +326,10 @@ impl Hold {
         }
     }
 
-    /// The server has prolonged the lease. Both local deadlines are safe, so the later one counts. A reply
-    /// that comes after the old deadline changes nothing: a caller may already have been told that the hold
-    /// is lost.
-    pub(super) fn renewed(&self, server_deadline: ServerTime, deadline: LocalTime) {
+    /// A renewal with this lease has prolonged the hold. Both local deadlines are safe, so the later one
+    /// counts. A reply that comes after the old deadline changes nothing: a caller may already have been told
+    /// that the hold is lost.
+    pub(super) fn renewed(&self, lease: Duration, server_deadline: ServerTime, deadline: LocalTime) {
         let mut state = locked(&self.state);
         if self.clock.now() >= state.deadline {
             return;
@@ -326,7 +337,7 @@ impl Hold {
         state.server_deadline = server_deadline;
         state.deadline = state.deadline.max(deadline).min(state.local_cap);
         state.claimed = true;
-        state.lengthened = false;
+        state.lengthened &= lease < state.lease;
         state.in_doubt = false;
     }
 

@@ -83,8 +83,8 @@ impl PendingCalls {
     }
 
     /// In a quorum: the least fence of a grant by what ends their request.
-    pub(super) fn next_floor(&self) -> Option<Fence> {
-        self.floor.as_ref().map(Floor::of_next)
+    pub(super) fn next_floor(&self, now: impl FnOnce() -> LocalTime) -> Option<Fence> {
+        self.floor.as_ref().map(|floor| floor.of_next(now()))
     }
 
     /// Begins a further call. Nothing of it is written yet.

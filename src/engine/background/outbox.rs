@@ -147,10 +147,13 @@ impl Background {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
             match self.prolong(&hold).await {
-                Ok(Answer {
-                    reply: Renewed::Until(_),
-                    ..
-                }) => {
+                Ok((
+                    Answer {
+                        reply: Renewed::Until(_),
+                        ..
+                    },
+                    _,
+                )) => {
                     self.counters().renewed(hold.group(), None);
                     return Done::Outgoing;
                 }
@@ -168,7 +171,7 @@ impl Background {
     }
 
     pub(super) async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {
-        let answer = self.client.withdraw(batch.call()).await;
+        let answer = self.client.withdraw(batch.call(self.client.now())).await;
         Done::Withdrawn(batch, answer)
     }
 }

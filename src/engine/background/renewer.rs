@@ -135,7 +135,7 @@ impl Background {
     /// Renews a hold once. A failure leaves it in doubt.
     pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
         match self.prolong(hold).instrument(renewal_span(hold)).await {
-            Ok(Answer { at, reply, .. }) => self.renewed(hold, &at, reply),
+            Ok((answer, lease)) => self.renewed(hold, &answer.at, lease, answer.reply),
             Err(failure) => {
                 hold.set_in_doubt();
                 return Err(failure);
@@ -144,14 +144,14 @@ impl Background {
         Ok(())
     }
 
-    /// Has the server prolong the lease, under the fence that the hold has there.
-    pub(super) async fn prolong(&self, hold: &Hold) -> Result<Answer<Renewed>, Failure> {
+    /// Has the server prolong the lease, under the fence that the hold has there. Returns with which lease.
+    pub(super) async fn prolong(&self, hold: &Hold) -> Result<(Answer<Renewed>, Duration), Failure> {
         loop {
             let call = hold.renewal();
-            let fence = call.fence;
+            let (fence, lease) = (call.fence, call.lease);
             let answer = self.client.renew(call).await?;
             if answer.reply != Renewed::Taken || !hold.has_another_fence(fence) {
-                return Ok(answer);
+                return Ok((answer, lease));
             }
         }
     }
@@ -159,9 +159,11 @@ impl Background {
     /// Renews a hold once, and returns how many servers have that renewal. It waits until the wanted number
     /// has it, but no longer than `within`.
     pub(in crate::engine) async fn confirm(&self, hold: &Hold, within: Duration) -> Result<u32, Failure> {
-        let answer = self.client.confirm(hold.renewal(), within);
+        let call = hold.renewal();
+        let lease = call.lease;
+        let answer = self.client.confirm(call, within);
         let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
-        self.renewed(hold, &at, reply.renewed);
+        self.renewed(hold, &at, lease, reply.renewed);
         Ok(reply.got)
     }
 
@@ -174,28 +176,26 @@ impl Background {
         ticket: Ticket,
     ) -> Result<bool, Failure> {
         hold.asks_for(floor);
-        let call = Look {
-            renew: hold.renewal(),
-            floor,
-            ticket,
-        };
+        let renew = hold.renewal();
+        let lease = renew.lease;
+        let call = Look { renew, floor, ticket };
         let answer = self.client.look(call).instrument(renewal_span(hold)).await?;
         let Looked {
             renewed,
             fence,
             earlier,
         } = answer.reply;
-        self.renewed(hold, &answer.at, renewed);
+        self.renewed(hold, &answer.at, lease, renewed);
         hold.raised(fence);
         Ok(earlier)
     }
 
-    fn renewed(&self, hold: &Hold, at: &Sample, renewed: Renewed) {
+    fn renewed(&self, hold: &Hold, at: &Sample, lease: Duration, renewed: Renewed) {
         match renewed {
             Renewed::Until(deadline) => {
                 let margin = hold.margin(at);
                 self.counters().renewed(hold.group(), margin);
-                hold.renewed(deadline, at.local(deadline));
+                hold.renewed(lease, deadline, at.local(deadline));
             }
             Renewed::Expired => self.lose(hold, hold.reason_gone()),
             Renewed::Taken => self.lose(hold, LostReason::Taken),

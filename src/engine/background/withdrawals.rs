@@ -80,7 +80,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn call(&self) -> Withdraw {
+    pub(super) fn call(&self, now: LocalTime) -> Withdraw {
         let requests = self.withdrawals.iter();
         Withdraw {
             keys: Arc::clone(&self.keys),
@@ -91,7 +91,7 @@ impl Batch {
             floor: self
                 .withdrawals
                 .iter()
-                .filter_map(|waiting| waiting.withdrawal.calls.next_floor())
+                .filter_map(|waiting| waiting.withdrawal.calls.next_floor(|| now))
                 .max(),
         }
     }

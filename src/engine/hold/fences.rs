@@ -12,7 +12,11 @@ impl Hold {
     /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
     /// server, which takes it from its clock.
     pub(in crate::engine) fn next_floor(&self) -> Option<Fence> {
-        Some(self.calls.next_floor()?.max(self.fence().next()))
+        Some(
+            self.calls
+                .next_floor(|| self.clock.now())?
+                .max(self.fence().next()),
+        )
     }
 
     /// The server is asked to raise the fence to this one, if it is smaller.

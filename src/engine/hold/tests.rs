@@ -156,10 +156,10 @@ async fn watcher_starting_as_the_hold_ends_is_told() {
 async fn a_renewal_moves_its_deadline_on_and_never_back() {
     let hold = hold(None);
     let later = LocalTime::ZERO.after(2 * LEASE);
-    hold.renewed(server(2 * LEASE), later);
+    hold.renewed(LEASE, server(2 * LEASE), later);
     assert_eq!(hold.deadline(), later);
     // The same deadline, from a sample that took longer.
-    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(LEASE));
+    hold.renewed(LEASE, server(2 * LEASE), LocalTime::ZERO.after(LEASE));
     assert_eq!(hold.deadline(), later);
 }
 
@@ -167,7 +167,7 @@ async fn a_renewal_moves_its_deadline_on_and_never_back() {
 async fn renewal_heard_after_the_deadline_does_not_restore_the_hold() {
     let hold = hold(None);
     assert_eq!(hold.lost().await.reason(), LostReason::Expired);
-    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
+    hold.renewed(LEASE, server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert!(hold.check().is_err());
     assert!(hold.may_be_prolonged(), "the server may still have the hold");
 }
@@ -176,7 +176,7 @@ async fn renewal_heard_after_the_deadline_does_not_restore_the_hold() {
 async fn hold_is_looked_at_after_a_third_and_at_its_cap_only_at_its_end() {
     let hold = hold(Some(2 * LEASE));
     assert_eq!(hold.next_look(), LocalTime::ZERO.after(LEASE / 3));
-    hold.renewed(server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
+    hold.renewed(LEASE, server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert_eq!(hold.next_look(), hold.deadline());
     assert_eq!(hold.lost().await.reason(), LostReason::MaxHold);
 }
@@ -202,7 +202,7 @@ async fn maximum_hold_ends_by_the_local_clock() {
     sleep(LEASE * 5 / 6).await;
     // The server's clock was set back by an hour, and the server keeps renewing.
     let now = hold.clock.now();
-    hold.renewed(server(Duration::ZERO), now.after(LEASE));
+    hold.renewed(LEASE, server(Duration::ZERO), now.after(LEASE));
     let end = LocalTime::ZERO.after(max_hold);
     assert_eq!(hold.deadline(), end);
     assert!(

@@ -248,7 +248,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold at its cap is not renewed", HOLD, "if state.claimed && (!is_short_of_cap(&state) || state.deadline >= state.local_cap) {\n            return", "if false {\n            return", HOLD_TESTS),
     edit("a hold at its cap is still claimed", HOLD, "if state.claimed && (", "if (", &[WAITLIST_TESTS]),
     edit("a hold at its local cap is not renewed", HOLD, " || state.deadline >= state.local_cap) {", ") {", HOLD_TESTS),
-    edit("a hold ends at its local cap whatever the server's clock does", HOLD, ".min(state.local_cap)", "", HOLD_TESTS),
+    edit("a hold ends at its local cap whatever the server's clock does", HOLD, ".max(deadline).min(state.local_cap)", ".max(deadline)", HOLD_TESTS),
     edit("a hold that ends at its local cap says so", HOLD, " || state.deadline >= state.local_cap;", ";", HOLD_TESTS),
     edit("a cap counts from the grant", HOLD, "let granted_at = grant.deadline.before(granted_for);", "let granted_at = grant.deadline;", IN_MEMORY),
     edit("a pushed grant counts as given for a claim window", HOLD, "let granted_for = if grant.pushed {", "let granted_for = if false {", IN_MEMORY),

@@ -20,6 +20,7 @@ const VOTES: &str = "src/quorum/votes.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
+const FLOORS: &[&str] = &["--lib floor::tests"];
 const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
 const SEEN: &[&str] = &["--lib quorum::tests", "--test servers quorum::seen"];
 const KEPT: &[&str] = &["--lib quorum::tests::kept"];
@@ -76,7 +77,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
     edit("a hold in doubt says so", VOTES, "let is_sure = sure >= self.quorum.majority();", "let is_sure = sure > 0;", WORLDS),
     edit("holds under different fences are released above the largest", VOTES, "now.max(largest.next())", "now", IN_MEMORY),
-    edit("a vote that comes late is released with the floor of the others", "src/engine/background/withdrawals.rs", "waiting.withdrawal.calls.next_floor()", "waiting.withdrawal.calls.floor()", IN_MEMORY),
+    edit("a vote that comes late is released with the floor of the others", "src/engine/background/withdrawals.rs", "waiting.withdrawal.calls.next_floor(|| now)", "waiting.withdrawal.calls.floor(|| now)", IN_MEMORY),
     edit("releases for which nobody waits run to their end", RELEASE, "            .spawn(async move { while releases.next().await.is_some() {} });", "            .spawn(async move { drop(releases) });", SEEN),
     edit("a release of a lost hold says so", RELEASE, "        before?;\n        match reason", "        match reason", WORLDS),
     edit("a release of what was taken away says so", RELEASE, "Some(reason) if held - lost < majority => Err(reason.into()),", "Some(reason) if held < lost => Err(reason.into()),", WORLDS),
@@ -86,6 +87,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a hold ends at its longest time, however often its votes are replaced", VOTES, "self.cap(state).map_or(votes, |cap| votes.min(cap))", "votes", IN_MEMORY),
     edit("a vote lasts for as long as its hold may", HOLD, "        state.local_cap = decided.after(self.terms.longest());\n", "", IN_MEMORY),
+    edit("a renewal for a claim window does not stand for the whole lease", HOLD, "state.lengthened &= lease < state.lease;", "state.lengthened = false;", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
     edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.clocks.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
@@ -95,6 +97,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try does not wait for a server that hangs if a majority have answered", TRY, "until.filter(|_| self.votes().are_too_few())", "until.filter(|_| false)", IN_MEMORY),
     edit("a server that may be away is not free", TRY, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
     edit("a late call of a ballot has a fresh floor", FLOOR, "floor.max(self.own)", "floor.min(self.own)", IN_MEMORY),
+    edit("what ends a ballot without a hold has a fresh floor", FLOOR, "next.map_or_else(|| self.at(now), ", "next.map_or_else(|| self.own, ", FLOORS),
+    edit("the first calls of a ballot have one floor", FLOOR, "if now > *fresh_until", "if now.after(FRESH) > *fresh_until", FLOORS),
     edit("a call for the vote that a hold lacks has the fence of the hold", REPAIR, "        self.floor.begin_hold(fence);\n", "", IN_MEMORY),
     edit("a try without a majority of answers fails", TRY, "if errors.len() > servers - self.quorum.majority() {", "if false {", IN_MEMORY),
 

@@ -117,7 +117,9 @@ fn keys(name: &str) -> Arc<Keys> {
 }
 
 fn requests(batch: Option<&Batch>) -> Vec<RequestId> {
-    batch.map(|batch| batch.call().requests).unwrap_or_default()
+    batch
+        .map(|batch| batch.call(LocalTime::ZERO).requests)
+        .unwrap_or_default()
 }
 
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
