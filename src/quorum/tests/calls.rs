@@ -460,23 +460,23 @@ async fn renewal_finds_a_vote_whose_fence_is_being_raised() {
 #[tokio::test(start_paused = true)]
 async fn forgotten_vote_gets_its_whole_lease_although_a_look_is_answered_late() {
     let servers = Servers::new(3);
-    let alone = |server: usize| LockManager::builder().in_memory(&servers.0[server]).unwrap();
-    let blocks = alone(1).lock("a").acquire().await.unwrap();
-    let process = servers.process(1);
-    process.set(2, State::Down);
+    let (process, holder) = (servers.process(1), servers.process(2));
+    holder.set(0, State::Down);
+    let before = holder.acquire().await;
     let waiter = process.waits();
     sleep(5 * MS).await;
     process.set(0, State::Replies(SECOND));
     sleep(SECOND / 2).await;
-    blocks.release().await.unwrap();
+    before.release().await.unwrap();
     let held = waiter.await.unwrap();
     sleep(SECOND).await;
     process.set(0, NEAR);
     held.forget();
     // The claim windows are over then, and the leases are not.
     sleep(20 * SECOND).await;
-    for server in 0..2 {
-        let status = alone(server).lock("a").status().await.unwrap();
-        assert!(status.holder.is_some(), "server {server}");
+    for store in &servers.0 {
+        let locks = LockManager::builder().in_memory(store).unwrap();
+        let status = locks.lock("a").status().await.unwrap();
+        assert!(status.holder.is_some(), "{status:?}");
     }
 }

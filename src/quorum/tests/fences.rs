@@ -44,6 +44,20 @@ async fn vote_that_comes_later_has_no_smaller_fence_than_the_hold() {
     held.release().await.unwrap();
 }
 
+/// Otherwise the next majority with that server must have its fences raised, which takes a round trip.
+#[tokio::test(start_paused = true)]
+async fn vote_that_comes_later_has_the_fence_of_the_hold_if_its_server_knows_no_larger_one() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(2, State::Down);
+    let held = process.acquire().await;
+    sleep(3 * SECOND).await;
+    process.set(2, NEAR);
+    sleep(10 * SECOND).await;
+    assert_eq!(fences(&held), [held.fence; 3]);
+    held.release().await.unwrap();
+}
+
 /// Otherwise a majority with that server must have its fences raised, which takes a round trip.
 #[tokio::test(start_paused = true)]
 async fn vote_that_comes_after_the_release_gives_the_next_holder_the_same_fence() {

@@ -85,7 +85,8 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
-    edit("a hold ends at its longest time, however often its votes are replaced", VOTES, "self.cap(state).map_or(votes, |cap| votes.min(cap))", "votes", IN_MEMORY),
+    edit("a hold ends at its longest time, however often its votes are replaced", VOTES, "self.cap(state).map_or(votes, |cap| votes.min(cap))", "votes", IN_MEMORY)
+        .equal("each of its votes ends at that time too, since it has joined"),
     edit("a vote lasts for as long as its hold may", HOLD, "        state.local_cap = decided.after(self.terms.longest());\n", "", IN_MEMORY),
     edit("a renewal for a claim window does not stand for the whole lease", HOLD, "state.lengthened &= lease < state.lease;", "state.lengthened = false;", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
