@@ -39,6 +39,10 @@ impl Exit {
         }
     }
 
+    pub(crate) fn is_by_interrupt(self) -> bool {
+        matches!(self, Exit::Signal(signal) if signal == number(Signal::SIGINT))
+    }
+
     /// Whether Ctrl-C or Ctrl-\ ended it, as far as that can be told. A command that cleans up at such a key
     /// exits with the status of that signal.
     pub(crate) fn is_by_key(self) -> bool {

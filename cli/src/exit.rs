@@ -4,6 +4,9 @@ use std::fmt::Display;
 use std::io;
 
 use fairlock::Error;
+use nix::sys::signal::Signal;
+
+use crate::signals::number;
 
 /// What was asked about is not so: the lock is free, or not held under that fence, or there are warnings.
 pub(crate) const NOT_SO: u8 = 1;
@@ -23,6 +26,8 @@ pub(crate) struct Failure {
     pub(crate) status: u8,
     /// `None` if there is nothing to add to the status.
     pub(crate) message: Option<String>,
+    /// The signal that ended this process, if one did.
+    pub(crate) signal: Option<Signal>,
 }
 
 impl Failure {
@@ -30,6 +35,7 @@ impl Failure {
         Failure {
             status,
             message: Some(message.to_string()),
+            signal: None,
         }
     }
 
@@ -37,11 +43,12 @@ impl Failure {
         Failure::new(USAGE, message)
     }
 
-    /// A signal ended a command that was waiting. A shell names that end by the same number.
-    pub(crate) fn of_signal(number: u8) -> Failure {
+    /// A signal ended this process. A shell names that end by the same number.
+    pub(crate) fn of_signal(signal: Signal) -> Failure {
         Failure {
-            status: 128 + number,
+            status: 128 + number(signal),
             message: None,
+            signal: Some(signal),
         }
     }
 }
@@ -70,6 +77,7 @@ impl From<io::Error> for Failure {
         Failure {
             status: IO,
             message: is_told.then(|| error.to_string()),
+            signal: None,
         }
     }
 }

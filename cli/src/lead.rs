@@ -15,9 +15,10 @@ use crate::connection::Place;
 use crate::exit::{Failure, LOST, NOT_ACQUIRED, UNAVAILABLE};
 use crate::report::Report;
 use crate::run::{command, kill_after, not_started, on_loss, refuse_foreign, tell};
-use crate::signals::{Signals, number};
+use crate::signals::Signals;
 use crate::supervise::{self, End};
 use crate::taking::{Held, reason};
+use crate::terminal;
 
 /// The pauses before a new campaign, and the length of a term after which they start over.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -77,7 +78,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
             pause = SHORTEST;
         }
         tokio::select! {
-            signal = signals.next() => return Err(Failure::of_signal(number(signal))),
+            signal = signals.next() => return Err(Failure::of_signal(signal)),
             () = sleep(pause) => {}
         }
         pause = (2 * pause).min(LONGEST);
@@ -103,6 +104,7 @@ async fn with_command(
     held.give_back(signals, report).await;
     match end? {
         End::Exited(exit) => Ok(exit.status()),
+        End::Interrupted => Err(terminal::interrupt_own_group()),
         End::Stopped => Ok(LOST),
         End::NotStarted(error) => Err(not_started(&command, &error)),
     }
@@ -113,7 +115,7 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
     tokio::select! {
         signal = signals.next() => {
             held.give_back(signals, report).await;
-            Err(Failure::of_signal(number(signal)))
+            Err(Failure::of_signal(signal))
         }
         lost = held.guard.lost() => {
             report.lost(held.guard.fence().get(), reason(&lost), &lost.to_string());

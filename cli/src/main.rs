@@ -28,6 +28,7 @@ use std::panic;
 use std::process::exit;
 
 use clap::Parser;
+use nix::sys::signal::Signal;
 
 use self::args::{Arguments, Command};
 use self::exit::{BUG, Failure, USAGE};
@@ -44,13 +45,19 @@ fn main() {
         print(bug);
         exit(i32::from(BUG));
     }));
+    let mut signal = None;
     let status = follow(&arguments.command).unwrap_or_else(|failure| {
         if let Some(message) = &failure.message {
             say(message);
         }
+        signal = failure.signal;
         failure.status
     });
     output::finish();
+    // The core of a process that SIGQUIT ended would have its passwords, and a status tells as much of others.
+    if signal == Some(Signal::SIGINT) {
+        signals::end_by_interrupt();
+    }
     // Nothing else is waited for: a thread may be reading from stdin.
     exit(i32::from(status))
 }

@@ -17,6 +17,7 @@ use crate::signals::Signals;
 use crate::spans::show;
 use crate::supervise::{self, End, OnLoss};
 use crate::taking::Held;
+use crate::terminal;
 
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 
@@ -43,6 +44,10 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
         Ok(End::Exited(exit)) => {
             held.give_back(&mut signals, &report).await;
             Ok(exit.status())
+        }
+        Ok(End::Interrupted) => {
+            held.give_back(&mut signals, &report).await;
+            Err(terminal::interrupt_own_group())
         }
         Ok(End::Stopped) => {
             held.give_up().await;

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal as set_handler};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
@@ -73,6 +73,16 @@ pub(crate) fn unblock() {
     needed.add(Signal::SIGCONT);
     // A thread may always change its own mask.
     let _ = needed.thread_unblock();
+}
+
+/// Ends this process by SIGINT. Bash ends a script if an interrupt ended the command that the script waited
+/// for. If the command exits, whatever its status, the script goes on.
+#[allow(unsafe_code)]
+pub(crate) fn end_by_interrupt() {
+    // SAFETY: the default action is no handler, so nothing of this process runs at the signal.
+    let _ = unsafe { set_handler(Signal::SIGINT, SigHandler::SigDfl) };
+    // The caller exits if this process lives on.
+    let _ = raise(Signal::SIGINT);
 }
 
 /// The name of a signal, or its number if it has none, as real-time signals.

@@ -33,6 +33,8 @@ pub(crate) struct OnLoss {
 /// How CMD ended, or why it did not start.
 pub(crate) enum End {
     Exited(Exit),
+    /// Ctrl-C ended it, which was meant for all processes of this group.
+    Interrupted,
     /// It was stopped, because the lock was lost.
     Stopped,
     NotStarted(io::Error),
@@ -92,7 +94,8 @@ pub(crate) async fn run(
         }
     };
     // A key of the terminal reaches CMD alone, and asks the whole job to end.
-    if exit.is_by_key() && job.has_terminal() {
+    let has_terminal = job.has_terminal();
+    if exit.is_by_key() && has_terminal {
         signals.note();
     }
     match exit {
@@ -104,6 +107,7 @@ pub(crate) async fn run(
             kill_rest(&job.child, kill_at).await;
             End::Stopped
         }
+        None if exit.is_by_interrupt() && has_terminal => End::Interrupted,
         None => End::Exited(exit),
     })
 }

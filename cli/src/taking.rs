@@ -11,7 +11,7 @@ use crate::args::Taking;
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_ACQUIRED};
 use crate::report::Report;
-use crate::signals::{Signals, number};
+use crate::signals::Signals;
 
 /// Who is in front is told when a wait lasts for this long, and then from time to time.
 const FIRST_NOTICE: Duration = Duration::from_secs(1);
@@ -43,14 +43,14 @@ impl Held {
         place.check(options).await?;
         let locks = tokio::select! {
             connected = place.connect() => connected?,
-            signal = signals.next() => return Err(Failure::of_signal(number(signal))),
+            signal = signals.next() => return Err(Failure::of_signal(signal)),
         };
         let lock = options(&locks);
         let end = {
             let mut acquired = pin!(acquire(&lock, taking, began));
             tokio::select! {
                 biased;
-                signal = signals.next() => Err(Failure::of_signal(number(signal))),
+                signal = signals.next() => Err(Failure::of_signal(signal)),
                 acquired = &mut acquired => acquired.map_err(|error| refusal(error, taking, report)),
                 never = tell_who_is_in_front(&lock, report, began) => match never {},
             }
@@ -188,6 +188,7 @@ fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
     Failure {
         status: taking.conflict_exit_code,
         message: (!report.is_quiet()).then_some(message),
+        signal: None,
     }
 }
 

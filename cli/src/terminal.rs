@@ -9,6 +9,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
+use crate::exit::Failure;
+
 pub(crate) struct Terminal {
     stdin: Stdin,
     own_group: Pid,
@@ -72,4 +74,12 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.take_back();
     }
+}
+
+/// Interrupts the other processes of this group, as Ctrl-C would have done if the terminal were not lent: the
+/// shell that runs a script is among them. This process catches that signal, and ends by it in the end.
+pub(crate) fn interrupt_own_group() -> Failure {
+    // The system refuses nothing here: the group has a member.
+    let _ = kill(Pid::from_raw(0), Signal::SIGINT);
+    Failure::of_signal(Signal::SIGINT)
 }

@@ -19,7 +19,7 @@ use self::tty::Tty;
 use crate::args::Top;
 use crate::connection::Place;
 use crate::exit::{Failure, IO};
-use crate::signals::{Signals, number};
+use crate::signals::Signals;
 use crate::spans::{self, show};
 
 /// A look at all locks may take long, so looks are not closer than this.
@@ -74,7 +74,7 @@ async fn run(
             .draw(|frame| screen::draw(frame, &mut board, &title))?;
         tokio::select! {
             biased;
-            signal = signals.next() => return Err(Failure::of_signal(number(signal))),
+            signal = signals.next() => return Err(Failure::of_signal(signal)),
             event = events.recv() => match event {
                 Some(Ok(Event::Key(key))) => if !obey(key, &mut board) {
                     return Ok(0);

@@ -1,5 +1,6 @@
 //! Processes of the command, and what they say.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub(crate) fn fairlock(url: &str, args: &[&str]) -> Command {
 /// What a process said, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
+    /// As a shell names it: 128 + n if signal n ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -145,7 +147,8 @@ impl Running {
             );
             read_out.unwrap();
             read_err.unwrap();
-            let code = status.unwrap().code();
+            let status = status.unwrap();
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
             Ended { code, out, err }
         };
         timeout(LIMIT, end).await.unwrap()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fairlock_testkit::{Server, TempDir, eventually, name};
 
 use crate::pty::Pty;
-use crate::scene::{LIMIT, Running, is_free, lock, program};
+use crate::scene::{LIMIT, Running, is_free, lock, program, until_waiting};
 
 /// Starts a shell on a terminal. `None` if this machine's `script` cannot, or has no bash.
 async fn on_a_terminal(shell: &str, text: &str) -> Option<Running> {
@@ -60,6 +60,48 @@ async fn interrupt_key_is_the_commands() {
     running.tell("\u{3}").await;
     running.line_with("interrupted").await;
     running.line_with("ended with 9").await;
+}
+
+/// Without that, a loop of such commands could not be interrupted.
+#[tokio::test]
+async fn interrupt_key_ends_a_script_with_its_command() {
+    let run = r#""$FAIRLOCK" run "$NAME" sh -c "read line; echo ready; exec sleep 600""#;
+    let lead = r#""$FAIRLOCK" lead "$NAME" sh -c "read line; echo ready; exec sleep 600""#;
+    for command in [run, lead] {
+        for shell in ["/bin/sh", "/bin/bash"] {
+            let text = format!("while :; do {command}; echo \"went on with $?\"; done");
+            let Some(mut running) = on_a_terminal(shell, &text).await else {
+                return;
+            };
+            // Who reads from the terminal has it.
+            running.tell("\n").await;
+            running.line_with("ready").await;
+            running.tell("\u{3}").await;
+            let ended = running.ended().await;
+            assert_eq!(ended.code, Some(130), "{shell} {command}: {ended:?}");
+            assert!(!ended.out.contains("went on"), "{shell} {command}: {ended:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn interrupt_key_ends_a_script_with_a_command_that_waits() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await;
+    let guard = lock.acquire().await.unwrap();
+    for shell in ["/bin/sh", "/bin/bash"] {
+        let text = format!(r#"while :; do "$FAIRLOCK" run {name} true; echo "went on with $?"; done"#);
+        let Some(mut running) = on_a_terminal(shell, &text).await else {
+            return;
+        };
+        until_waiting(&lock, 1).await;
+        running.tell("\u{3}").await;
+        let ended = running.ended().await;
+        assert_eq!(ended.code, Some(130), "{shell}: {ended:?}");
+        assert!(!ended.out.contains("went on"), "{shell}: {ended:?}");
+    }
+    guard.release().await.unwrap();
 }
 
 /// The key is CMD's, which would otherwise begin again and again.
