@@ -29,6 +29,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 pub(crate) use self::answers::{majority_of, no_majority};
+#[cfg(feature = "redis")]
+pub(crate) use self::answers::{next_until, stragglers_until};
 use self::applicants::Applicants;
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
@@ -47,6 +49,10 @@ use crate::store::ids::ClientId;
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::Ticket;
+
+/// How far a client's tickets may run ahead of the time. Estimates of the servers' clocks differ by less from
+/// one call to the next.
+const MOST_AHEAD_US: u64 = 10_000_000;
 
 /// The clients of all servers of a quorum. They have one id, so that servers that queue two clients under one
 /// ticket agree which of them is first.
@@ -110,14 +116,18 @@ impl Quorum {
     }
 
     /// A ticket that is later than all tickets of this client before. Among clients it is the time of the
-    /// request, by the median of the servers' clocks, so that a minority of wrong clocks moves nobody.
+    /// request, by the median of the servers' clocks, so that a minority of wrong clocks moves nobody. If the
+    /// clocks of most servers are set back, the order begins again: a client would else come behind all
+    /// newer clients until the clocks have caught up.
     fn next_ticket(&self) -> Ticket {
         let now_us = self.clocks.median_us();
-        let next = |last: u64| Some(now_us.max(last + 1));
-        let last = self
-            .last_ticket
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        Ticket(now_us.max(last.unwrap_or_else(|last| last) + 1))
+        let after = |last: u64| match last.checked_sub(now_us) {
+            Some(ahead) if ahead < MOST_AHEAD_US => last + 1,
+            _ => now_us,
+        };
+        let next = |last| Some(after(last));
+        let last = (self.last_ticket).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        Ticket(after(last.unwrap_or_else(|last| last)))
     }
 
     /// The local clock, which all clients share.

@@ -107,16 +107,18 @@ impl QuorumClocks {
 
     /// The median of the servers' likely times, in µs. A minority of wrong clocks does not move it.
     pub(crate) fn median_us(&self) -> u64 {
-        let mut likely: Vec<_> = (self.0.iter())
-            .map(|clocks| clocks.likely_us(ServerId::default()))
-            .collect();
+        let likely = self.0.iter();
+        let likely = likely.filter_map(|clocks| clocks.likely_us(ServerId::default()));
+        let mut likely: Vec<_> = likely.collect();
         likely.sort_unstable();
         median(&likely)
     }
 
-    /// The times of all servers now, as far as their clients know them, the earliest first.
+    /// The times of the servers now, as far as their clients know them, the earliest first. A server that has
+    /// never answered has none: a guess from the clock of another one would count that clock twice.
     fn times(&self) -> Vec<ServerTime> {
-        let mut times: Vec<_> = (self.0.iter())
+        let heard = (self.0.iter()).filter(|clocks| clocks.has_heard(ServerId::default()));
+        let mut times: Vec<_> = heard
             .map(|clocks| clocks.server_time(ServerId::default()))
             .collect();
         times.sort_unstable();
@@ -124,7 +126,8 @@ impl QuorumClocks {
     }
 }
 
-/// The one in the middle of these, which are sorted.
+/// The one in the middle of these, which are sorted, and of two the lower one. There is one at least: a
+/// majority of the servers have answered before there is a client.
 fn median<T: Copy>(sorted: &[T]) -> T {
     sorted[(sorted.len() - 1) / 2]
 }
@@ -179,6 +182,18 @@ mod tests {
             (fence(8_010), fence(7_500)),
             "of what ends the hold, too"
         );
+    }
+
+    /// Its first calls go by the clock of another server, which would count twice otherwise.
+    #[tokio::test(start_paused = true)]
+    async fn server_that_has_never_answered_has_no_clock() {
+        let clock = Clock::tokio();
+        let days = 1000 * 3600 * 24 * 3;
+        let clocks = clocks(clock, &[days + 5_000, 5_000, days + 5_000]);
+        assert_eq!(clocks.floor().unwrap(), fence(days + 5_000));
+        clocks.0[2].never_heard(ServerId::default());
+        assert_eq!(clocks.floor().unwrap(), fence(5_000));
+        assert!(clocks.median_us() < 1000 * 6_000);
     }
 
     #[tokio::test(start_paused = true)]

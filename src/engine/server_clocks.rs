@@ -74,14 +74,20 @@ impl ServerClocks {
             })
     }
 
-    /// The likely time of this server now, in µs.
-    pub(super) fn likely_us(&self, server: ServerId) -> u64 {
-        let likely = {
-            let state = locked(&self.state);
-            let known = state.known.get(&server);
-            known.and_then(|known| known.offsets.likely_us(self.clock.now()))
-        };
-        likely.unwrap_or_else(|| 1000 * self.server_time(server).ms())
+    /// The likely time of this server now, in µs. `None` if it has not answered yet.
+    pub(super) fn likely_us(&self, server: ServerId) -> Option<u64> {
+        let state = locked(&self.state);
+        state.known.get(&server)?.offsets.likely_us(self.clock.now())
+    }
+
+    /// Whether this server has answered.
+    pub(super) fn has_heard(&self, server: ServerId) -> bool {
+        locked(&self.state).known.contains_key(&server)
+    }
+
+    /// The first sample was that of another server. It is good enough for the first call.
+    pub(crate) fn never_heard(&self, server: ServerId) {
+        locked(&self.state).known.remove(&server);
     }
 
     /// The server time until which a call to this server may run if it is written now. `None` if its caller

@@ -6,8 +6,6 @@ use std::sync::Weak;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
-use futures_util::StreamExt;
-#[cfg(feature = "redis")]
 use futures_util::stream::FuturesUnordered;
 
 use super::connect::client_in_memory;
@@ -136,12 +134,12 @@ impl LockManagerBuilder {
             .into_iter()
             .zip(&times)
             .map(|((late_listener, store), time)| {
-                // The clock of a server that has not answered is guessed, from that of another one.
+                // A server that has not answered is first called by the clock of another one.
                 let first = time.as_ref().or(times.iter().flatten().next());
                 let first = first.unwrap_or_else(|| unreachable!("a majority of the servers have answered"));
                 let shared = Shared::new(late_listener, id.clone(), store, settings.clone(), first);
                 if time.is_none() {
-                    shared.waitlists().replaced(first.on.server);
+                    shared.client().clocks.never_heard(first.on.server);
                 }
                 Arc::new(shared)
             });
@@ -247,7 +245,8 @@ fn check_count(of: &str, count: usize) -> Result<(), Invalid> {
     )))
 }
 
-/// The times of the servers, as soon as a majority have answered. The others have none.
+/// The times of the servers, soon after a majority have answered. Those that are late have none. The clock of
+/// one of a bare majority can be wrong, and then nothing tells which one.
 #[cfg(feature = "redis")]
 async fn first_times(
     settings: &ManagerOptions,
@@ -255,9 +254,10 @@ async fn first_times(
 ) -> Result<Vec<Option<Answer<()>>>> {
     use tokio::time::Instant;
 
-    use crate::quorum::{majority_of, no_majority};
+    use crate::quorum::{majority_of, next_until, no_majority, stragglers_until};
 
-    let deadline = Instant::now() + settings.server_timeout;
+    let began = Instant::now();
+    let deadline = began + settings.server_timeout;
     let mut asked: FuturesUnordered<_> = (stores.iter().enumerate())
         .map(async |(server, (_, store))| (server, first_time(&**store, deadline).await))
         .collect();
@@ -265,7 +265,8 @@ async fn first_times(
     let mut errors = Vec::new();
     let majority = majority_of(stores.len());
     let mut answering = 0;
-    while let Some((server, answer)) = asked.next().await {
+    let mut until = None;
+    while let Some((server, answer)) = next_until(&mut asked, until).await {
         match answer {
             Ok(answer) => {
                 answering += 1;
@@ -273,15 +274,18 @@ async fn first_times(
             }
             Err(error) => errors.push(error),
         }
-        if answering == majority {
-            warn_of_clocks(times.iter().flatten());
-            return Ok(times);
+        if answering >= majority {
+            until.get_or_insert_with(|| stragglers_until(began));
         }
         if errors.len() > stores.len() - majority {
             break;
         }
     }
-    Err(no_majority(stores.len(), answering, &errors))
+    if answering < majority {
+        return Err(no_majority(stores.len(), answering, &errors));
+    }
+    warn_of_clocks(times.iter().flatten());
+    Ok(times)
 }
 
 /// Fences increase over a loss of memory, and waiters keep their order, as far as the clocks agree.

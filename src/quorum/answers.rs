@@ -96,12 +96,12 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
 }
 
 /// Until when to wait for what is left, once enough has come.
-pub(super) fn stragglers_until(began: Instant) -> Instant {
+pub(crate) fn stragglers_until(began: Instant) -> Instant {
     Instant::now() + began.elapsed() + STRAGGLER
 }
 
 /// The next of these results, if it comes in time.
-pub(super) async fn next_until<F: Future>(
+pub(crate) async fn next_until<F: Future>(
     futures: &mut FuturesUnordered<F>,
     until: Option<Instant>,
 ) -> Option<F::Output> {

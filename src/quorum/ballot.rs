@@ -267,10 +267,7 @@ impl Ballot {
         match event {
             Event::Acquired(Ok(vote)) | Event::Tried(Ok(Attempt::Held(vote))) => self.add_vote(server, vote),
             Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
-                self.seats[server].answer = SeatAnswer::Failed(error);
-                let pause = self.seats[server].backoff.step();
-                self.ask(server, pause);
-                self.check_failures()?;
+                self.failed(server, error)?;
             }
             Event::Acquired(Err(error @ Error::Timeout { .. })) => {
                 self.seats[server].attempt = None;
@@ -292,15 +289,33 @@ impl Ballot {
             Event::Looked { hold, earlier } => {
                 if self.votes.counts(server, &hold) {
                     self.seats[server].is_looking = false;
-                    // A split is not resolved without this answer.
-                    if earlier? && self.votes.are_too_few() {
-                        count(&self.quorum.counters.yielded);
-                        self.begin_again(server);
+                    match earlier {
+                        Ok(true) if self.votes.are_too_few() => {
+                            count(&self.quorum.counters.yielded);
+                            self.begin_again(server);
+                        }
+                        Ok(_) => {}
+                        // Nobody knows whether this vote keeps an earlier request waiting.
+                        Err(refused @ Error::Refused(_)) if !self.is_hold() => {
+                            drop(self.votes.take(server));
+                            self.failed(server, refused)?;
+                        }
+                        Err(error) => return Err(error),
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// A server gives no vote. Asks it again after a pause. Fails if it is one of so many that the others are
+    /// no majority.
+    fn failed(&mut self, server: usize, error: Error) -> Result<()> {
+        let seat = &mut self.seats[server];
+        seat.answer = SeatAnswer::Failed(error);
+        let pause = seat.backoff.step();
+        self.ask(server, pause);
+        self.check_failures()
     }
 
     /// Fails if so many servers have failed that the others are no majority.

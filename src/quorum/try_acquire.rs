@@ -85,6 +85,13 @@ impl Ballot {
                     waiting = waiting.max(contended.ahead);
                 }
                 Event::Tried(Err(error)) => errors.push(error),
+                Event::Looked {
+                    hold,
+                    earlier: Err(error @ Error::Refused(_)),
+                } if self.votes().counts(server, &hold) => {
+                    drop(self.votes().take(server));
+                    errors.push(error);
+                }
                 event => self.on(server, event)?,
             }
         }

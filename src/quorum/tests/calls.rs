@@ -361,6 +361,46 @@ async fn release_of_a_bare_majority_waits_for_no_server_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn release_waits_for_no_server_that_hangs_if_the_others_have_lost_their_votes() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let held = process.acquire().await;
+    sleep(MS).await;
+    assert_eq!(votes(&held), 3);
+    servers.0[0].flush();
+    servers.0[1].flush();
+    process.set(2, State::Hung);
+    let released = timeout(SECOND, held.release()).await;
+    let error = released.expect("it waits for no server").unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error:?}");
+}
+
+/// A client that was there before would otherwise come behind all newer ones, until the clocks have caught up.
+#[tokio::test(start_paused = true)]
+async fn clients_keep_the_order_of_arrival_after_the_clocks_were_set_back() {
+    let servers = Servers::new(3);
+    let here = servers.process(1);
+    here.acquire().await.release().await.unwrap();
+    for server in &servers.0 {
+        server.set_back(3600 * SECOND);
+    }
+    let there = servers.process(2);
+    sleep(MS).await;
+    let held = there.acquire().await;
+    // Its calls tell this client the time.
+    let _ = here.quorum.try_acquire(wanted(&here.quorum, None)).await;
+    let first = here.waits();
+    sleep(10 * MS).await;
+    let second = there.waits();
+    sleep(10 * MS).await;
+    held.release().await.unwrap();
+    let held = timeout(SECOND, first).await.expect("it came first").unwrap();
+    assert!(!second.is_finished());
+    held.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn vote_that_is_lost_before_there_is_a_majority_is_asked_for_again() {
     let servers = Servers::new(3);
     let process = servers.process(1);

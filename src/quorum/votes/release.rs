@@ -53,7 +53,8 @@ impl Votes {
         let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
         let mut answers = Answers::of(&self.quorum);
         let (mut lost, mut reason) = (0, None);
-        let is_free = |released: usize| held - released < majority;
+        // Without these votes, the others are no majority.
+        let is_free = |gone: usize| held - gone < majority;
         let began = Instant::now();
         let mut until = None;
         while let Some(released) = next_until(&mut releases, until).await {
@@ -65,7 +66,7 @@ impl Votes {
             if answers.are_majority() {
                 break;
             }
-            if is_free(answers.so_far().len()) {
+            if is_free(answers.so_far().len() + lost) {
                 until.get_or_insert_with(|| stragglers_until(began));
             }
         }
