@@ -9,6 +9,7 @@ pub(crate) mod owned;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;
+mod votes;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -187,24 +188,6 @@ impl Hold {
         locked(&self.state).lease
     }
 
-    /// The hold is a vote of a majority that was decided at this time: it is renewed with this lease from now
-    /// on, and lasts for no longer than the majority may.
-    pub(crate) fn join(&self, decided: LocalTime, lease: Duration) {
-        let mut state = locked(&self.state);
-        if std::mem::replace(&mut state.has_joined, true) {
-            return;
-        }
-        state.lengthened |= lease > state.lease;
-        state.lease = lease;
-        let cap = since(&state, decided).after(self.terms.longest());
-        // A vote that lasts up to its own cap already is not renewed any more.
-        if cap < state.cap || is_short_of_cap(&state) {
-            state.cap = cap;
-            state.local_cap = decided.after(self.terms.longest());
-            state.deadline = state.deadline.min(state.local_cap);
-        }
-    }
-
     pub(crate) fn deadline(&self) -> LocalTime {
         locked(&self.state).deadline
     }
@@ -214,13 +197,6 @@ impl Hold {
         if self.terms.at_least.is_some() {
             locked(&self.state).kept_from = Some(self.granted_at);
         }
-    }
-
-    /// The same for a vote, which may be older or newer than the hold of its majority. The local deadline is
-    /// never later than the server's, so what it keeps does not end too early.
-    pub(crate) fn mark_used_since(&self, decided: LocalTime) {
-        let mut state = locked(&self.state);
-        state.kept_from = Some(since(&state, decided));
     }
 
     /// How a release ends the hold.
@@ -390,10 +366,4 @@ impl Hold {
 
 fn is_short_of_cap(state: &State) -> bool {
     state.server_deadline < state.cap
-}
-
-/// The server time of a local time before the deadline. The local deadline is never later than the server's,
-/// so this may be a little late, but not early.
-fn since(state: &State, local: LocalTime) -> ServerTime {
-    state.server_deadline.before(state.deadline.since(local))
 }

@@ -43,8 +43,10 @@ impl Ballot {
 
     fn join_votes(&self) {
         let decided = self.votes().decided();
-        for (_, hold) in self.votes().holds() {
-            hold.join(decided, self.wanted.terms.lease());
+        for (server, hold) in self.votes().holds() {
+            if hold.join(decided, self.wanted.terms.lease()) {
+                self.quorum.servers[server].background().watch(&hold);
+            }
         }
     }
 

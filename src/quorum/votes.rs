@@ -200,32 +200,17 @@ impl Votes {
         holding.ended(counters, End::Lost(reason));
     }
 
-    /// When the hold ends at the latest, however often its votes are replaced. `None` if it can last for
-    /// ever.
-    fn cap(&self, state: &State) -> Option<LocalTime> {
-        let longest = Some(self.terms.longest()).filter(|longest| *longest < Duration::MAX);
-        Some(state.decided?.after(longest?))
-    }
-
-    /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs, or
-    /// at its cap.
+    /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs.
     fn deadline(&self, state: &State) -> LocalTime {
         let live = state.votes.iter().filter_map(Vote::live);
         let mut deadlines: Vec<_> = live.map(|hold| hold.deadline()).collect();
         deadlines.sort_unstable();
         let last = deadlines.len().checked_sub(self.quorum.majority());
-        let votes = last.map_or(LocalTime::ZERO, |last| deadlines[last]);
-        self.cap(state).map_or(votes, |cap| votes.min(cap))
+        last.map_or(LocalTime::ZERO, |last| deadlines[last])
     }
 
     /// Why the hold is over.
-    fn reason(&self, state: &State, now: LocalTime) -> LostReason {
-        if self.cap(state).is_some_and(|cap| now >= cap) {
-            return match self.terms.ends_by_max_hold() {
-                true => LostReason::MaxHold,
-                false => LostReason::Expired,
-            };
-        }
+    fn reason(&self, state: &State) -> LostReason {
         let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
         let lost_by = |reason| reasons.iter().filter(|other| **other == reason).count();
         let live = state.votes.iter().filter_map(Vote::live).count();
@@ -245,11 +230,11 @@ impl Votes {
         if let Some(reason) = state.over {
             return Err(self.lost_by(reason));
         }
-        let (now, deadline) = (self.quorum.clock().now(), self.deadline(&state));
-        if now < deadline {
+        let deadline = self.deadline(&state);
+        if self.quorum.clock().now() < deadline {
             return Ok(deadline);
         }
-        let reason = self.reason(&state, now);
+        let reason = self.reason(&state);
         state.over = Some(reason);
         if let Some(holding) = state.holding.take() {
             holding.ended(&self.quorum.counters, End::Lost(reason));

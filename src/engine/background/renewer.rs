@@ -41,7 +41,7 @@ pub(super) struct RenewalSchedule {
 
 impl Background {
     /// Watches a hold until it is over. If the hold is already watched, plans the next look at it.
-    pub(in crate::engine) fn watch(&self, hold: &Arc<Hold>) {
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let due = hold.next_look();
         let mut schedule = locked(&self.schedule);
         // Checked under the schedule's lock. A hold that ends meanwhile is either not inserted here, or

@@ -1,6 +1,7 @@
 //! What each call does while votes are split, servers are away, or holds were repaired.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
@@ -373,6 +374,27 @@ async fn release_waits_for_no_server_that_hangs_if_the_others_have_lost_their_vo
     let released = timeout(SECOND, held.release()).await;
     let error = released.expect("it waits for no server").unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_with_a_short_fixed_lease_lasts_for_it_though_its_first_vote_came_much_earlier() {
+    let servers = Servers::new(3);
+    let (others, process) = (servers.process(1), servers.process(2));
+    others.set(0, State::Down);
+    let held = others.acquire().await;
+    process.set(2, State::Down);
+    let mut wanted = wanted(&process.quorum, None);
+    (wanted.terms.length, wanted.terms.fixed) = (4 * SECOND, true);
+    let quorum = Arc::clone(&process.quorum);
+    let waiter = tokio::spawn(async move { quorum.acquire(wanted).await.unwrap() });
+    sleep(3900 * MS).await;
+    held.release().await.unwrap();
+    let began = Instant::now();
+    let held = waiter.await.unwrap();
+    assert_eq!(votes(&held), 2);
+    held.votes().lost().await;
+    let lasted = began.elapsed();
+    assert!(lasted > 3 * SECOND && lasted <= 4 * SECOND, "{lasted:?}");
 }
 
 /// A client that was there before would otherwise come behind all newer ones, until the clocks have caught up.

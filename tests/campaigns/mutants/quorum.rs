@@ -7,6 +7,7 @@ const APPLICANTS: &str = "src/quorum/applicants.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
 const FLOOR: &str = "src/engine/floor.rs";
 const HOLD: &str = "src/engine/hold.rs";
+const HOLD_VOTES: &str = "src/engine/hold/votes.rs";
 const LOCK: &str = "src/lock.rs";
 const MAJORITY: &str = "src/quorum/majority.rs";
 const REPAIR: &str = "src/quorum/repair.rs";
@@ -86,9 +87,10 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
     edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
-    edit("a hold ends at its longest time, however often its votes are replaced", VOTES, "self.cap(state).map_or(votes, |cap| votes.min(cap))", "votes", IN_MEMORY)
-        .equal("each of its votes ends at that time too, since it has joined"),
-    edit("a vote lasts for as long as its hold may", HOLD, "        state.local_cap = decided.after(self.terms.longest());\n", "", IN_MEMORY),
+    edit("a vote lasts for as long as its hold may", HOLD_VOTES, "            (state.cap, state.local_cap) = (cap, local_cap);\n", "", IN_MEMORY),
+    edit("a vote at its cap is renewed again if its hold begins much later", HOLD_VOTES, "if is_renewed || begins_again {", "if is_renewed {", IN_MEMORY),
+    edit("a vote that is renewed again is looked at in time", REPAIR, "                self.quorum.servers[server].background().watch(&hold);\n", "", IN_MEMORY),
+    edit("a vote lasts for no longer than its hold may", HOLD_VOTES, "state.local_cap.min(local_cap));\n        }\n        state.deadline", "state.local_cap);\n        }\n        state.deadline", IN_MEMORY),
     edit("a renewal for a claim window does not stand for the whole lease", HOLD, "state.lengthened &= lease < state.lease;", "state.lengthened = false;", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
