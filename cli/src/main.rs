@@ -54,7 +54,7 @@ fn main() {
         failure.status
     });
     output::finish();
-    // The core of a process that SIGQUIT ended would have its passwords, and a status tells as much of others.
+    // For other signals the status is enough, and SIGQUIT would leave a core with passwords in it.
     if signal == Some(Signal::SIGINT) {
         signals::end_by_interrupt();
     }

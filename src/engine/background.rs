@@ -26,6 +26,10 @@ use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::clock::LocalTime;
 
+/// With more outgoing messages than this, a client forgets the withdrawals of old requests. A server that
+/// takes calls and answers none, for hours, costs no more memory than that.
+const MOST_PENDING: usize = 10_000;
+
 #[derive(Debug)]
 pub(crate) struct Background {
     client: Arc<Client>,
@@ -126,7 +130,8 @@ impl Background {
         let mut withdrawals = Withdrawals::new(Arc::clone(&self.client));
         let (mut looks, mut batch_over) = (0, LocalTime::ZERO);
         loop {
-            while let Some(batch) = withdrawals.next() {
+            let forgets = self.client.is_closed() || self.pending() > MOST_PENDING;
+            while let Some(batch) = withdrawals.next(forgets) {
                 jobs.push(Box::pin(Arc::clone(&self).withdraw_batch(batch)));
             }
             let mut next_look = self.sleep_until_next();

@@ -27,6 +27,8 @@ use crate::{LockManager, MemoryStore};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     Refused,
+    /// The server cannot be reached.
+    NotExecuted,
     /// The server executes it, and its reply is lost.
     ReplyLost,
     /// The reply says that it stopped at its bound.
@@ -172,6 +174,7 @@ impl Scripted {
             match fate {
                 None => call.await,
                 Some(Fate::Refused) => Err(Failure::Refused(error())),
+                Some(Fate::NotExecuted) => Err(Failure::NotExecuted(error())),
                 Some(Fate::ReplyLost) => {
                     call.await?;
                     Err(Failure::Unknown(error()))

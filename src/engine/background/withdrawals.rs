@@ -4,7 +4,10 @@
 //! answered, or until they fill a call of their own. So a server that is slow or unreachable receives few
 //! calls, each waiting request costs little memory, and a flood of requests does not need one round trip
 //! after another for each thousand of them. A request of which nothing was written needs no withdrawal.
-//! Neither does a request of which the server cannot have anything any more.
+//!
+//! A withdrawal is repeated until it is answered. An entry in the queue lasts for as long as anybody uses the
+//! lock: if it were left there, the server would grant it the lock once this client can be reached again. Only
+//! a client that is closed, or that has too many withdrawals, forgets those of old requests.
 //!
 //! This module only keeps the list. The background task makes the calls.
 
@@ -26,8 +29,7 @@ use crate::time::clock::LocalTime;
 use crate::time::deadline::NOT_AFTER;
 use crate::time::server_time::ServerTime;
 
-/// How long the server keeps a lock's keys at most after they are of no more use: RETENTION_MS of the
-/// scripts, plus 10 s.
+/// How long the server keeps the keys of a lock that nobody uses: RETENTION_MS of the scripts, plus 10 s.
 const KEPT: Duration = Duration::from_secs(70);
 /// Server times are truncated to whole milliseconds, and the client only estimates them.
 const PRECISION: Duration = Duration::from_millis(10);
@@ -69,7 +71,8 @@ struct Lock {
 #[derive(Debug)]
 struct Waiting {
     withdrawal: Withdrawal,
-    give_up: LocalTime,
+    /// The server has nothing of the request any more, unless others use the lock.
+    old_at: LocalTime,
 }
 
 /// The withdrawals that one call makes.
@@ -113,7 +116,7 @@ impl Withdrawals {
         // while after that.
         let lease = withdrawal.calls.lease();
         let used = NOT_AFTER + lease.max(self.client.options.heartbeat);
-        let give_up = now.after(used + KEPT);
+        let old_at = now.after(used + KEPT);
         let due = match withdrawal.calls.unanswered() {
             _ if withdrawal.at_once => now,
             Some(not_after) => self.local_after(keys, not_after),
@@ -127,7 +130,7 @@ impl Withdrawals {
             not_before: LocalTime::ZERO,
             backoff: Backoff::new(),
         });
-        lock.wait(due, Waiting { withdrawal, give_up });
+        lock.wait(due, Waiting { withdrawal, old_at });
         lock.schedule(&mut self.schedule);
     }
 
@@ -136,14 +139,14 @@ impl Withdrawals {
         self.schedule.first().map(|(due, _)| *due)
     }
 
-    /// Returns the next call, if one is due.
-    pub(super) fn next(&mut self) -> Option<Batch> {
+    /// Returns the next call, if one is due. Withdrawals of old requests are left out if this `forgets` them.
+    pub(super) fn next(&mut self, forgets: bool) -> Option<Batch> {
         let now = self.client.now();
         while self.due()? <= now {
             let (_, name) = self.schedule.pop_first()?;
             let lock = self.locks.get_mut(&name)?;
             lock.due = None;
-            let withdrawals = lock.take(now);
+            let withdrawals = lock.take(now, forgets);
             if !withdrawals.is_empty() {
                 lock.under_way += 1;
                 lock.schedule(&mut self.schedule);
@@ -227,7 +230,7 @@ impl Lock {
     }
 
     /// Takes out the withdrawals that are due and still needed, up to the size of one call.
-    fn take(&mut self, now: LocalTime) -> Vec<Waiting> {
+    fn take(&mut self, now: LocalTime, forgets: bool) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while taken.len() < MAX_WITHDRAWN {
             match self.waiting.first_entry() {
@@ -235,7 +238,8 @@ impl Lock {
                     let waiting = first.remove();
                     let Withdrawal { calls, at_once, .. } = &waiting.withdrawal;
                     // By now the calls that were under way have usually been answered.
-                    if now < waiting.give_up && (*at_once || calls.unanswered().is_some()) {
+                    let is_forgotten = forgets && now >= waiting.old_at;
+                    if !is_forgotten && (*at_once || calls.unanswered().is_some()) {
                         taken.push(waiting);
                     }
                 }

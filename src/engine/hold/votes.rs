@@ -31,8 +31,8 @@ impl Hold {
         begins_again
     }
 
-    /// The majority belongs to a guard since it was decided, so work may begin. What a release keeps counts from
-    /// then on. The local deadline is never later than the server's, so it does not end too early.
+    /// The majority belongs to a guard since it was decided, so work may begin. What a release keeps counts
+    /// from then on. The local deadline is never later than the server's, so it does not end too early.
     pub(crate) fn mark_used_since(&self, decided: LocalTime) {
         let mut state = locked(&self.state);
         state.kept_from = Some(since(&state, decided));

@@ -397,7 +397,8 @@ async fn hold_with_a_short_fixed_lease_lasts_for_it_though_its_first_vote_came_m
     assert!(lasted > 3 * SECOND && lasted <= 4 * SECOND, "{lasted:?}");
 }
 
-/// A client that was there before would otherwise come behind all newer ones, until the clocks have caught up.
+/// A client that was there before would otherwise come behind all newer ones, until the clocks have caught
+/// up.
 #[tokio::test(start_paused = true)]
 async fn clients_keep_the_order_of_arrival_after_the_clocks_were_set_back() {
     let servers = Servers::new(3);

@@ -3,6 +3,7 @@
 use tokio::time::sleep;
 
 use super::*;
+use crate::engine::background::MOST_PENDING;
 use crate::engine::shared::Shared;
 use crate::error::ServerError;
 use crate::store::{ConnectionId, ServerId, Stamp};
@@ -127,19 +128,22 @@ fn requests(batch: Option<&Batch>) -> Vec<RequestId> {
 async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     let mut fixture = Fixture::new();
     let first = fixture.one();
-    let batch = fixture.withdrawals.next();
+    let batch = fixture.withdrawals.next(false);
     assert_eq!(requests(batch.as_ref()), [first]);
     let later: Vec<_> = (0..MAX_WITHDRAWN - 1).map(|_| fixture.one()).collect();
-    assert!(fixture.withdrawals.next().is_none());
+    assert!(fixture.withdrawals.next(false).is_none());
     let of_another_lock = fixture.add(
         &keys("b"),
         true,
         &PendingCalls::new(LEASE, GivesUp::Unknown, None),
     );
-    assert_eq!(requests(fixture.withdrawals.next().as_ref()), [of_another_lock]);
+    assert_eq!(
+        requests(fixture.withdrawals.next(false).as_ref()),
+        [of_another_lock]
+    );
 
     fixture.done(batch.unwrap());
-    let batch = fixture.withdrawals.next();
+    let batch = fixture.withdrawals.next(false);
     assert_eq!(requests(batch.as_ref()), later);
 }
 
@@ -148,28 +152,31 @@ async fn withdrawals_added_during_a_call_go_with_the_next_one() {
 async fn full_batches_of_withdrawals_wait_for_no_other_call() {
     let mut fixture = Fixture::new();
     fixture.one();
-    let first = fixture.withdrawals.next().unwrap();
+    let first = fixture.withdrawals.next(false).unwrap();
     let later: Vec<_> = (0..2 * MAX_WITHDRAWN + 1).map(|_| fixture.one()).collect();
     let [second, third] = [0, 1].map(|n| {
-        let batch = fixture.withdrawals.next();
+        let batch = fixture.withdrawals.next(false);
         let full = n * MAX_WITHDRAWN..(n + 1) * MAX_WITHDRAWN;
         assert_eq!(requests(batch.as_ref()), later[full]);
         batch.unwrap()
     });
-    assert!(fixture.withdrawals.next().is_none(), "a single request waits");
+    assert!(
+        fixture.withdrawals.next(false).is_none(),
+        "a single request waits"
+    );
     fixture.done(second);
     fixture.done(first);
     assert!(
-        fixture.withdrawals.next().is_none(),
+        fixture.withdrawals.next(false).is_none(),
         "until all calls are answered"
     );
     fixture.failed(third);
     assert!(
-        fixture.withdrawals.next().is_none(),
+        fixture.withdrawals.next(false).is_none(),
         "a failure delays all that wait"
     );
     sleep(Duration::from_millis(20)).await;
-    let counts = [0, 1].map(|_| requests(fixture.withdrawals.next().as_ref()).len());
+    let counts = [0, 1].map(|_| requests(fixture.withdrawals.next(false).as_ref()).len());
     assert_eq!(counts, [MAX_WITHDRAWN, 0]);
     let last = Vec::from_iter(fixture.withdrawals.locks.values());
     assert_eq!((last.len(), last[0].waiting.len()), (1, 1));
@@ -181,26 +188,26 @@ async fn calls_failing_together_are_repeated_as_soon_as_a_single_one() {
     for _ in 0..30 * MAX_WITHDRAWN {
         fixture.one();
     }
-    let batches = Vec::from_iter(std::iter::from_fn(|| fixture.withdrawals.next()));
+    let batches = Vec::from_iter(std::iter::from_fn(|| fixture.withdrawals.next(false)));
     assert_eq!(batches.len(), 30);
     for batch in batches {
         fixture.failed(batch);
     }
     sleep(Duration::from_millis(20)).await;
-    assert!(fixture.withdrawals.next().is_some());
+    assert!(fixture.withdrawals.next(false).is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
     let mut fixture = Fixture::new();
     fixture.one();
-    let first = fixture.withdrawals.next().unwrap();
+    let first = fixture.withdrawals.next(false).unwrap();
     let later: Vec<_> = (0..MAX_WITHDRAWN).map(|_| fixture.one()).collect();
-    let second = fixture.withdrawals.next().unwrap();
+    let second = fixture.withdrawals.next(false).unwrap();
     fixture.done(second);
     fixture.failed(first);
     sleep(Duration::from_millis(20)).await;
-    assert_eq!(requests(fixture.withdrawals.next().as_ref()).len(), 1);
+    assert_eq!(requests(fixture.withdrawals.next(false).as_ref()).len(), 1);
     assert_eq!(later.len(), MAX_WITHDRAWN);
 }
 
@@ -208,7 +215,7 @@ async fn a_lock_is_not_forgotten_while_a_call_of_it_is_under_way() {
 async fn finished_withdrawal_leaves_nothing_outstanding() {
     let mut fixture = Fixture::new();
     fixture.one();
-    let batch = fixture.withdrawals.next().unwrap();
+    let batch = fixture.withdrawals.next(false).unwrap();
     assert_eq!(fixture.outstanding.count(), 1);
     fixture.done(batch);
     assert_eq!(fixture.outstanding.count(), 0);
@@ -219,23 +226,26 @@ async fn finished_withdrawal_leaves_nothing_outstanding() {
 async fn failed_withdrawal_is_repeated_after_a_pause_together_with_newer_ones() {
     let mut fixture = Fixture::new();
     let first = fixture.one();
-    let batch = fixture.withdrawals.next().unwrap();
+    let batch = fixture.withdrawals.next(false).unwrap();
     fixture.failed(batch);
     let second = fixture.one();
-    assert!(fixture.withdrawals.next().is_none(), "not before a pause");
+    assert!(fixture.withdrawals.next(false).is_none(), "not before a pause");
     sleep(Duration::from_millis(20)).await;
-    let batch = fixture.withdrawals.next();
+    let batch = fixture.withdrawals.next(false);
     assert_eq!(requests(batch.as_ref()), [first, second]);
     fixture.failed(batch.unwrap());
     sleep(Duration::from_millis(15)).await;
-    assert!(fixture.withdrawals.next().is_none(), "the second pause is longer");
+    assert!(
+        fixture.withdrawals.next(false).is_none(),
+        "the second pause is longer"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_withdrawal_is_not_repeated() {
     let mut fixture = Fixture::new();
     fixture.one();
-    let batch = fixture.withdrawals.next().unwrap();
+    let batch = fixture.withdrawals.next(false).unwrap();
     let refused = Failure::Refused(ServerError::new("NOPERM"));
     fixture.withdrawals.answered(batch, &Err(refused));
     assert_eq!(fixture.outstanding.count(), 0);
@@ -245,10 +255,10 @@ async fn refused_withdrawal_is_not_repeated() {
 async fn incomplete_withdrawal_is_repeated_at_once() {
     let mut fixture = Fixture::new();
     let request = fixture.one();
-    let batch = fixture.withdrawals.next().unwrap();
+    let batch = fixture.withdrawals.next(false).unwrap();
     let answer = fixture.answer(true);
     fixture.withdrawals.answered(batch, &answer);
-    assert_eq!(requests(fixture.withdrawals.next().as_ref()), [request]);
+    assert_eq!(requests(fixture.withdrawals.next(false).as_ref()), [request]);
 }
 
 /// Race: A call runs after the withdrawal of its request was answered.
@@ -258,21 +268,24 @@ async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
         let mut fixture = Fixture::new();
         let calls = fixture.one_unanswered(at_once, ANOTHER);
         if at_once {
-            let batch = fixture.withdrawals.next().unwrap();
+            let batch = fixture.withdrawals.next(false).unwrap();
             fixture.done(batch);
         }
-        assert!(fixture.withdrawals.next().is_none());
+        assert!(fixture.withdrawals.next(false).is_none());
         sleep(NOT_AFTER).await;
-        assert!(fixture.withdrawals.next().is_none(), "the call can still run");
+        assert!(
+            fixture.withdrawals.next(false).is_none(),
+            "the call can still run"
+        );
         sleep(2 * PRECISION).await;
-        let batch = fixture.withdrawals.next().unwrap();
+        let batch = fixture.withdrawals.next(false).unwrap();
         // As far as is known, the call can still run in this very millisecond.
         let mut answer = fixture.answer(false);
         answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
         fixture.withdrawals.answered(batch, &answer);
         assert!(fixture.outstanding.count() > 0);
         sleep(2 * PRECISION).await;
-        let batch = fixture.withdrawals.next().unwrap();
+        let batch = fixture.withdrawals.next(false).unwrap();
         fixture.done(batch);
         assert_eq!(fixture.outstanding.count(), 0);
     }
@@ -283,7 +296,7 @@ async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
 async fn request_needs_no_second_withdrawal_after_its_calls_have_run() {
     let mut fixture = Fixture::new();
     fixture.one_unanswered(true, CONNECTION);
-    let batch = fixture.withdrawals.next().unwrap();
+    let batch = fixture.withdrawals.next(false).unwrap();
     fixture.done(batch);
     assert_eq!(fixture.outstanding.count(), 0);
 }
@@ -298,19 +311,19 @@ async fn request_needs_no_second_withdrawal_after_its_call_was_answered() {
     fixture.add(&keys, false, &calls);
     pending.answered(&Ok(()));
     sleep(NOT_AFTER + 2 * PRECISION).await;
-    assert!(fixture.withdrawals.next().is_none());
+    assert!(fixture.withdrawals.next(false).is_none());
     assert_eq!(fixture.outstanding.count(), 0);
 }
 
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
-async fn withdrawal_ends_once_nothing_of_its_request_can_be_left() {
+async fn withdrawal_of_an_old_request_is_forgotten_if_that_is_asked_for() {
     let mut fixture = Fixture::new();
     fixture.one();
     let began = fixture.shared().client().now();
     while let Some(due) = fixture.withdrawals.due() {
         fixture.shared().client().clock.sleep_until(due).await;
-        if let Some(batch) = fixture.withdrawals.next() {
+        if let Some(batch) = fixture.withdrawals.next(true) {
             fixture.failed(batch);
         }
     }
@@ -325,21 +338,55 @@ async fn withdrawal_ends_once_nothing_of_its_request_can_be_left() {
     );
 }
 
-/// Withdraws three requests with a client whose next withdrawal call has this `fate`. Returns the sizes of
-/// its calls.
-async fn withdrawn(fate: Fate) -> Vec<usize> {
-    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
-    let (shared, keys) = (locks.shared(), keys("a"));
-    for n in 0..3 {
+/// Has the background withdraw this many requests.
+fn withdraw(shared: &Shared, count: usize) {
+    for n in 0..count as u64 {
         let calls = PendingCalls::new(LEASE, GivesUp::Unknown, None);
         let pending = PendingCalls::begin(&calls, &shared.client().clocks);
         pending.written(ConnectionId::default());
         pending.answered(&Ok(()));
         let request = RequestId::new(&shared.client().id, LEASE, n, None);
-        shared.background().withdraw(&keys, &request, true, &calls);
+        shared.background().withdraw(&keys("a"), &request, true, &calls);
+    }
+}
+
+/// Withdraws three requests with a client whose next withdrawal call has this `fate`. Returns the sizes of
+/// its calls.
+async fn withdrawn(fate: Fate) -> Vec<usize> {
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[fate]);
+    withdraw(locks.shared(), 3);
+    locks.shared().background().drained().await;
+    seen.withdrawn()
+}
+
+/// For minutes, no withdrawal gets through. Returns whether one does after that, and by which time nothing is
+/// left of them.
+async fn withdrawn_late(count: usize, is_closed: bool) -> (bool, Duration) {
+    let failures = [Fate::NotExecuted; 2000];
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &failures);
+    let (shared, began) = (locks.shared(), tokio::time::Instant::now());
+    withdraw(shared, count);
+    if is_closed {
+        locks.close().await.unwrap_err();
     }
     shared.background().drained().await;
-    seen.withdrawn()
+    (seen.withdrawn().len() > failures.len(), began.elapsed())
+}
+
+/// Race: A client that is cut off gives up waits, others keep the queue in use, and the client comes back.
+#[tokio::test(start_paused = true)]
+async fn withdrawal_that_gets_through_after_minutes_is_made_unless_the_client_is_closed() {
+    let minutes = Duration::from_secs(200);
+    let (is_made, lasted) = withdrawn_late(1, false).await;
+    assert!(is_made && lasted > minutes, "{lasted:?}");
+    let (is_made, lasted) = withdrawn_late(1, true).await;
+    assert!(!is_made && lasted < minutes, "{lasted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawals_of_old_requests_are_forgotten_if_there_are_too_many() {
+    let (is_made, lasted) = withdrawn_late(MOST_PENDING + 1, false).await;
+    assert!(!is_made && lasted < Duration::from_secs(200), "{lasted:?}");
 }
 
 #[tokio::test(start_paused = true)]
