@@ -42,6 +42,8 @@ pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>
 
 /// A future that does its work for as long as it is polled.
 pub(crate) type Forever = Pin<Box<dyn Future<Output = Infallible> + Send>>;
+/// Takes the answers of calls that are made again and again.
+pub(crate) type Heard = Box<dyn Fn(Answer<()>) + Send>;
 
 /// Identifies one server of a store. Clocks and connections belong to one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,11 +154,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
 
-    /// Returns a future that sets the label of a client now, and again each time after `every`. A store that
-    /// makes no calls sets it before it returns. The label need not outlive the future. A store without
-    /// labels does nothing.
-    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
-        let _ = (call, every);
+    /// Returns a future that sets the label of a client now, and again each time after `every`. Each answer is
+    /// passed on. A store that makes no calls sets it before it returns. The label need not outlive the
+    /// future. A store without labels does nothing.
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+        let _ = (call, every, heard);
         Box::pin(pending())
     }
 

@@ -154,7 +154,8 @@ impl Client {
         answer
     }
 
-    /// Keeps the label of this client on its server, for as long as this is polled.
+    /// Keeps the label of this client on its server, for as long as this is polled. The answers tell a client
+    /// that makes no other calls the server's time.
     pub(super) fn keep_label(&self) -> Forever {
         let call = SetLabel {
             key: label_key(&self.options.prefix, &self.id),
@@ -162,7 +163,9 @@ impl Client {
             label: self.options.label.clone(),
             kept: 3 * LABEL_EVERY,
         };
-        self.store.keep_label(call, LABEL_EVERY)
+        let clocks = Arc::clone(&self.clocks);
+        let heard = move |answer: Answer<()>| clocks.record(answer.on.server, answer.at);
+        self.store.keep_label(call, LABEL_EVERY, Box::new(heard))
     }
 
     /// Sets the runtime for everything that runs in the background, unless one is set already. Returns

@@ -17,9 +17,9 @@ use crate::error::ServerError;
 use crate::fence::Fence;
 use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
-    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Heard, Inspect, Inspected,
+    Listener, Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
@@ -343,7 +343,7 @@ impl Store for Connection {
         self.call(move |rules, now, _| rules.spin_release(&call, now))
     }
 
-    fn keep_label(&self, call: SetLabel, _: Duration) -> Forever {
+    fn keep_label(&self, call: SetLabel, _: Duration, _: Heard) -> Forever {
         labels::keep(&self.0.store, call)
     }
 

@@ -48,9 +48,9 @@ use crate::store::pipeline::Priority;
 use crate::store::redis::cluster::servers::Cluster;
 use crate::store::redis::script::{Declared, Operation};
 use crate::store::{
-    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener, Look,
-    Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire, SpinAcquired,
-    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Heard, Inspect, Inspected, Listener,
+    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::time::clock::Clock;
 
@@ -235,9 +235,9 @@ impl Store for ClusterStore {
         self.cluster.call(call)
     }
 
-    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
         let cluster = Arc::clone(&self.cluster);
-        repeated(every, move || cluster.call(call.clone()))
+        repeated(every, move || cluster.call(call.clone()), heard)
     }
 
     fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {

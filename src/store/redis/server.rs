@@ -22,9 +22,9 @@ use crate::error::Error;
 use crate::store::label::Label;
 use crate::store::redis::script::{Operation, PubSubMode, Script, ScriptSet};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Inspect, Inspected, Listener,
-    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
+    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Heard, Inspect, Inspected,
+    Listener, Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
 };
 use crate::time::clock::Clock;
 use crate::time::server_time::ServerTime;
@@ -211,12 +211,13 @@ impl Store for RedisStore {
         self.call(call)
     }
 
-    fn keep_label(&self, call: SetLabel, every: Duration) -> Forever {
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
         let pipeline = Arc::clone(&self.line(call.key()).pipeline);
-        repeated(every, move || {
+        let set = move || -> Call<()> {
             let (pipeline, call) = (Arc::clone(&pipeline), call.clone());
             Box::pin(async move { execute(&pipeline, call, CallOptions::default()).await })
-        })
+        };
+        repeated(every, set, heard)
     }
 
     fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {

@@ -490,6 +490,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a withdrawal takes no more requests than a call may", WITHDRAWALS, "while taken.len() < MAX_WITHDRAWN {", "loop {", WITHDRAWAL_TESTS),
     edit("a withdrawal of an old request is forgotten by a closed client", WITHDRAWALS,
         "forgets && now >= waiting.old_at", "forgets && now < LocalTime::ZERO", WITHDRAWAL_TESTS),
+    edit("a client that makes no calls hears the server's time", "src/store/redis/call.rs", "                heard(answer);\n", "                let _ = (&heard, answer);\n", &["--lib redis::call"]),
     edit("an open client forgets no withdrawal", WITHDRAWALS, "forgets && now >= waiting.old_at", "now >= waiting.old_at", BACKGROUND_TESTS),
     edit("a client with too many withdrawals forgets old ones", BACKGROUND, " || self.pending() > MOST_PENDING", "", BACKGROUND_TESTS),
     edit("a withdrawal lasts while the server can have something of its request", WITHDRAWALS,
