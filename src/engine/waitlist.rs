@@ -97,6 +97,14 @@ pub(super) enum WaitOutcome {
     TooLate(Option<Ticket>),
 }
 
+impl Waiter {
+    /// Whether the bound of the caller is over, so that no call is written for it any more. The caller itself
+    /// leaves only when its future is polled.
+    fn has_given_up(&self, now: LocalTime) -> bool {
+        self.standing.until.is_some_and(|until| until <= now)
+    }
+}
+
 impl State {
     fn is_empty(&self) -> bool {
         let nobody_waits = self
@@ -332,13 +340,14 @@ impl Waitlist {
         locked(&self.state).waiters.keys().copied().collect()
     }
 
-    /// The request that the waitlist polls with: the waiter whose turn comes first. As long as that waiter
-    /// has its place, all others have theirs.
+    /// The request that the waitlist polls with: the waiter whose turn comes first, of those whose callers
+    /// still wait. As long as that waiter has its place, all others have theirs.
     fn first(&self) -> Option<u64> {
+        let now = self.client.now();
         let state = locked(&self.state);
         let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);
-        let first =
-            (state.waiters.iter()).min_by_key(|(number, waiter)| turn(**number, waiter.standing.ticket));
+        let still_wait = (state.waiters.iter()).filter(|(_, waiter)| !waiter.has_given_up(now));
+        let first = still_wait.min_by_key(|(number, waiter)| turn(**number, waiter.standing.ticket));
         first.map(|(number, _)| *number)
     }
 

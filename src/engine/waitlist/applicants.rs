@@ -303,7 +303,8 @@ impl Waitlist {
         }
     }
 
-    /// The next call of a request, unless it has left the waitlist. The call is sent at its first poll.
+    /// The next call of a request, unless it has left the waitlist, or the bound of its caller is over. The
+    /// call is sent at its first poll.
     pub(in crate::engine) fn call(&self, number: u64) -> Option<Call> {
         let waitlist = self.this.upgrade()?;
         let prepared = self.prepare(number, false)?;

@@ -49,13 +49,18 @@ pub(crate) enum Progress {
 pub(super) type Answered = std::result::Result<(Progress, Option<bool>), Failure>;
 
 impl Waitlist {
-    /// Prepares the call that asks for this request. `None` when the request has left the waitlist.
+    /// Prepares the call that asks for this request. `None` when the request has left the waitlist, or the
+    /// bound of its caller is over.
     pub(super) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
         let presence = &self.client.presence;
         let epoch = presence.epoch();
         let now = self.client.now();
         let state = &mut *locked(&self.state);
         let waiter = state.waiters.get(&number)?;
+        if waiter.has_given_up(now) {
+            // The call would fail unwritten, again and again, as if the server did not answer.
+            return None;
+        }
         let mode = presence.mode(&self.keys, now, state.registration, poll);
         if mode == Mode::Register && state.registration.is_some() && state.waiters.len() > 1 {
             // If the presence record was deleted, other waiters may have missed their turns, and they come

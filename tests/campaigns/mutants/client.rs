@@ -373,6 +373,8 @@ pub(super) const EDITS: &[Edit] = &[
         "expiry.is_none_or(|end| end <= known.since)", "true", &[WAITLIST_TESTS]),
     edit("a presence record may be gone if the waitlist was empty when its subscription came", WAITLIST,
         "        if state.waiters.is_empty() {\n            // A turn", "        if false {\n            // A turn", &[WAITLIST_TESTS]),
+    edit("a waiter whose bound is over is not asked for", WAITLIST, "self.standing.until.is_some_and(|until| until <= now)", "now < LocalTime::ZERO",
+        &[WAITLIST_TESTS]),
     edit("a waitlist polls for the waiter whose turn comes first", WAITLIST, "(ticket.is_none(), ticket, number)", "(ticket.is_none(), number)",
         &[WAITLIST_TESTS]),
     edit("a request that finds the lock free after a missed turn makes the waitlist poll", CALLS,

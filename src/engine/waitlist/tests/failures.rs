@@ -166,6 +166,35 @@ async fn one_failure_after_a_long_rest_ends_no_wait() {
     handed_over(guard, waiter).await;
 }
 
+/// Race: A call has a bound, and its future is not polled until the bound is long over.
+#[tokio::test(start_paused = true)]
+async fn wait_that_nobody_polls_past_its_bound_ends_no_other() {
+    for is_asked_for in [false, true] {
+        let fixture = impatient();
+        let guard = fixture.other.acquire().await.unwrap();
+        let patience = Duration::from_millis(100);
+        let mut stalled = Box::pin(fixture.lock.acquire_timeout(patience));
+        tokio::select! {
+            biased;
+            done = &mut stalled => panic!("{done:?}"),
+            () = settle() => {}
+        }
+        let waiter = fixture.waiter().await;
+        sleep(2 * patience).await;
+        if is_asked_for {
+            fixture.waitlists().reconnected(ServerId::default());
+        }
+        let asked = fixture.seen.acquires();
+        let interval = fixture.waitlists().client().options.poll_interval() + JITTER;
+        sleep(2 * interval).await;
+        assert!(!waiter.is_finished(), "asked for: {is_asked_for}");
+        let asked = fixture.seen.acquires() - asked;
+        assert!((1..=4).contains(&asked), "{asked} calls for one waiter");
+        assert!(matches!(stalled.await, Err(Error::Timeout { .. })));
+        handed_over(guard, waiter).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_subscription_is_repeated_soon() {
     let fixture = Fixture::new();
