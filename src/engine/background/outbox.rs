@@ -60,8 +60,14 @@ impl Background {
     }
 
     /// Releases a hold that has left the schedule. Repeats the call until it is answered, or until `give_up`.
-    /// After that the request is never used again.
-    pub(in crate::engine) async fn release(&self, hold: &Hold, give_up: LocalTime) -> Result<(), Error> {
+    /// After that the request is never used again. If the server did not answer, a release that `is_last`
+    /// withdraws the request. Another one must be followed by a release.
+    pub(in crate::engine) async fn release(
+        &self,
+        hold: &Hold,
+        give_up: LocalTime,
+        is_last: bool,
+    ) -> Result<(), Error> {
         // Unsent calls must not run after the release. A poll that is already under way may run after it, and
         // may be answered before the release is. So the check for unanswered calls comes before the release.
         hold.calls.end();
@@ -70,7 +76,10 @@ impl Background {
         // A poll that was under way when the lease expired may also have run late. Either poll may have
         // queued the request again, or made it the holder again under a fence that this client does not know.
         let was_over = matches!(released, Err(Error::Lost(_)));
-        self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
+        // A withdrawal would overtake the next release, and keeps nothing taken.
+        if is_last || !matches!(released, Err(Error::Unavailable(_))) {
+            self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
+        }
         released
     }
 
@@ -84,7 +93,7 @@ impl Background {
     pub(super) async fn release_unheard(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         // A renewal that ran just before the deadline prolongs the lease by its whole length.
         let give_up = hold.deadline().after(hold.lease_length());
-        match self.release(&hold, give_up).await {
+        match self.release(&hold, give_up, true).await {
             Ok(()) | Err(Error::Lost(_)) => {}
             Err(error) => {
                 tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), %error,

@@ -19,7 +19,7 @@ use crate::store::keys::Keys;
 use crate::store::{
     Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
 };
-use crate::tests::scripted_store::{Fate, client};
+use crate::tests::scripted_store::{Fate, client, client_with};
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::{LeaseState, LockManager, MemoryStore, Owner};
@@ -214,6 +214,47 @@ async fn poll_after_the_release_leaves_nothing() {
     shared.background().drained().await;
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "a hold is left on the server");
+}
+
+/// The first acquire call was lost, so it could run late.
+///
+/// Race: The withdrawal of a request overtakes the release of its hold, which is repeated.
+#[tokio::test(start_paused = true)]
+async fn lock_is_kept_though_its_release_was_unanswered_and_a_call_of_its_request_too() {
+    let options = ManagerOptions {
+        server_timeout: Duration::from_secs(1),
+        ..ManagerOptions::default()
+    };
+    let (locks, seen) = client_with(options, &MemoryStore::new(), &[]);
+    seen.lose_calls(1);
+    let at_least = LEASE / 2;
+    let guard = locks.lock("a").at_least(at_least).acquire().await.unwrap();
+    seen.lose_calls(u32::MAX);
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Unavailable(_))), "{released:?}");
+    seen.lose_calls(0);
+    sleep(at_least - Duration::from_secs(5)).await;
+    assert_eq!(locks.shared().background().pending(), 0, "all is confirmed");
+    let tried = locks.lock("a").try_acquire().await.unwrap();
+    assert!(tried.acquired().is_none(), "the lock was not kept");
+    assert_eq!(seen.withdrawn(), [1], "the first acquire call may run late");
+}
+
+/// The first acquire call was lost, so it could run late.
+#[tokio::test(start_paused = true)]
+async fn request_is_withdrawn_after_the_last_release_of_its_hold_was_unanswered_too() {
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
+    seen.lose_calls(1);
+    let guard = locks.lock("a").acquire().await.unwrap();
+    seen.lose_calls(u32::MAX);
+    drop(guard);
+    sleep(2 * LEASE - Duration::from_secs(1)).await;
+    assert!(seen.withdrawn().is_empty(), "the release goes on");
+    sleep(Duration::from_secs(5)).await;
+    assert!(!seen.withdrawn().is_empty());
+    seen.lose_calls(0);
+    sleep(LEASE).await;
+    assert_eq!(locks.shared().background().pending(), 0);
 }
 
 /// The poll is still waiting to be written when the release is written.
