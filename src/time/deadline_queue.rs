@@ -103,6 +103,11 @@ impl<T> DeadlineQueue<T> {
         (first.key().0 <= now).then(|| first.remove())
     }
 
+    /// Whether the callers that are left, if any, were passed over because of their bounds.
+    pub(crate) fn were_all_passed_over(&self) -> bool {
+        self.waiting.is_empty() && self.expected.is_empty()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -74,9 +74,11 @@ impl<T> Default for Admission<T> {
 }
 
 impl<T> Admission<T> {
-    /// Whether a newcomer is admitted at once, when there are already `waiters`.
+    /// Whether a newcomer is admitted at once, when there are already `waiters`. While there is a place,
+    /// [`next`](Self::next) has left only applicants whose bounds are over. They may stay for long, because
+    /// an applicant leaves only when its future is polled.
     pub(crate) fn is_open(&self, waiters: usize) -> bool {
-        self.queue.is_empty() && self.has_place(waiters)
+        self.queue.were_all_passed_over() && self.has_place(waiters)
     }
 
     /// Makes a newcomer an applicant.

@@ -241,8 +241,6 @@ impl Waitlist {
             |admission: &mut &mut Box<Admission<Applicant>>| admission.remove(application.place).is_some();
         if let Some(admission) = state.admission.as_mut().take_if(remove) {
             self.learn_patience(admission, &application.standing);
-            // There may be a free place that the next caller could not have because of this applicant.
-            self.left(state);
             return free_at;
         }
         drop(state);
@@ -269,7 +267,7 @@ impl Waitlist {
         refuse(applicants, error);
     }
 
-    /// Called after waiters or applicants have left. Admits the next applicants.
+    /// Called after waiters have left. Admits the next applicants.
     pub(super) fn left(&self, mut state: MutexGuard<'_, State>) {
         let now = self.client.now();
         if state.waiters.is_empty() {

@@ -102,17 +102,17 @@ impl Waitlist {
             ticket,
             was_queued: ticket.is_some(),
             is_admitted: true,
-            ..self.newcomer(None)
+            ..self.newcomer()
         };
         locked(&self.state).join(standing.arrived, request.clone(), terms, standing)
     }
 
     /// The standing of a request that arrives now.
-    fn newcomer(&self, patience: Option<Duration>) -> Standing {
+    fn newcomer(&self) -> Standing {
         let arrived = self.client.now();
         Standing {
             arrived,
-            until: patience.map(|patience| arrived.after(patience)),
+            until: None,
             ticket: None,
             was_queued: false,
             is_admitted: false,
@@ -705,9 +705,7 @@ async fn closed_client_admits_no_request_to_its_waitlists() {
     let client = fixture.waitlists().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
     fixture.locks.close().await.unwrap();
-    let entered = waitlist.enter(terms, waitlist.newcomer(None), || {
-        client.next_request(&terms, None)
-    });
+    let entered = waitlist.enter(terms, waitlist.newcomer(), || client.next_request(&terms, None));
     assert!(matches!(entered, Err(Error::Closed)));
     assert!(waitlist.is_empty());
 }

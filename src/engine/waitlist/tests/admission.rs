@@ -22,14 +22,11 @@ impl Fixture {
     }
 
     /// A caller that comes to the waitlist while there is no place.
-    fn applied(&self, patience: Option<Duration>) -> Application {
+    fn applied(&self) -> Application {
         let (waitlist, options) = (self.waitlist(), &self.waitlists().client().options);
         let terms = LockOptions::default().terms(options).unwrap();
         let request = || self.waitlists().client().next_request(&terms, None);
-        match waitlist
-            .enter(terms, waitlist.newcomer(patience), request)
-            .unwrap()
-        {
+        match waitlist.enter(terms, waitlist.newcomer(), request).unwrap() {
             Entered::Waiter(_) => panic!("admission is open"),
             Entered::Applicant(application) => *application,
         }
@@ -162,12 +159,19 @@ async fn applicant_admitted_as_its_time_ends_delays_no_other() {
     );
 }
 
+/// Race: Applicants that wait in the client are overtaken, or hold up others.
 #[tokio::test(start_paused = true)]
-async fn newcomer_behind_expired_applicants_is_admitted_as_they_leave() {
-    let (fixture, _guard, waiters) = Fixture::full().await;
-    let waitlist = fixture.waitlist();
-    let leaves = fixture.applied(Some(Duration::from_millis(10)));
-    sleep(Duration::from_millis(10)).await;
+async fn newcomer_is_admitted_though_applicants_stay_past_their_bounds() {
+    let (fixture, guard, waiters) = Fixture::full().await;
+    let mut stalled: Vec<_> = (1..=3)
+        .map(|n| Box::pin(fixture.lock.acquire_timeout(Duration::from_millis(10 * n))))
+        .collect();
+    tokio::select! {
+        biased;
+        _ = futures_util::future::select_all(&mut stalled) => panic!("there is no place"),
+        () = settle() => {}
+    }
+    stand_still(Duration::from_millis(30));
     for waiter in waiters {
         waiter.abort();
     }
@@ -177,14 +181,12 @@ async fn newcomer_behind_expired_applicants_is_admitted_as_they_leave() {
         0,
         "an applicant past its bound is not admitted"
     );
-    // This caller waits behind an applicant whose time is over.
-    let mut waits = fixture.applied(None);
-    assert!((&mut waits.admitted).now_or_never().is_none());
-    waitlist.cancel(leaves);
-    assert!(
-        (&mut waits.admitted).now_or_never().is_some(),
-        "the last caller is admitted"
-    );
+    let newcomer = fixture.waiter().await;
+    handed_over(guard, newcomer).await;
+    for stalled in stalled {
+        assert!(matches!(stalled.await, Err(Error::Timeout { .. })));
+    }
+    assert!(fixture.waitlist().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,7 +194,7 @@ async fn applicant_giving_up_as_it_is_admitted_leaves_nothing() {
     for is_granted in [true, false] {
         let (fixture, guard, waiters) = Fixture::full().await;
         // Its caller does not read that it was admitted.
-        let application = fixture.applied(None);
+        let application = fixture.applied();
         let mut guard = Some(guard);
         for waiter in waiters {
             if is_granted {
@@ -228,7 +230,7 @@ async fn applicant_admitted_by_arrival_was_not_queued_before() {
             ticket: Some(Ticket(1)),
             was_queued: is_admitted,
             is_admitted,
-            ..waitlist.newcomer(None)
+            ..waitlist.newcomer()
         };
         let request = client.next_request(&terms, None);
         let number = request.number();
@@ -264,7 +266,7 @@ async fn place_by_arrival_is_behind_earlier_ones() {
     let client = fixture.waitlists().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
     let state = &mut *locked(&waitlist.state);
-    let [before, mut first, mut second, after] = [(); 4].map(|()| waitlist.newcomer(None));
+    let [before, mut first, mut second, after] = [(); 4].map(|()| waitlist.newcomer());
     let joins = |state: &mut State, standing, ticket| {
         let request = client.next_request(&terms, None);
         state.join(client.now(), request, terms, Standing { ticket, ..standing });
