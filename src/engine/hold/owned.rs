@@ -67,6 +67,8 @@ impl OwnedHold {
     /// Lets the lease expire. The hold is not released, and not renewed. Only a pushed grant is still claimed
     /// once, so that it lasts for its whole lease.
     pub(crate) fn forget(mut self) {
+        // An unsent call that ran after the end of the lease would take the lock again.
+        self.hold.calls.end();
         // A closed client keeps running until the background task knows of the claim.
         let _running = self.background.keep_running();
         let lost = self.finish_as(End::Forgotten);

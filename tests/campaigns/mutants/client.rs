@@ -289,6 +289,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release that was given up is not overtaken by the withdrawal of its request", OUTBOX, "if is_last || !matches!", "if is_last || true || !matches!", BACKGROUND_TESTS),
     edit("a request whose last release goes unanswered is withdrawn", OUTBOX, "if is_last || !matches!", "if !matches!", BACKGROUND_TESTS),
     edit("no poll is written once the release of its hold has begun", OUTBOX, "        hold.calls.end();\n", "", &[BACKGROUND_LIB, WAITLIST_TESTS]),
+    edit("no poll is written once its hold is forgotten", OWNED_HOLD, "        self.hold.calls.end();\n", "", BACKGROUND_TESTS),
     edit("a poll that is answered during a release may have run after it", OUTBOX, "is_asked_for || was_over", "was_over", BACKGROUND_TESTS),
     edit("a hold that was over before its release is withdrawn", OUTBOX,
         "matches!(released, Err(Error::Lost(_)))", "false", BACKGROUND_TESTS),
