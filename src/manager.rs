@@ -221,7 +221,8 @@ impl LockManager {
     /// # Errors
     /// [`Unreleased`] if locks are still held, or if the server has not confirmed all releases within the
     /// [`server_timeout`](LockManagerBuilder::server_timeout), or in a quorum a majority of the servers. It
-    /// lists these locks and counts these releases.
+    /// lists these locks and counts these releases. Calls of `release` and `try_acquire` that are still under
+    /// way then count too.
     ///
     /// # Cancel safety
     /// The manager is closed from the first poll on. Dropping the future only stops the waiting.
@@ -303,7 +304,8 @@ impl fmt::Debug for LockManager {
 /// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.
 ///
 /// The locks are those of guards that still live: each stays held until its guard is dropped or its lease
-/// ends. The releases are those that no server confirmed, or that no majority of a quorum did.
+/// ends. The releases are those that no server confirmed, or that no majority of a quorum did. Calls of
+/// `release` and `try_acquire` that were still under way count as such.
 ///
 /// # Examples
 /// ```
@@ -344,8 +346,9 @@ impl Unreleased {
         self.held.iter().map(|(name, fence)| (&**name, *fence))
     }
 
-    /// Returns how many releases, and waits that were given up, no server had confirmed. What they left on
-    /// the server ends with its lease at the latest.
+    /// Returns how many releases, and waits that were given up, no server had confirmed, and how many calls
+    /// of `release` and `try_acquire` were under way. What they left on the server ends with its lease at the
+    /// latest.
     ///
     /// # Examples
     /// ```

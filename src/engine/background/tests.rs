@@ -143,6 +143,16 @@ async fn a_closed_client_ends_once_its_last_release_is_confirmed() {
     assert_eq!(tasks(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_under_way_counts_as_unconfirmed_when_its_client_is_closed() {
+    let (locks, seen) = client(&MemoryStore::new(), &[]);
+    seen.lose_replies_to_acquires(LEASE);
+    let _tried = tokio::spawn(locks.lock("a").try_acquire());
+    sleep(Duration::from_millis(1)).await;
+    let unreleased = locks.close().await.unwrap_err();
+    assert_eq!((unreleased.held().count(), unreleased.unconfirmed()), (0, 1));
+}
+
 /// A poll of the request that this hold was granted to, sent while it was a waiter.
 fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     Acquire {
