@@ -24,10 +24,8 @@ impl Hold {
         let begins_again = !is_renewed && cap.since(state.cap) > self.terms.grant() / 4;
         if is_renewed || begins_again {
             (state.cap, state.local_cap) = (cap, local_cap);
-        } else {
-            (state.cap, state.local_cap) = (state.cap.min(cap), state.local_cap.min(local_cap));
         }
-        state.deadline = state.deadline.min(state.local_cap);
+        state.deadline = state.deadline.min(local_cap);
         begins_again
     }
 

@@ -103,7 +103,9 @@ async fn hold_outlives_one_restart_after_the_other() {
 async fn client_connects_while_a_minority_is_down_and_the_others_follow() {
     let servers = servers::<3>().await;
     servers[1].kill();
-    let locks = client(&servers).await;
+    // Far less than the `server_timeout`.
+    let connected = timeout(Duration::from_secs(5), client(&servers)).await;
+    let locks = connected.expect("it does not wait for the third server");
     let guard = locks.lock("a").acquire().await.unwrap();
     servers[1].restart().await;
     eventually("the hold gets its vote", LIMIT, async || {
