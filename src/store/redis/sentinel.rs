@@ -9,6 +9,7 @@
 //!   outdated connections.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fred::clients::Client;
@@ -40,6 +41,8 @@ pub(super) struct Sentinels {
     attempt_timeout: Duration,
     /// The newest primary that any sentinel has reported.
     latest: watch::Sender<Option<Primary>>,
+    /// Whether any sentinel has ever reported one.
+    found: AtomicBool,
 }
 
 impl Sentinels {
@@ -49,35 +52,48 @@ impl Sentinels {
             service,
             attempt_timeout,
             latest: watch::Sender::new(None),
+            found: AtomicBool::new(false),
         }
     }
 
     /// Asks for the primary. If an earlier message announced a later failover, it takes precedence over the
     /// answers, until it is [forgotten](Sentinels::forget).
+    ///
+    /// At first any refusal counts, because the settings of this client are the likely cause. A refusal of its
+    /// certificate is often lost with the connection, so it cannot be expected of most sentinels. Once a
+    /// primary was found, only more than half of the sentinels can refuse: a single one that lost its state
+    /// must not end all waits while the others are unreachable for a moment.
     pub(super) async fn primary(&self) -> Result<Primary, Failure> {
         let mut answers: FuturesUnordered<_> = self.configs.iter().map(|config| self.ask(config)).collect();
         let deadline = Instant::now() + self.attempt_timeout / 2;
+        let half = self.configs.len() / 2;
         let mut believed = None;
-        let mut count = 0;
+        let (mut count, mut refusals) = (0, 0);
         let mut failure = None;
-        while count <= self.configs.len() / 2 {
+        while count <= half {
             match timeout_at(deadline, answers.next()).await {
                 Ok(Some(Ok(primary))) => {
                     count += 1;
                     later(&mut believed, primary);
                 }
-                Ok(Some(Err(refused @ Failure::Refused(_)))) => failure = Some(refused),
+                Ok(Some(Err(refused @ Failure::Refused(_)))) => {
+                    refusals += 1;
+                    failure = Some(refused);
+                }
                 Ok(Some(Err(other))) => failure = failure.or(Some(other)),
                 Ok(None) | Err(_) => break,
             }
         }
-        match believed {
-            Some(primary) => Ok(self.tell(primary)),
-            None => {
-                Err(failure
-                    .unwrap_or_else(|| Failure::Unknown(ServerError::new("no sentinel answered in time"))))
-            }
+        if let Some(primary) = believed {
+            return Ok(self.tell(primary));
         }
+        Err(match failure {
+            Some(Failure::Refused(error)) if refusals <= half && self.found.load(Ordering::Relaxed) => {
+                Failure::NotExecuted(error)
+            }
+            Some(failure) => failure,
+            None => Failure::Unknown(ServerError::new("no sentinel answered in time")),
+        })
     }
 
     /// Asks each sentinel, and waits for all of them. Returns their names with their answers.
@@ -152,6 +168,7 @@ impl Sentinels {
 
     /// Stores this primary if it is the newest, and returns the newest.
     fn tell(&self, primary: Primary) -> Primary {
+        self.found.store(true, Ordering::Relaxed);
         self.latest
             .send_if_modified(|latest| later(latest, primary.clone()));
         self.latest.borrow().clone().unwrap_or(primary)
@@ -234,5 +251,52 @@ fn name_of(config: &Config) -> String {
     match &config.server {
         ServerConfig::Centralized { server } => format!("sentinel {server}"),
         _ => "a sentinel".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlock_testkit::{Server as TestServer, free_port};
+
+    use super::super::tests::OPTIONS;
+    use super::*;
+
+    /// Asks sentinels on these ports. Before that, one of them may have named a primary.
+    async fn ask(ports: &[u16], is_found: bool) -> Result<Primary, Failure> {
+        let configs = ports.iter().map(|port| Config {
+            server: ServerConfig::new_centralized("127.0.0.1", *port),
+            ..Config::default()
+        });
+        let sentinels = Sentinels::new(configs.collect(), "main".to_owned(), OPTIONS.attempt_timeout);
+        if is_found {
+            let primary = Primary {
+                epoch: 1,
+                server: Server::new("127.0.0.1", 1),
+            };
+            sentinels.forget(&sentinels.tell(primary));
+        }
+        sentinels.primary().await
+    }
+
+    #[tokio::test]
+    async fn one_sentinel_that_refuses_ends_nothing_once_a_primary_was_found() {
+        // A server that is no sentinel refuses the question.
+        let (one, two) = (TestServer::start().await, TestServer::start().await);
+        let (one, two, dead) = (one.port(), two.port(), free_port());
+        for (ports, is_found, is_refused) in [
+            (&[one, dead][..], false, true),
+            (&[one, dead], true, false),
+            (&[dead, one, free_port()], true, false),
+            (&[one, two, dead], true, true),
+            (&[one], true, true),
+        ] {
+            match ask(ports, is_found).await {
+                Err(Failure::Refused(_)) if is_refused => {}
+                Err(Failure::NotExecuted(error)) if !is_refused => {
+                    assert!(error.to_string().contains("SENTINEL"), "{error}");
+                }
+                other => panic!("{ports:?}: {other:?}"),
+            }
+        }
     }
 }

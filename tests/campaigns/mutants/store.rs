@@ -164,7 +164,11 @@ pub(super) const EDITS: &[Edit] = &[
         "*generation != wait_request.generation", "*generation == u64::MAX", &["--lib replication::"]),
 
     edit("a client waits for more than half of the sentinels", SENTINEL,
-        "while count <= self.configs.len() / 2 {", "while count < 1 {", &["--test servers highest_config_epoch_wins"]),
+        "while count <= half {", "while count < 1 {", &["--test servers highest_config_epoch_wins"]),
+    edit("one sentinel that refuses ends nothing once a primary was found", SENTINEL,
+        "if refusals <= half && self.found.load(Ordering::Relaxed) => {", "if false => {", &["--lib sentinel::"]),
+    edit("a client that never found a primary is told of a refusal at once", SENTINEL,
+        " && self.found.load(Ordering::Relaxed)", "", &["--lib sentinel::"]),
 
     edit("a subscription that was under way when the connection broke is made on the next one", SUBSCRIBER,
         "                Err(failure) => {\n                    self.todo.push_front(names);\n", "                Err(failure) => {\n", SUBSCRIPTIONS),
