@@ -21,6 +21,7 @@ const SCRIPT_SET: &str = "src/store/redis/script/script_set.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
 const SLOTS: &str = "src/store/redis/cluster/slots.rs";
 const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
+const TABLE: &str = "src/store/redis/cluster/table.rs";
 const WINDOW: &str = "src/store/pipeline/window.rs";
 const WATCH: &str = "src/store/redis/cluster/watch.rs";
 
@@ -45,6 +46,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that has left the cluster does not close the client", SERVERS,
         "Failure::Closed if !self.is_closed() => {", "Failure::Closed if false => {", &["--test servers cluster::failover::"]),
     edit("a slot range that does not exist is ignored", SLOTS, "(first <= last && !servers.is_empty())", "(!servers.is_empty())", CLUSTER_TESTS),
+    edit("a server that has no slot yet is kept while its client is opened", TABLE,
+        " && since.elapsed() >= 2 * attempt_timeout", "", CLUSTER_TESTS),
+    edit("a server that has left the cluster is not kept forever", TABLE,
+        "since.elapsed() >= 2 * attempt_timeout", "false && since.elapsed() >= 2 * attempt_timeout", CLUSTER_TESTS),
     edit("the servers that the user names are asked before servers that may be gone", WATCH,
         "        let mut others = self.connector.seeds().to_vec();\n        others.extend(self.table().addresses().into_iter().rev());\n",
         "        let mut others = self.table().addresses();\n        others.extend_from_slice(self.connector.seeds());\n", CLUSTER_TESTS),

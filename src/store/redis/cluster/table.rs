@@ -27,8 +27,14 @@ pub(super) struct Table {
 
 struct Server {
     address: Node,
-    /// The client of the server, once there was a call for it.
-    store: Option<Arc<RedisStore>>,
+    /// The client of the server, once there was a call for it, and when it was made.
+    store: Option<(Arc<RedisStore>, Instant)>,
+}
+
+impl Server {
+    fn store(&self) -> Option<&Arc<RedisStore>> {
+        self.store.as_ref().map(|(store, _)| store)
+    }
 }
 
 /// A channel that is subscribed at a server that does not have its slot.
@@ -77,14 +83,15 @@ impl Table {
         open: impl FnOnce(&Node) -> Arc<RedisStore>,
     ) -> Arc<RedisStore> {
         let server = &mut self.servers[index(id)];
-        Arc::clone(server.store.get_or_insert_with(|| open(&server.address)))
+        let open = || (open(&server.address), Instant::now());
+        Arc::clone(&server.store.get_or_insert_with(open).0)
     }
 
     /// All existing clients.
     pub(super) fn stores(&self) -> Vec<Arc<RedisStore>> {
         self.servers
             .iter()
-            .filter_map(|server| server.store.clone())
+            .filter_map(|server| server.store().cloned())
             .collect()
     }
 
@@ -130,7 +137,7 @@ impl Table {
 
     /// Whether a server that has slots has no connection.
     pub(super) fn misses_an_owner(&self) -> bool {
-        let is_down = |server: &Server| server.store.as_ref().is_some_and(|store| !store.is_up());
+        let is_down = |server: &Server| server.store().is_some_and(|store| !store.is_up());
         let is_owner = |index: usize| self.owners.contains(&Some(id(index)));
         self.servers
             .iter()
@@ -138,13 +145,17 @@ impl Table {
             .any(|(index, server)| is_down(server) && is_owner(index))
     }
 
-    /// Removes and returns the clients of servers that have neither a connection nor slots.
-    pub(super) fn retire(&mut self) -> Vec<Arc<RedisStore>> {
+    /// Removes and returns the clients of servers that have neither a connection nor slots. A client has the
+    /// time for two attempts to connect: a slot may be on its way to the server.
+    pub(super) fn retire(&mut self, attempt_timeout: Duration) -> Vec<Arc<RedisStore>> {
         let owners = &self.owners;
         let mut retired = Vec::new();
         for (index, server) in self.servers.iter_mut().enumerate() {
             if !owners.contains(&Some(id(index))) {
-                retired.extend(server.store.take_if(|store| !store.is_up()));
+                let is_down = |(store, since): &mut (Arc<RedisStore>, Instant)| {
+                    !store.is_up() && since.elapsed() >= 2 * attempt_timeout
+                };
+                retired.extend(server.store.take_if(is_down).map(|(store, _)| store));
             }
         }
         retired
@@ -172,13 +183,13 @@ impl Table {
     /// Removes the channel, and returns the client that listens to it, or that may do so soon.
     pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
         let at = self.channels.remove(channel)?.or(self.owners[slot_of(channel)])?;
-        self.servers[index(at)].store.clone()
+        self.servers[index(at)].store().cloned()
     }
 
     /// The client that listens to the channel.
     pub(super) fn listening(&self, channel: &str) -> Option<Arc<RedisStore>> {
         let at = (*self.channels.get(channel)?)?;
-        self.servers[index(at)].store.clone()
+        self.servers[index(at)].store().cloned()
     }
 
     pub(super) fn astray(&self) -> Vec<Misplaced> {
@@ -194,7 +205,7 @@ impl Table {
 
     /// The client of a server, if there is one.
     pub(super) fn store_at(&self, id: ServerId) -> Option<&Arc<RedisStore>> {
-        self.servers[index(id)].store.as_ref()
+        self.servers[index(id)].store()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::task::{Context, Poll, Waker};
 
-use fairlock_testkit::Server;
+use fairlock_testkit::{Server, free_port};
+use tokio::time::advance;
 
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
@@ -76,4 +77,18 @@ async fn configured_nodes_are_asked_before_discovered_ones() {
     }
     let ports: Vec<_> = cluster.others().iter().map(|node| node.port).collect();
     assert_eq!(ports, [1, 2, 5, 4, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_slots_is_kept_while_its_client_is_opened() {
+    let cluster = cluster("127.0.0.1:1", &Arc::default());
+    // A slot moves there, as the answer to a call said.
+    let importing = cluster.server(&at(free_port())).unwrap();
+    let retire = || cluster.table().retire(OPTIONS.attempt_timeout);
+    assert!(retire().is_empty());
+    advance(OPTIONS.attempt_timeout).await;
+    assert!(!importing.is_up(), "nothing listens there");
+    assert!(retire().is_empty(), "there is time for a second attempt");
+    advance(OPTIONS.attempt_timeout).await;
+    assert_eq!(retire().len(), 1);
 }

@@ -56,7 +56,7 @@ impl Cluster {
         let retired = {
             let mut table = self.table();
             table.apply_slots(&ranges);
-            table.retire()
+            table.retire(self.options.attempt_timeout)
         };
         for store in retired {
             store.close();
