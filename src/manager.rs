@@ -76,8 +76,8 @@ impl LockManager {
     /// - `unix://[user:password@localhost]/path[?db=database]`: one server by a Unix socket; also
     ///   `redis+unix://`.
     ///
-    /// Each `redis` may be `valkey`. User, password and path may contain `%`-escapes. `?protocol=3` makes the
-    /// connection use RESP3, for proxies that ask for it; nothing else differs.
+    /// Each `redis` may be `valkey`. User, password and path may contain `%`-escapes; `#` must be `%23`.
+    /// `?protocol=3` makes the connection use RESP3, for proxies that ask for it; nothing else differs.
     ///
     /// In a cluster each lock lives on the master that has its hash slot. A call is sent on if the slot has
     /// moved. While a replica takes over, a call is repeated, like any call without an answer.

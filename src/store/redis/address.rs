@@ -66,6 +66,12 @@ enum Kind {
 impl Address {
     /// Parses `redis://[user:password@]host[:port][/database]`, or a URL with another supported scheme.
     pub(super) fn parse(text: &str) -> Result<Address, Invalid> {
+        if text.contains('#') {
+            // It ends the URL, wherever it is. What is before it may be a part of a password.
+            return Err(Invalid::new(
+                "server URL: # must be written as %23, in a password too",
+            ));
+        }
         read(text).map_err(|why| invalid(text, &why))
     }
 
@@ -201,6 +207,9 @@ fn sentinels(url: &Url) -> Result<SentinelGroup, Cow<'static, str>> {
 fn hosts(url: &Url, default_port: u16) -> Result<Vec<Server>, Cow<'static, str>> {
     let mut hosts = vec![host(url, default_port)?];
     for (_, node) in url.query_pairs().filter(|(key, _)| key == "node") {
+        if node.contains(['@', '/', '?', '#']) {
+            return Err("a node must be like host:port, without a user, a path or parameters".into());
+        }
         let node = Url::parse(&format!("redis://{node}"));
         let node = node.map_err(|error| format!("a node must be like host:port: {error}"))?;
         hosts.push(host(&node, default_port)?);

@@ -2,6 +2,7 @@
 
 use super::{Edit, edit};
 
+const ADDRESS: &str = "src/store/redis/address.rs";
 const CHANNELS: &str = "src/store/redis/subscriber/channels.rs";
 const SERVERS: &str = "src/store/redis/cluster/servers.rs";
 const CLUSTER: &str = "src/store/redis/cluster.rs";
@@ -25,6 +26,7 @@ const TABLE: &str = "src/store/redis/cluster/table.rs";
 const WINDOW: &str = "src/store/pipeline/window.rs";
 const WATCH: &str = "src/store/redis/cluster/watch.rs";
 
+const ADDRESSES: &[&str] = &["--lib address::"];
 const CALLS: &[&str] = &["--lib calls"];
 const CLUSTER_TESTS: &[&str] = &["--lib cluster::"];
 const CONNECTIONS: &[&str] = &["--lib connections"];
@@ -39,6 +41,9 @@ const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
+    edit("a # in a URL is refused", ADDRESS, "if text.contains('#') {", "if false {", ADDRESSES),
+    edit("a node in a URL has a host and a port alone", ADDRESS, "if node.contains(['@', '/', '?', '#']) {", "if false {", ADDRESSES),
+
     edit("a dropped client leaves no connection", CLUSTER,
         "    fn drop(&mut self) {\n        self.close();\n    }", "    fn drop(&mut self) {}", CLUSTER_TESTS),
 

@@ -15,6 +15,8 @@ fn passwords_are_never_shown() {
         "redis://host?password=x@s3cret",
         "unix://user:s3cret@host/",
         "redis-sentinel://user:s3cret@host?sentinelPassword=s3cret",
+        "redis://user:123#s3cret@host",
+        "redis://user:s3c#ret@host",
     ] {
         assert!(!without_password(url).contains("s3c"), "{url}");
         if let Err(invalid) = Address::parse(url) {
@@ -48,9 +50,30 @@ fn urls_without_a_server_are_invalid() {
         "redis-sentinel://host?sentinelServiceName=main&node=host:port",
         "unix:///",
         "unix:///run/redis.sock?db=x",
+        "redis-cluster://host?node=user:word@b",
+        "redis-cluster://host?node=b/1",
+        "redis-cluster://host?node=b%3Fprotocol=3",
+        "redis-cluster://host?node=b%231",
+        "redis-cluster://host?node=redis://b:1",
     ] {
         assert!(Address::parse(url).is_err(), "{url}");
     }
+}
+
+#[test]
+fn a_hash_is_refused_without_a_word_of_the_url() {
+    for url in [
+        "redis://user:123#s3cret@host",
+        "redis://user:s3c#ret@host",
+        "redis://host#s3cret",
+        "unix:///run/s3cret#1.sock",
+    ] {
+        let invalid = Address::parse(url).err().unwrap().to_string();
+        assert!(invalid.contains("%23"), "{invalid}");
+        assert!(!invalid.contains("s3c") && !invalid.contains("123"), "{invalid}");
+    }
+    let address = Address::parse("redis://user:123%23s3cret@host").unwrap();
+    assert_eq!(address.password.as_deref(), Some("123#s3cret"));
 }
 
 #[test]
