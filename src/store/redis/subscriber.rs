@@ -287,7 +287,7 @@ impl Subscriber {
 
     /// Subscribes to the channels of the server's shard, one by one, because they belong to different slots.
     /// Each reply is read separately, so a channel that is refused, or whose slot is elsewhere, does not
-    /// disturb others.
+    /// disturb others. The others that fail are subscribed on the next connection.
     async fn subscribe_to_shard(
         &mut self,
         connection: &mut Connection,
@@ -303,17 +303,23 @@ impl Subscriber {
                 return Err(Ended::from(failure));
             }
         };
-        let mut again = Vec::new();
+        let (mut again, mut outcome) = (Vec::new(), pong);
         for (name, reply) in names.iter().zip(replies) {
-            match reply.map_err(|error| failure::classify(&error)) {
-                Ok(()) => self.confirm(name),
-                Err(Failure::Refused(error)) => self.refuse(name, &error),
-                Err(failure @ Failure::NotExecuted(_)) => self.end(name, &failure),
-                Err(Failure::Unknown(_) | Failure::Closed) => again.push(Arc::clone(name)),
+            let Err(error) = reply else {
+                self.confirm(name);
+                continue;
+            };
+            match failure::classify(&error) {
+                Failure::Refused(error) => self.refuse(name, &error),
+                failure if failure::code(&error) == Some("MOVED") => self.end(name, &failure),
+                failure => {
+                    again.push(Arc::clone(name));
+                    outcome = Err(failure);
+                }
             }
         }
         self.todo.push_front(again);
-        pong.map_err(Ended::from)
+        outcome.map_err(Ended::from)
     }
 
     /// Queues the PING at the first poll, like every command.

@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::super::call::pipeline;
 use super::super::tests::flawed::{Flaw, flawed};
 use super::super::tests::{OPTIONS, Recorder, until};
+use super::channels::Status;
 use super::*;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
@@ -171,4 +172,23 @@ async fn an_echo_of_another_ping_confirms_nothing() {
         panic!("it was confirmed");
     };
     assert!(error.to_string().contains("out of step"), "{error}");
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_for_the_channel_of_a_shard() {
+    let mut connection = connection_to(Flaw::BusyAtTimes).await;
+    let (mut subscriber, _requests) = subscriber("redis://127.0.0.1", true);
+    let (request, told) = subscribe();
+    subscriber.take_in(request);
+    assert!(subscriber.subscribe(&mut connection).await.is_ok());
+    told.await.unwrap().unwrap();
+    // As after a reconnect.
+    let former = subscriber.disown();
+    subscriber.todo.push_front(former);
+    assert!(
+        matches!(subscriber.subscribe(&mut connection).await, Err(Ended::Lost(_))),
+        "the server was busy"
+    );
+    assert!(subscriber.subscribe(&mut connection).await.is_ok());
+    assert!(subscriber.channels[CHANNEL].status == Status::Confirmed);
 }

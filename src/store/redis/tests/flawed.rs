@@ -13,6 +13,8 @@ pub(in crate::store::redis) enum Flaw {
     Desynchronised,
     /// It closes the connection after the echo of a PING with a nonce.
     HangsUp,
+    /// It is busy at every other SSUBSCRIBE.
+    BusyAtTimes,
 }
 
 /// Starts such a server, and returns its port.
@@ -30,7 +32,7 @@ pub(in crate::store::redis) fn flawed(flaw: Flaw) -> u16 {
 
 fn answer(stream: TcpStream, flaw: Flaw) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut writer, mut last) = (stream, "0".to_owned());
+    let (mut writer, mut last, mut subscribed) = (stream, "0".to_owned(), 0);
     while let Ok(command) = Resp::read_from(&mut reader) {
         let words = command.texts();
         let mut is_over = false;
@@ -38,7 +40,11 @@ fn answer(stream: TcpStream, flaw: Flaw) {
             "PING" if words.len() == 2 => {
                 let before = std::mem::replace(&mut last, words[1].clone());
                 is_over = flaw == Flaw::HangsUp;
-                let echo = if is_over { &words[1] } else { &before };
+                let echo = if flaw == Flaw::Desynchronised {
+                    &before
+                } else {
+                    &words[1]
+                };
                 format!("${}\r\n{echo}\r\n", echo.len())
             }
             "PING" => "+PONG\r\n".to_owned(),
@@ -51,6 +57,15 @@ fn answer(stream: TcpStream, flaw: Flaw) {
                     format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n")
                 })
                 .collect(),
+            "SSUBSCRIBE" if flaw == Flaw::BusyAtTimes && subscribed % 2 == 1 => {
+                subscribed += 1;
+                "-BUSY Redis is busy running a script.\r\n".to_owned()
+            }
+            "SSUBSCRIBE" => {
+                subscribed += 1;
+                let (channel, length) = (&words[1], words[1].len());
+                format!("*3\r\n$10\r\nssubscribe\r\n${length}\r\n{channel}\r\n:1\r\n")
+            }
             _ => "+OK\r\n".to_owned(),
         };
         if writer.write_all(reply.as_bytes()).is_err() || is_over {
