@@ -146,7 +146,12 @@ async fn tls_without_its_feature_is_refused_and_the_feature_named() {
 
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod by_tls {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use fairlock_testkit::{Authority, Sentinels, Setup};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -205,6 +210,37 @@ mod by_tls {
             started.elapsed() < Duration::from_secs(4),
             "the connection was tried again"
         );
+    }
+
+    /// Ends each connection once the client has begun the handshake. With unread bytes, that is a reset.
+    /// Returns the URL, and the count of the connections.
+    async fn breaks_off(by_reset: bool) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                stream.readable().await.unwrap();
+                if !by_reset {
+                    let _ = stream.read(&mut [0; 16 * 1024]).await;
+                }
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        (format!("rediss://127.0.0.1:{port}"), count)
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_breaks_off_is_tried_again() {
+        let tls = Tls::new().ca_certificates(Authority::generate().pem());
+        let settings = client().server_timeout(Duration::from_secs(2)).tls(tls);
+        for by_reset in [false, true] {
+            let (url, count) = breaks_off(by_reset).await;
+            let error = settings.clone().connect(&url).await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            assert!(count.load(Ordering::SeqCst) > 1, "it was not tried again");
+        }
     }
 
     #[tokio::test]

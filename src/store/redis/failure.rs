@@ -44,9 +44,12 @@ fn is_transient(text: &str) -> bool {
 }
 
 /// Classifies the error of an attempt to connect. Waiting does not help if one side does not accept the
-/// other's certificate.
+/// other's certificate. It does if the connection was lost in the handshake.
 pub(super) fn classify_connecting(error: &Error) -> Failure {
     match tls_words(error) {
+        Some(_) if is_broken_off(error.details()) => {
+            Failure::Unknown(ServerError::new("the connection was lost in the TLS handshake"))
+        }
         Some(words) => Failure::Refused(ServerError::new(format!("TLS: {words}"))),
         None => classify(error),
     }
@@ -67,6 +70,19 @@ fn tls_words(error: &Error) -> Option<&str> {
         ErrorKind::IO => of_openssl().or_else(of_rustls),
         _ => None,
     }
+}
+
+/// Whether the error of OpenSSL tells of the end of the connection, and of no fault that either side found.
+/// The code 5 is `SSL_ERROR_SYSCALL`.
+fn is_broken_off(details: &str) -> bool {
+    [
+        "code: ErrorCode(5)",
+        "cause: None",
+        "cause: Some(Io(",
+        "unexpected eof",
+    ]
+    .iter()
+    .any(|words| details.contains(words))
 }
 
 /// Converts the failure of a call that was not sent because of `error`. Such a call was never executed.
@@ -199,6 +215,64 @@ mod tests {
             panic!("the outcome is not unknown")
         };
         assert_eq!(error.to_string(), "Connection refused");
+    }
+
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    #[test]
+    fn a_tls_handshake_that_breaks_off_is_no_refusal() {
+        let openssl =
+            |error: &str| format!("Ssl(Error {{ {error} }}, X509VerifyResult {{ code: 0, error: \"ok\" }})");
+        let of_library = |code: u8, reason: &str| {
+            format!(
+                "code: ErrorCode({code}), cause: Some(Ssl(ErrorStack([Error {{ code: 1, library: \"SSL routines\", \
+                 function: \"ssl3_read_n\", reason: \"{reason}\", file: \"record.c\", line: 1 }}])))"
+            )
+        };
+        let reset = "Os { code: 104, kind: ConnectionReset, message: \"Connection reset by peer\" }";
+        let eof = of_library(1, "unexpected eof while reading");
+        for (kind, details) in [
+            (ErrorKind::Tls, openssl("code: ErrorCode(5), cause: None")),
+            (ErrorKind::Tls, openssl("code: ErrorCode(6), cause: None")),
+            (
+                ErrorKind::Tls,
+                openssl(&format!("code: ErrorCode(5), cause: Some(Io({reset}))")),
+            ),
+            (ErrorKind::Tls, openssl(&of_library(5, "system lib"))),
+            (ErrorKind::Tls, openssl(&eof)),
+            (
+                ErrorKind::IO,
+                format!("Custom {{ kind: Other, error: Error {{ {eof} }} }}"),
+            ),
+            (
+                ErrorKind::IO,
+                "Custom { kind: UnexpectedEof, error: \"tls handshake eof\" }".to_owned(),
+            ),
+            (ErrorKind::IO, reset.to_owned()),
+        ] {
+            let failure = classify_connecting(&Error::new(kind, details.clone()));
+            assert!(matches!(failure, Failure::Unknown(_)), "{details}: {failure:?}");
+        }
+        for (kind, details) in [
+            (
+                ErrorKind::Tls,
+                openssl(&of_library(1, "certificate verify failed")),
+            ),
+            (ErrorKind::Tls, openssl(&of_library(1, "wrong version number"))),
+            (
+                ErrorKind::IO,
+                format!(
+                    "Custom {{ kind: Other, error: Error {{ {} }} }}",
+                    of_library(1, "tlsv13 alert certificate required")
+                ),
+            ),
+            (
+                ErrorKind::IO,
+                "Custom { kind: InvalidData, error: InvalidCertificate(UnknownIssuer) }".to_owned(),
+            ),
+        ] {
+            let failure = classify_connecting(&Error::new(kind, details.clone()));
+            assert!(matches!(failure, Failure::Refused(_)), "{details}: {failure:?}");
+        }
     }
 
     #[test]

@@ -98,6 +98,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a call for keys of a moving slot counts as not executed", FAILURE, "\"TRYAGAIN\"", "\"TRYAGAINST\"", FAILURES),
     edit("a WAIT on a server that became a replica does not count as refused", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),
+    edit("a connection that is lost in the TLS handshake is no refusal", FAILURE, "Some(_) if is_broken_off(error.details()) => {", "Some(_) if false => {", FAILURES),
     edit("a cluster that is down leaves it unknown whether a call was executed", FAILURE,
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(message(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(message(error)),", FAILURES),
 
