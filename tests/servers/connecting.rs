@@ -52,6 +52,28 @@ async fn server_lists_the_connections_by_label_library_and_version() {
 }
 
 #[tokio::test]
+async fn a_user_without_a_password_is_refused_before_anything_is_sent() {
+    for url in [
+        "redis://locks@127.0.0.1:1",
+        "redis://locks:@127.0.0.1:1",
+        "unix://locks@localhost/nowhere.sock",
+        "redis-cluster://locks@127.0.0.1:1",
+        "redis-sentinel://locks@127.0.0.1:1?sentinelServiceName=main",
+    ] {
+        let error = client().connect(url).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        assert!(error.to_string().contains("redis://user:password@"), "{error}");
+    }
+    let urls = [
+        "redis://locks@127.0.0.1:1",
+        "redis://127.0.0.1:2",
+        "redis://127.0.0.1:3",
+    ];
+    let error = LockManager::quorum(urls).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+}
+
+#[tokio::test]
 async fn label_is_kept_for_a_minute_after_it_was_set() {
     let server = Server::start().await;
     let locks = client().prefix("shop").connect(&server.url()).await.unwrap();

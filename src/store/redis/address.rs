@@ -153,7 +153,11 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
     Ok(Address {
         tls,
         username: Some(decoded(url.username())?).filter(|name| !name.is_empty()),
-        password: url.password().map(decoded).transpose()?,
+        password: url
+            .password()
+            .map(decoded)
+            .transpose()?
+            .filter(|password| !password.is_empty()),
         // Connections begin with database 0. Selecting it explicitly would need a further permission.
         database: database.filter(|number| *number != 0),
         protocol: match parameter(&url, "protocol").as_deref() {
@@ -193,13 +197,18 @@ fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
 }
 
 fn sentinels(url: &Url) -> Result<SentinelGroup, Cow<'static, str>> {
+    let of_sentinels = |name| parameter(url, name).filter(|value| !value.is_empty());
+    let (username, password) = (of_sentinels("sentinelUsername"), of_sentinels("sentinelPassword"));
+    if username.is_some() && password.is_none() {
+        return Err("sentinelUsername needs a sentinelPassword".into());
+    }
     Ok(SentinelGroup {
         hosts: hosts(url, SENTINEL_PORT)?,
         service: parameter(url, "sentinelServiceName")
             .filter(|name| !name.is_empty())
             .ok_or("must name the primary: ?sentinelServiceName=mymaster")?,
-        username: parameter(url, "sentinelUsername"),
-        password: parameter(url, "sentinelPassword"),
+        username,
+        password,
     })
 }
 

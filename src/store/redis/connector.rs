@@ -87,6 +87,14 @@ impl Connector {
                 "credentials are set, and the URL has a user or a password too: it must have neither",
             ));
         }
+        // Without a password, nothing would be sent, and the client would be the server's default user.
+        if self.config.username.is_some() && self.config.password.is_none() {
+            return Err(Invalid::new(format!(
+                "the URL of {} has a user without a password: it must have both, as in \
+                 redis://user:password@host, or neither (a user with `nopass` takes any password)",
+                self.server
+            )));
+        }
         Ok(Connector {
             login: login.map(Arc::new),
             ..self

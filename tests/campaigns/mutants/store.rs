@@ -42,6 +42,7 @@ const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("a # in a URL is refused", ADDRESS, "if text.contains('#') {", "if false {", ADDRESSES),
+    edit("a user of sentinels has a password", ADDRESS, "if username.is_some() && password.is_none() {", "if false {", ADDRESSES),
     edit("a node in a URL has a host and a port alone", ADDRESS, "if node.contains(['@', '/', '?', '#']) {", "if false {", ADDRESSES),
 
     edit("a dropped client leaves no connection", CLUSTER,
@@ -86,6 +87,7 @@ pub(super) const EDITS: &[Edit] = &[
         "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM),
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
+    edit("a user in a URL has a password", CONNECTOR, "if self.config.username.is_some() && self.config.password.is_none() {", "if false {", &["--test servers connecting::"]),
     edit("a failover ends the connections to the former primary", CONNECTOR,
         "Ok(connection) => Ok(connection.until(successor)),", "Ok(connection) => Ok(connection),", &["--test servers by_hand"]),
     edit("a primary that hangs is not waited for once it has a successor", CONNECTOR,

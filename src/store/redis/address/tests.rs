@@ -50,6 +50,8 @@ fn urls_without_a_server_are_invalid() {
         "redis-sentinel://host?sentinelServiceName=main&node=host:port",
         "unix:///",
         "unix:///run/redis.sock?db=x",
+        "redis-sentinel://host?sentinelServiceName=main&sentinelUsername=user",
+        "redis-sentinel://host?sentinelServiceName=main&sentinelUsername=user&sentinelPassword=",
         "redis-cluster://host?node=user:word@b",
         "redis-cluster://host?node=b/1",
         "redis-cluster://host?node=b%3Fprotocol=3",
