@@ -262,3 +262,10 @@ async fn watcher_of_a_turn_is_told_of_the_end_of_its_hold() {
     let lost = tokio::time::timeout(2 * LEASE, hold.turn_over(fence));
     assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
 }
+
+#[tokio::test(start_paused = true)]
+async fn vote_ends_with_its_majority_though_its_own_lease_is_longer() {
+    let vote = hold_with(Some(LEASE / 2), 1, LEASE);
+    vote.join(LocalTime::ZERO, LEASE / 2);
+    assert_eq!(vote.deadline(), LocalTime::ZERO.after(LEASE / 2));
+}

@@ -287,7 +287,8 @@ impl Subscriber {
 
     /// Subscribes to the channels of the server's shard, one by one, because they belong to different slots.
     /// Each reply is read separately, so a channel that is refused, or whose slot is elsewhere, does not
-    /// disturb others. The others that fail are subscribed on the next connection.
+    /// disturb others. If the server answers nothing at all, as a busy one, the channels are subscribed on
+    /// the next connection.
     async fn subscribe_to_shard(
         &mut self,
         connection: &mut Connection,
@@ -303,23 +304,17 @@ impl Subscriber {
                 return Err(Ended::from(failure));
             }
         };
-        let (mut again, mut outcome) = (Vec::new(), pong);
+        let mut again = Vec::new();
         for (name, reply) in names.iter().zip(replies) {
-            let Err(error) = reply else {
-                self.confirm(name);
-                continue;
-            };
-            match failure::classify(&error) {
-                Failure::Refused(error) => self.refuse(name, &error),
-                failure if failure::code(&error) == Some("MOVED") => self.end(name, &failure),
-                failure => {
-                    again.push(Arc::clone(name));
-                    outcome = Err(failure);
-                }
+            match reply.map_err(|error| failure::classify(&error)) {
+                Ok(()) => self.confirm(name),
+                Err(Failure::Refused(error)) => self.refuse(name, &error),
+                Err(failure @ Failure::NotExecuted(_)) if pong.is_ok() => self.end(name, &failure),
+                Err(_) => again.push(Arc::clone(name)),
             }
         }
         self.todo.push_front(again);
-        outcome.map_err(Ended::from)
+        pong.map_err(Ended::from)
     }
 
     /// Queues the PING at the first poll, like every command.

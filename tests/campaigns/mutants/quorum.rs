@@ -90,7 +90,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote lasts for as long as its hold may", HOLD_VOTES, "            (state.cap, state.local_cap) = (cap, local_cap);\n", "", IN_MEMORY),
     edit("a vote at its cap is renewed again if its hold begins much later", HOLD_VOTES, "if is_renewed || begins_again {", "if is_renewed {", IN_MEMORY),
     edit("a vote that is renewed again is looked at in time", REPAIR, "                self.quorum.servers[server].background().watch(&hold);\n", "", IN_MEMORY),
-    edit("a vote lasts for no longer than its hold may", HOLD_VOTES, "        state.deadline = state.deadline.min(local_cap);\n", "", IN_MEMORY),
+    edit("a vote lasts for no longer than its hold may", HOLD_VOTES, "        state.deadline = state.deadline.min(local_cap);\n", "", &["--lib hold::tests"]),
     edit("a renewal for a claim window does not stand for the whole lease", HOLD, "state.lengthened &= lease < state.lease;", "state.lengthened = false;", IN_MEMORY),
     edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 

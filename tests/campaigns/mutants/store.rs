@@ -186,7 +186,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a subscription that was under way when the connection broke is made on the next one", SUBSCRIBER,
         "                Err(failure) => {\n                    self.todo.push_front(names);\n", "                Err(failure) => {\n", SUBSCRIPTIONS),
     edit("a channel of a shard is not given up because the server is busy", SUBSCRIBER,
-        "failure if failure::code(&error) == Some(\"MOVED\") => self.end(name, &failure),", "failure @ Failure::NotExecuted(_) => self.end(name, &failure),", SUBSCRIPTIONS),
+        "Err(failure @ Failure::NotExecuted(_)) if pong.is_ok() =>", "Err(failure @ Failure::NotExecuted(_)) =>", SUBSCRIPTIONS),
     edit("a refused subscription costs no connection", SUBSCRIBER,
         "Err(Failure::Refused(error)) if names.len() == 1 => self.refuse(&names[0], &error),",
         "Err(Failure::Refused(error)) if names.len() == 1 => {\n                    self.refuse(&names[0], &error);\n                    return Err(Ended::Lost(error));\n                }",

@@ -13,7 +13,7 @@ pub(in crate::store::redis) enum Flaw {
     Desynchronised,
     /// It closes the connection after the echo of a PING with a nonce.
     HangsUp,
-    /// It is busy at every other SSUBSCRIBE.
+    /// It is busy at every other SSUBSCRIBE, and the PING after it.
     BusyAtTimes,
 }
 
@@ -31,12 +31,14 @@ pub(in crate::store::redis) fn flawed(flaw: Flaw) -> u16 {
 }
 
 fn answer(stream: TcpStream, flaw: Flaw) {
+    const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut writer, mut last, mut subscribed) = (stream, "0".to_owned(), 0);
+    let (mut writer, mut last, mut subscribed, mut is_busy) = (stream, "0".to_owned(), 0, false);
     while let Ok(command) = Resp::read_from(&mut reader) {
         let words = command.texts();
         let mut is_over = false;
         let reply = match words[0].to_ascii_uppercase().as_str() {
+            "PING" if std::mem::take(&mut is_busy) => BUSY.to_owned(),
             "PING" if words.len() == 2 => {
                 let before = std::mem::replace(&mut last, words[1].clone());
                 is_over = flaw == Flaw::HangsUp;
@@ -59,7 +61,8 @@ fn answer(stream: TcpStream, flaw: Flaw) {
                 .collect(),
             "SSUBSCRIBE" if flaw == Flaw::BusyAtTimes && subscribed % 2 == 1 => {
                 subscribed += 1;
-                "-BUSY Redis is busy running a script.\r\n".to_owned()
+                is_busy = true;
+                BUSY.to_owned()
             }
             "SSUBSCRIBE" => {
                 subscribed += 1;
