@@ -59,8 +59,8 @@ impl Sentinels {
     /// Asks for the primary. If an earlier message announced a later failover, it takes precedence over the
     /// answers, until it is [forgotten](Sentinels::forget).
     ///
-    /// At first any refusal counts, because the settings of this client are the likely cause. A refusal of its
-    /// certificate is often lost with the connection, so it cannot be expected of most sentinels. Once a
+    /// At first any refusal counts, because the settings of this client are the likely cause. A refusal of
+    /// its certificate is often lost with the connection, so it cannot be expected of most sentinels. Once a
     /// primary was found, only more than half of the sentinels can refuse: a single one that lost its state
     /// must not end all waits while the others are unreachable for a moment.
     pub(super) async fn primary(&self) -> Result<Primary, Failure> {
