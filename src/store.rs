@@ -154,8 +154,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
     fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
 
-    /// Returns a future that sets the label of a client now, and again each time after `every`. Each answer is
-    /// passed on. A store that makes no calls sets it before it returns. The label need not outlive the
+    /// Returns a future that sets the label of a client now, and again each time after `every`. Each answer
+    /// is passed on. A store that makes no calls sets it before it returns. The label need not outlive the
     /// future. A store without labels does nothing.
     fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
         let _ = (call, every, heard);

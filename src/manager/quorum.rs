@@ -83,8 +83,8 @@ impl LockManagerBuilder {
     /// - [`replicas`](Self::replicas), [`fsynced`](Self::fsynced), [`local_handoffs`](Self::local_handoffs)
     ///   and [`SpinLock`](crate::spin::SpinLock) are refused.
     ///
-    /// The call returns when a majority of the servers are connected. It waits for the others only for as long
-    /// as that has taken, plus 10 ms; they follow by themselves.
+    /// The call returns when a majority of the servers are connected. It waits for the others only for as
+    /// long as that has taken, plus 10 ms; they follow by themselves.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid) for a wrong number of URLs, for two that mean the same
