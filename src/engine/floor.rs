@@ -117,9 +117,8 @@ impl QuorumClocks {
     /// The times of the servers now, as far as their clients know them, the earliest first. A server that has
     /// never answered has none: a guess from the clock of another one would count that clock twice.
     fn times(&self) -> Vec<ServerTime> {
-        let heard = (self.0.iter()).filter(|clocks| clocks.has_heard(ServerId::default()));
-        let mut times: Vec<_> = heard
-            .map(|clocks| clocks.server_time(ServerId::default()))
+        let mut times: Vec<_> = (self.0.iter())
+            .filter_map(|clocks| clocks.heard_time(ServerId::default()))
             .collect();
         times.sort_unstable();
         times

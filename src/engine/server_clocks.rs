@@ -36,6 +36,17 @@ struct Known {
     newest: Sample,
 }
 
+impl Known {
+    fn time(&self, now: LocalTime) -> ServerTime {
+        (self.offsets.server_time(now)).unwrap_or_else(|| time_by(&self.newest, now))
+    }
+}
+
+/// The time of a server now, or a slightly later one, by what it showed in this sample.
+fn time_by(newest: &Sample, now: LocalTime) -> ServerTime {
+    newest.now.after(now.since(newest.sent))
+}
+
 impl ServerClocks {
     pub(super) fn new(clock: Clock, first: &Answer<()>) -> ServerClocks {
         let state = State {
@@ -66,23 +77,19 @@ impl ServerClocks {
         let now = self.clock.now();
         let state = locked(&self.state);
         let known = state.known.get(&server);
-        known
-            .and_then(|known| known.offsets.server_time(now))
-            .unwrap_or_else(|| {
-                let newest = known.map_or(state.newest, |known| known.newest);
-                newest.now.after(now.since(newest.sent))
-            })
+        known.map_or_else(|| time_by(&state.newest, now), |known| known.time(now))
+    }
+
+    /// The same. `None` if the server has not answered yet.
+    pub(super) fn heard_time(&self, server: ServerId) -> Option<ServerTime> {
+        let now = self.clock.now();
+        Some(locked(&self.state).known.get(&server)?.time(now))
     }
 
     /// The likely time of this server now, in µs. `None` if it has not answered yet.
     pub(super) fn likely_us(&self, server: ServerId) -> Option<u64> {
         let state = locked(&self.state);
         state.known.get(&server)?.offsets.likely_us(self.clock.now())
-    }
-
-    /// Whether this server has answered.
-    pub(super) fn has_heard(&self, server: ServerId) -> bool {
-        locked(&self.state).known.contains_key(&server)
     }
 
     /// The first sample was that of another server. It is good enough for the first call.
