@@ -197,9 +197,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.server_time(LocalTime::ZERO);", CLOCK_TESTS),
     edit("a deadline of one server is never converted with the clock offset of another", CLOCKS,
         "state.known.get(&server)?.offsets.local(deadline, now, span)", "state.known.values().next()?.offsets.local(deadline, now, span)", CLOCK_TESTS),
-    edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n        known\n", "        let known = state.known.values().next();\n        known\n", CLOCK_TESTS),
+    edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n", "        let known = state.known.values().next();\n", CLOCK_TESTS),
     edit("the time of a server follows its own last sample after a reconnect", CLOCKS,
-        "known.map_or(state.newest, |known| known.newest)", "state.newest", CLOCK_TESTS),
+        "|known| known.time(now))\n", "|known| known.offsets.server_time(now).unwrap_or_else(|| time_by(&state.newest, now)))\n", CLOCK_TESTS),
 
     edit("the time in which the machine was suspended counts", CLOCK, "rustix::time::ClockId::Boottime", "rustix::time::ClockId::Monotonic", &["--lib clock::"]),
     edit("a timer is not trusted across a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),
