@@ -30,12 +30,14 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 --          under this fence)
 -- ARGV[3]  the fence
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
--- ARGV[5]  'turns': the last fence that the hold has used, of 16 digits
---          'keep': `<most> <until> <floor>`, of 10, 13 and 16 digits: the lock stays taken for so long at
---          most (ms), and not beyond this time (ms of the server's clock). Only a quorum has the floor
---          otherwise only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next
---          owner and takes the place of the server's time
+-- ARGV[5]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next owner and
+--          takes the place of the server's time
+--          'turns': the last fence that the hold has used, of 16 digits, and in a quorum a space and the
+--          floor
+--          'keep': `<most> <until>`, of 10 and 13 digits: the lock stays taken for so long at most (ms), and
+--          not beyond this time (ms of the server's clock); in a quorum a space and the floor
 local request, what, fence, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local LAST_FENCE, LAST_FENCE_END, TURNS_FLOOR = 1, 16, 18
 local MOST, MOST_END, KEEP_UNTIL, KEEP_UNTIL_END, KEEP_FLOOR = 1, 10, 12, 24, 26
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
@@ -47,8 +49,8 @@ local was_until = string.sub(summary, UNTIL, UNTIL_END)
 if floor_us then
   local keep
   if what == 'turns' then
-    local last_fence = floor_us
-    what, floor_us = 'grant', nil
+    local last_fence = string.sub(floor_us, LAST_FENCE, LAST_FENCE_END)
+    what, floor_us = 'grant', string.sub(floor_us, TURNS_FLOOR)
     if was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then
       -- What follows writes this summary, and knows the hold by its last fence.
       summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
@@ -56,11 +58,10 @@ if floor_us then
     end
   elseif what == 'keep' then
     what, keep, floor_us = 'grant', floor_us, string.sub(floor_us, KEEP_FLOOR)
-    if floor_us == '' then
-      floor_us = nil
-    end
   end
-  if floor_us and floor_us - now_us > MAX_AHEAD_US then
+  if floor_us == '' then
+    floor_us = nil
+  elseif floor_us - now_us > MAX_AHEAD_US then
     return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
   end
   -- If the time of 'keep' is over, or there is no such hold, it is a release like any other.

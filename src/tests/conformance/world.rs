@@ -228,8 +228,8 @@ impl World<'_> {
                     What::Force(_) => RequestId::new(&self.clients[0], Duration::ZERO, u64::MAX, None),
                     _ => self.request(lock, request),
                 };
-                // Only a request that is its own owner has several turns, and none in a quorum. Only a
-                // request with one turn keeps a lock taken.
+                // Only a request that is its own owner has several turns. Only a request with one turn keeps
+                // a lock taken.
                 let what = match what {
                     What::Turns(which, _) if !request.is_owner() => What::Grant(which),
                     What::Keep(which, ..) if request.turns() > 1 => What::Grant(which),
@@ -248,9 +248,7 @@ impl World<'_> {
                         },
                         What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
                     },
-                    floor: floor
-                        .filter(|_| !matches!(what, What::Turns(..)))
-                        .map(|floor| self.floor(lock, floor)),
+                    floor: floor.map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
             }

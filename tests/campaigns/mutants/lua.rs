@@ -293,7 +293,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a look leaves a newer format alone", LOOK, "if summary >= NEWER then", "if false then", MODEL),
 
     edit("a release with a floor too far ahead does nothing", RELEASE,
-        "if floor_us and floor_us - now_us > MAX_AHEAD_US then", "if false then", MODEL),
+        "elseif floor_us - now_us > MAX_AHEAD_US then", "elseif false then", MODEL),
+    edit("a release of turns hands over with the floor of a quorum", RELEASE,
+        "what, floor_us = 'grant', string.sub(floor_us, TURNS_FLOOR)", "what, floor_us = 'grant', ''", MODEL),
     edit("a release and a withdrawal hand over with the floor of a quorum", PASS_ON,
         "next_fence(summary, floor_us or now_us, is_only)", "next_fence(summary, now_us, is_only)", MODEL),
 

@@ -135,18 +135,21 @@ impl Operation for Release {
             ReleaseWhat::Force(fence) => ("force", fence),
         };
         let script_call = script_call.with(what).with(fence).with_address(way, &self.keys);
-        match self.what {
-            ReleaseWhat::Turns { last, .. } => script_call.with_floor(Some(last)),
-            ReleaseWhat::Keep { at_least, until, .. } => {
+        match (self.what, self.floor) {
+            (ReleaseWhat::Turns { last, .. }, None) => script_call.with_floor(Some(last)),
+            (ReleaseWhat::Turns { last, .. }, Some(floor)) => {
+                script_call.with(format_args!("{:016} {:016}", last.get(), floor.get()))
+            }
+            (ReleaseWhat::Keep { at_least, until, .. }, floor) => {
                 let (most, until) = (millis(at_least), until.ms());
-                match self.floor {
+                match floor {
                     Some(floor) => {
                         script_call.with(format_args!("{most:010} {until:013} {:016}", floor.get()))
                     }
                     None => script_call.with(format_args!("{most:010} {until:013}")),
                 }
             }
-            ReleaseWhat::Grant(_) | ReleaseWhat::Force(_) => script_call.with_floor(self.floor),
+            (ReleaseWhat::Grant(_) | ReleaseWhat::Force(_), floor) => script_call.with_floor(floor),
         }
     }
 
