@@ -11,12 +11,13 @@ pub(crate) use self::held::Watched;
 use crate::engine::client::runtime;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::local_queue::source::OneServer;
 use crate::engine::local_queue::turn::Turn;
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
-use crate::quorum::Majority;
+use crate::quorum::{Majority, Quorum};
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -61,7 +62,7 @@ impl LockGuard {
         }
     }
 
-    pub(crate) fn of_turn(turn: Turn) -> LockGuard {
+    pub(crate) fn of_turn(turn: Turn<OneServer>) -> LockGuard {
         LockGuard {
             held: Held::Turn(Box::new(turn)),
         }
@@ -70,6 +71,12 @@ impl LockGuard {
     pub(crate) fn of_majority(majority: Majority) -> LockGuard {
         LockGuard {
             held: Held::Quorum(Box::new(majority)),
+        }
+    }
+
+    pub(crate) fn of_quorum_turn(turn: Turn<Quorum>) -> LockGuard {
+        LockGuard {
+            held: Held::QuorumTurn(Box::new(turn)),
         }
     }
 

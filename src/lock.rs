@@ -22,7 +22,7 @@ use crate::engine::client::Client;
 use crate::engine::counters::Outcome;
 use crate::error::{Error, Invalid, Result};
 use crate::guard::LockGuard;
-use crate::options::{LockOptions, check_group, local_handoffs_in_quorum};
+use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
 use crate::status::TryAcquire;
 use crate::store::keys::Keys;
@@ -240,9 +240,6 @@ impl Lock {
                 return Err(
                     Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
                 );
-            }
-            if turns > 1 {
-                return Err(local_handoffs_in_quorum(turns.into()).into());
             }
         }
         self.client().check_open()?;

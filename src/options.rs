@@ -205,12 +205,6 @@ fn turns(local_handoffs: u32) -> Result<u16, Invalid> {
     })
 }
 
-pub(crate) fn local_handoffs_in_quorum(turns: u32) -> Invalid {
-    Invalid::new(format!(
-        "local_handoffs {turns}: must be 1 in a quorum, which hands over through its servers"
-    ))
-}
-
 pub(crate) fn check_span(what: &str, span: Duration, min: Duration, max: Duration) -> Result<(), Invalid> {
     if (min..=max).contains(&span) {
         return Ok(());

@@ -16,6 +16,7 @@ mod majority;
 mod operator;
 mod repair;
 mod seat;
+mod tenure;
 #[cfg(test)]
 mod tests;
 mod try_acquire;
@@ -36,11 +37,12 @@ use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
-pub(crate) use self::try_acquire::Tried;
 pub(crate) use self::votes::Votes;
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::floor::QuorumClocks;
+use crate::engine::hold::turns::{HasTurns, Turns};
+use crate::engine::local_queue::registry::LocalQueues;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -68,6 +70,7 @@ pub(crate) struct Quorum {
     /// The holds whose guards live, by their ballots.
     held: Mutex<BTreeMap<u64, (Fence, Arc<Votes>)>>,
     applicants: Applicants,
+    local_queues: LocalQueues<Quorum>,
 }
 
 /// When a caller asked for the lock: by this client's clock, and among the requests of all clients.
@@ -88,6 +91,7 @@ impl Quorum {
             last_ballot: AtomicU64::new(0),
             held: Mutex::default(),
             applicants: Applicants::default(),
+            local_queues: LocalQueues::default(),
         }
     }
 
@@ -147,6 +151,11 @@ impl Quorum {
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         let _permit = self.servers[0].waitlists().admit()?;
+        self.acquire_uncounted(wanted).await
+    }
+
+    /// The same, for callers that are counted elsewhere.
+    async fn acquire_uncounted(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         // The order of arrival counts, also for callers that get their ballot later.
         let arrival = self.arrival();
         let admitted = self.admit(&wanted, arrival).await?;
@@ -167,7 +176,7 @@ impl Quorum {
     pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
         let held: Vec<_> = locked(&self.held).values().cloned().collect();
         let live = held.into_iter().filter(|(_, votes)| votes.check().is_ok());
-        live.map(|(fence, votes)| (Arc::clone(&votes.name), fence))
+        live.map(|(fence, votes)| (Arc::clone(&votes.name), votes.turns().map_or(fence, Turns::fence)))
             .collect()
     }
 

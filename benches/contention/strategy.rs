@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Lock, LockGuard, LockManager};
+use fairlock::{Lock, LockGuard, LockManager, LockManagerBuilder};
 use fairlock_benches::Outcome;
 
 use crate::condition::Condition;
@@ -67,12 +67,12 @@ impl Strategy {
         }
     }
 
-    /// A quorum refuses local hand-off. Publish-then-compete is written for one server, as the idea is, and
-    /// so is the spin lock. A peer whose server is no Redis runs beside a quorum, on one server.
+    /// Publish-then-compete is written for one server, as the idea is, and so is the spin lock. A peer whose
+    /// server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match (self, topology) {
-            (Strategy::Fairlock, _) | (_, Topology::Standalone) => true,
-            (Strategy::Spin | Strategy::Local, _) => topology != Topology::Quorum,
+            (Strategy::Fairlock | Strategy::Local, _) | (_, Topology::Standalone) => true,
+            (Strategy::Spin, _) => topology != Topology::Quorum,
             (Strategy::Peer(peer), Topology::Quorum) => peer.in_quorum || !peer.kind.is_redis(),
             (Strategy::Publish | Strategy::Peer(_), _) => false,
         }
@@ -95,20 +95,24 @@ impl Strategy {
     /// that of the lock, if the waiters share one. `local_handoffs` is for `Local` alone.
     pub(crate) async fn connect(self, url: &str, name: &str, local_handoffs: u32) -> Outcome<Connected> {
         Ok(match self {
-            // New servers of a quorum grant nothing in their first minute, unless they count as durable.
-            Strategy::Fairlock if url.contains(',') => {
-                let quorum = LockManager::builder().durable(true);
-                Connected::Fairlock(quorum.quorum(url.split(',')).await?)
-            }
-            Strategy::Fairlock => Connected::Fairlock(LockManager::connect(url).await?),
+            Strategy::Fairlock => Connected::Fairlock(fairlock(url, LockManager::builder()).await?),
             Strategy::Local => {
                 let builder = LockManager::builder().local_handoffs(local_handoffs);
-                Connected::Fairlock(builder.connect(url).await?)
+                Connected::Fairlock(fairlock(url, builder).await?)
             }
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),
             Strategy::Peer(peer) => return Err(format!("{} runs in a program of its own", peer.name).into()),
         })
+    }
+}
+
+async fn fairlock(url: &str, builder: LockManagerBuilder) -> fairlock::Result<LockManager> {
+    if url.contains(',') {
+        // New servers of a quorum grant nothing in their first minute, unless they count as durable.
+        builder.durable(true).quorum(url.split(',')).await
+    } else {
+        builder.connect(url).await
     }
 }
 

@@ -72,13 +72,14 @@ pub(crate) struct VoteAttempt {
 
 impl AcquireParams {
     fn next_request(&self, client: &Client) -> RequestId {
-        match &self.vote {
-            None if self.turns > 1 => client.next_tenure(&self.terms, self.turns),
-            None => client.next_request(&self.terms, self.owner.as_ref()),
-            Some(vote) => {
-                let number = vote.numbers.fetch_add(1, Ordering::Relaxed);
-                RequestId::new(&client.id, self.terms.grant(), number, None)
-            }
+        let number = match &self.vote {
+            None => client.next_number(),
+            Some(vote) => vote.numbers.fetch_add(1, Ordering::Relaxed),
+        };
+        if self.turns > 1 {
+            RequestId::with_turns(&client.id, self.terms.grant(), number, self.turns)
+        } else {
+            RequestId::new(&client.id, self.terms.grant(), number, self.owner.as_ref())
         }
     }
 

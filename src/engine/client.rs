@@ -61,15 +61,13 @@ impl Client {
         }
     }
 
-    pub(crate) fn next_request(&self, terms: &LeaseTerms, owner: Option<&Owner>) -> RequestId {
-        let n = self.requests.fetch_add(1, Ordering::Relaxed);
-        RequestId::new(&self.id, terms.grant(), n, owner)
+    /// The number of the next request.
+    pub(super) fn next_number(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A request whose hold may serve several turns.
-    pub(super) fn next_tenure(&self, terms: &LeaseTerms, turns: u16) -> RequestId {
-        let n = self.requests.fetch_add(1, Ordering::Relaxed);
-        RequestId::with_turns(&self.id, terms.grant(), n, turns)
+    pub(crate) fn next_request(&self, terms: &LeaseTerms, owner: Option<&Owner>) -> RequestId {
+        RequestId::new(&self.id, terms.grant(), self.next_number(), owner)
     }
 
     pub(crate) fn now(&self) -> LocalTime {

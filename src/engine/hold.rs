@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use self::turns::Turns;
+use self::turns::{HasTurns, Turns};
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
@@ -46,7 +46,8 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Has no permits, and is closed when the hold ends. A watcher that comes later is told all the same.
     ended: Semaphore,
-    /// `None` if the hold has one turn. Boxed, because most have.
+    /// `None` if the hold has one turn, or is a vote: its majority has the turns. Boxed, because most have
+    /// one.
     turns: Option<Box<Turns>>,
     group: Group,
     how: How,
@@ -76,6 +77,8 @@ struct State {
     in_doubt: bool,
     /// When a guard had the hold: from when on its release keeps the lock taken, if the terms say so.
     kept_from: Option<ServerTime>,
+    /// Of a vote: the last fence that the turns of its majority used, once these are over.
+    last_turn: Option<Fence>,
     over: Option<LostReason>,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
     /// quorum have no guards of their own.
@@ -100,6 +103,7 @@ impl Hold {
         // margin.
         let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
         let granted_at = grant.deadline.before(granted_for);
+        let (turns, is_vote) = (grant.request.turns(), calls.are_of_a_vote());
         Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
@@ -121,11 +125,12 @@ impl Hold {
                 claimed: !grant.pushed,
                 in_doubt: false,
                 kept_from: None,
+                last_turn: None,
                 over: None,
                 holding: None,
             }),
             ended: Semaphore::new(0),
-            turns: Turns::of(grant),
+            turns: (turns > 1 && !is_vote).then(|| Box::new(Turns::new(grant.fence, turns))),
             group: Group::default(),
             how: if grant.pushed { How::HandedOver } else { How::Free },
         }
@@ -157,11 +162,6 @@ impl Hold {
         };
         drop(state);
         holding.ended(counters, End::Lost(reason));
-    }
-
-    /// Takes out what the guard holds, since its turn is over.
-    pub(super) fn end_turn(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
     }
 
     /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim
@@ -199,15 +199,22 @@ impl Hold {
         }
     }
 
+    /// The fence of the present turn, or of the last one.
+    pub(super) fn last_fence(&self) -> Fence {
+        self.turns().map_or_else(|| self.fence(), Turns::fence)
+    }
+
     /// How a release ends the hold.
     pub(super) fn ending(&self) -> ReleaseWhat {
-        let (fence, kept_from) = {
+        let (fence, last_of_vote, kept_from) = {
             let state = locked(&self.state);
             // Of a hold that was lost, the work may not be done.
             let is_kept = state.over == Some(LostReason::Released);
-            (state.fence, state.kept_from.filter(|_| is_kept))
+            let last_of_vote = self.last_fence_of_vote(&state);
+            (state.fence, last_of_vote, state.kept_from.filter(|_| is_kept))
         };
-        match (self.terms.at_least.zip(kept_from), self.later_turn()) {
+        let last = self.turns().and_then(Turns::later).or(last_of_vote);
+        match (self.terms.at_least.zip(kept_from), last) {
             (Some((at_least, from)), _) => ReleaseWhat::Keep {
                 fence,
                 at_least,
@@ -361,6 +368,38 @@ impl Hold {
 
     pub(super) fn lost_by(&self, reason: LostReason) -> Lost {
         Lost::new(Arc::clone(&self.keys.name), reason)
+    }
+}
+
+impl HasTurns for Hold {
+    fn turns(&self) -> Option<&Turns> {
+        self.turns.as_deref()
+    }
+
+    fn has_time_for_a_turn(&self, now: LocalTime) -> bool {
+        let state = locked(&self.state);
+        let left = state.deadline.since(now);
+        state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4
+    }
+
+    fn lease(&self) -> Lease {
+        self.lease()
+    }
+
+    fn how(&self) -> How {
+        self.how
+    }
+
+    fn end_turn(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    fn lost_by(&self, reason: LostReason) -> Lost {
+        self.lost_by(reason)
+    }
+
+    async fn lost(&self) -> Lost {
+        self.lost().await
     }
 }
 

@@ -1,15 +1,16 @@
 //! The local queue: how the waiters of one process for one lock share its tenures.
 //!
-//! A *tenure* is one hold on the server in which several *turns* follow one another, one guard after the
+//! A *tenure* is one hold on the servers in which several *turns* follow one another, one guard after the
 //! other. The first waiter in an empty queue has a tenure asked for. All others wait here, without a call.
 //! When the tenure has the lock, the first waiter has its turn. While others wait, the next tenure is asked
-//! for at once: it takes its place in the server's queue behind those of other processes. The end of a turn
-//! begins the next one, without a wait. The last turn releases the tenure, and the server hands over.
+//! for at once: it takes its place in the servers' queues behind those of other processes. The end of a turn
+//! begins the next one, without a wait. The last turn releases the tenure, and the servers hand over.
 //!
 //! The code that takes a waiter out of the queue sends it a turn or an error. So a waiter that has left the
 //! queue is told, and a turn that nobody reads passes on.
 
 pub(crate) mod registry;
+pub(crate) mod source;
 mod tenure;
 #[cfg(test)]
 mod tests;
@@ -23,40 +24,42 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::registry::LocalQueues;
+use self::source::{Source, Tenure, Tried};
 use self::tenure::Asked;
 use self::turn::Turn;
-use crate::engine::acquire;
-use crate::engine::acquire::{AcquireParams, Attempt, bound, timed_out};
+use crate::engine::acquire::{AcquireParams, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::End;
-use crate::engine::hold::Hold;
-use crate::engine::hold::owned::OwnedHold;
+use crate::engine::hold::turns::HasTurns;
 use crate::error::{Error, Result};
+use crate::lease::LeaseState;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
 /// The local queue of one lock, for requests with one lease and one number of turns.
 #[derive(Debug)]
-pub(crate) struct LocalQueue {
-    queues: Arc<LocalQueues>,
+pub(crate) struct LocalQueue<S: Source> {
+    source: Arc<S>,
     /// What each tenure asks for.
     params: AcquireParams,
-    state: Mutex<State>,
+    state: Mutex<State<S>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<S: Source> {
     /// By number, which is the order in which they came.
-    waiters: BTreeMap<u64, oneshot::Sender<Result<Turn>>>,
+    waiters: BTreeMap<u64, oneshot::Sender<Result<Turn<S>>>>,
     /// The tenure that is asked for. There is one whenever there are waiters.
     asked: Option<Asked>,
     /// The tenure whose turn somebody has.
-    present: Option<Arc<Hold>>,
+    present: Option<Arc<HoldOf<S>>>,
     next_number: u64,
 }
 
-impl State {
+/// What the guards of a tenure share.
+type HoldOf<S> = <<S as Source>::Tenure as Tenure>::Hold;
+
+impl<S: Source> State<S> {
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
@@ -70,15 +73,15 @@ impl State {
 }
 
 /// Waits in the local queue for a turn, until `until` if there is a bound. The call began at `began`.
-pub(crate) async fn acquire(
-    queues: &Arc<LocalQueues>,
+pub(crate) async fn acquire<S: Source>(
+    source: &Arc<S>,
     params: &AcquireParams,
     began: LocalTime,
     until: Option<Instant>,
-) -> Result<Turn> {
-    let _permit = queues.waitlists().admit()?;
+) -> Result<Turn<S>> {
+    let _permit = source.admit()?;
     let mut bound = pin!(bound(until));
-    let mut place = queues.enter(params);
+    let mut place = registry::enter(source, params);
     tokio::select! {
         biased;
         turn = place.told() => return turn,
@@ -89,46 +92,40 @@ pub(crate) async fn acquire(
         // The turn came at the same moment as the bound. The turn counts.
         return place.told().await;
     }
-    Err(timed_out(queues.client(), began, free_in))
+    Err(timed_out(source.client(), began, free_in))
 }
 
-/// Takes the lock if it is free, and if nobody waits for it here or on the server.
-pub(crate) async fn try_acquire(queues: Arc<LocalQueues>, params: AcquireParams) -> Result<Tried> {
-    if let Some(busy) = queues.busy(&params) {
+/// Takes the lock if it is free, and if nobody waits for it here or on the servers.
+pub(crate) async fn try_acquire<S: Source>(source: Arc<S>, params: AcquireParams) -> Result<Tried<Turn<S>>> {
+    if let Some(busy) = source.local_queues().busy(&params) {
         return Ok(busy);
     }
-    let waitlists = Arc::clone(queues.waitlists());
-    Ok(match acquire::try_acquire(waitlists, params.clone()).await? {
-        Attempt::Held(held) => Tried::Held(queues.first_turn(&params, held)),
-        Attempt::Busy(contended) => Tried::Busy {
-            ttl: contended.ttl,
-            ahead: contended.ahead,
-        },
+    Ok(match source.try_acquire(params.clone()).await? {
+        Tried::Held(held) => Tried::Held(registry::first_turn(&source, &params, held)),
+        Tried::Busy { ttl, ahead } => Tried::Busy { ttl, ahead },
     })
 }
 
-/// How a try ended.
-#[derive(Debug)]
-pub(crate) enum Tried {
-    Held(Turn),
-    Busy { ttl: Duration, ahead: u64 },
-}
-
-impl LocalQueue {
-    fn new(queues: Arc<LocalQueues>, params: AcquireParams) -> LocalQueue {
+impl<S: Source> LocalQueue<S> {
+    fn new(source: Arc<S>, params: AcquireParams) -> LocalQueue<S> {
         LocalQueue {
-            queues,
+            source,
             params,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                waiters: BTreeMap::new(),
+                asked: None,
+                present: None,
+                next_number: 0,
+            }),
         }
     }
 
     fn client(&self) -> &Arc<Client> {
-        self.queues.client()
+        self.source.client()
     }
 
     /// Adds a waiter. If no tenure is asked for, the caller must ask for the one that is returned.
-    fn join(self: &Arc<Self>) -> (Place, Option<tenure::Ask>) {
+    fn join(self: &Arc<Self>) -> (Place<S>, Option<tenure::Ask<S>>) {
         let (sender, turn) = oneshot::channel();
         let mut state = locked(&self.state);
         let number = state.number();
@@ -161,15 +158,15 @@ impl LocalQueue {
     }
 
     /// The first turn of a tenure.
-    fn first_turn(self: &Arc<Self>, state: &mut State, held: OwnedHold) -> Turn {
-        held.hold().begin_turns();
+    fn first_turn(self: &Arc<Self>, state: &mut State<S>, held: S::Tenure) -> Turn<S> {
+        held.hold().begin_turns(self.client().now());
         state.present = Some(Arc::clone(held.hold()));
-        let fence = held.hold().fence();
+        let fence = held.fence();
         Turn::new(held, fence, Arc::clone(self))
     }
 
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
-    fn begin(self: &Arc<Self>, mut held: OwnedHold) {
+    fn begin(self: &Arc<Self>, mut held: S::Tenure) {
         loop {
             let mut state = locked(&self.state);
             let Some((_, waiter)) = state.waiters.pop_first() else {
@@ -190,7 +187,7 @@ impl LocalQueue {
 
     /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
     /// tenure if it must be released.
-    fn pass_on(self: &Arc<Self>, mut held: OwnedHold, end: End) -> Option<OwnedHold> {
+    fn pass_on(self: &Arc<Self>, mut held: S::Tenure, end: End) -> Option<S::Tenure> {
         let now = self.client().now();
         loop {
             let mut state = locked(&self.state);
@@ -207,7 +204,7 @@ impl LocalQueue {
             };
             // The guard of the next turn may be made as soon as that is sent.
             if let Some(holding) = held.hold().end_turn() {
-                holding.over(&self.client().counters, now).end = end;
+                holding.over(self.source.counters(), now).end = end;
             }
             let turn = Turn::new(held, fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {
@@ -218,13 +215,13 @@ impl LocalQueue {
     }
 
     /// A tenure has no further turn.
-    fn end(&self, held: &OwnedHold) {
+    fn end(&self, held: &S::Tenure) {
         let mut state = locked(&self.state);
         state.present.take_if(|present| Arc::ptr_eq(present, held.hold()));
         let given_up = state.give_up_unless_wanted();
         drop(state);
         drop(given_up);
-        self.queues.discard(self);
+        self.source.local_queues().discard(self);
     }
 
     /// Tells waiters of an error with which a tenure ended before it began.
@@ -247,20 +244,21 @@ impl LocalQueue {
         let present = locked(&self.state).present.clone();
         match present {
             Some(present) => present.lease().remaining(),
-            None => self.queues.waitlists().free_in(&self.params.channel),
+            None => self.source.free_in(&self.params.channel),
         }
     }
 
-    /// Why a try need not ask the server: somebody here has the lock, or waits for it.
-    fn busy(&self) -> Option<Tried> {
+    /// Why a try need not ask the servers: somebody here has the lock, or waits for it.
+    fn busy<T>(&self) -> Option<Tried<T>> {
         let state = locked(&self.state);
-        let present = state.present.as_ref().filter(|present| present.check().is_ok());
+        let present = state.present.as_ref().map(|present| present.lease());
+        let present = present.filter(|lease| lease.state() != LeaseState::Lost);
         let ahead = state.waiters.len() as u64;
         if ahead == 0 && present.is_none() {
             return None;
         }
-        let ttl = present.map(|present| present.lease().remaining());
         drop(state);
+        let ttl = present.map(|lease| lease.remaining());
         Some(Tried::Busy {
             ttl: ttl.unwrap_or_else(|| self.free_in()),
             ahead,
@@ -275,27 +273,27 @@ impl LocalQueue {
 
 /// A waiter in the queue. Dropping it leaves the queue; a turn that was sent to it passes on.
 #[derive(Debug)]
-struct Place {
-    queue: Arc<LocalQueue>,
+struct Place<S: Source> {
+    queue: Arc<LocalQueue<S>>,
     number: u64,
-    turn: oneshot::Receiver<Result<Turn>>,
+    turn: oneshot::Receiver<Result<Turn<S>>>,
     is_told: bool,
 }
 
-impl Place {
+impl<S: Source> Place<S> {
     /// Waits until the waiter is told of a turn or of an error.
-    async fn told(&mut self) -> Result<Turn> {
+    async fn told(&mut self) -> Result<Turn<S>> {
         let turn = (&mut self.turn).await;
         self.is_told = true;
         turn.unwrap_or(Err(Error::Closed))
     }
 }
 
-impl Drop for Place {
+impl<S: Source> Drop for Place<S> {
     fn drop(&mut self) {
         if !self.is_told {
             self.queue.leave(self.number);
-            self.queue.queues.discard(&self.queue);
+            self.queue.source.local_queues().discard(&self.queue);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::background::Background;
 use crate::engine::client::{Client, runtime};
-use crate::engine::local_queue::registry::LocalQueues;
+use crate::engine::local_queue::source::OneServer;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
 use crate::fence::Fence;
@@ -17,7 +17,7 @@ use crate::store::{Answer, Store};
 #[derive(Debug)]
 pub(crate) struct Shared {
     waitlists: Arc<Waitlists>,
-    local_queues: Arc<LocalQueues>,
+    tenures: Arc<OneServer>,
     /// Passes the store's messages to the waitlists, and lives as long as they are wanted.
     _relay: Arc<LateListener>,
 }
@@ -35,7 +35,7 @@ impl Shared {
         let waitlists = Arc::new(Waitlists::new(client, background));
         late_listener.lead_to(&waitlists);
         Shared {
-            local_queues: Arc::new(LocalQueues::new(Arc::clone(&waitlists))),
+            tenures: Arc::new(OneServer::new(Arc::clone(&waitlists))),
             waitlists,
             _relay: late_listener,
         }
@@ -45,8 +45,9 @@ impl Shared {
         &self.waitlists
     }
 
-    pub(crate) fn local_queues(&self) -> &Arc<LocalQueues> {
-        &self.local_queues
+    /// The source of tenures, for local queues.
+    pub(crate) fn tenures(&self) -> &Arc<OneServer> {
+        &self.tenures
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {

@@ -58,6 +58,10 @@ impl LockGuard {
                     None => Ok(()),
                 },
                 Held::Quorum(majority) => Box::pin(majority.release()).await,
+                Held::QuorumTurn(turn) => match turn.release() {
+                    Some(tenure) => Box::pin(tenure.release()).await,
+                    None => Ok(()),
+                },
             };
             tracing::Span::current().record(
                 "lock.outcome",

@@ -1,23 +1,26 @@
-//! What a guard holds: one server's hold, a turn of one, or the holds of a majority.
+//! What a guard holds: one server's hold, the holds of a majority, or a turn of either.
 
 use std::sync::Arc;
 
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::hold::turns::HasTurns;
+use crate::engine::local_queue::source::OneServer;
 use crate::engine::local_queue::turn::Turn;
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
-use crate::quorum::{Majority, Votes};
+use crate::quorum::{Majority, Quorum, Votes};
 
 #[derive(Debug)]
 pub(super) enum Held {
     One(OwnedHold),
     /// Boxed, as a majority is, because it is larger, and any guard is moved often.
-    Turn(Box<Turn>),
+    Turn(Box<Turn<OneServer>>),
     Quorum(Box<Majority>),
+    QuorumTurn(Box<Turn<Quorum>>),
 }
 
 impl Held {
@@ -25,7 +28,8 @@ impl Held {
         match self {
             Held::One(held) => &held.hold().keys.name,
             Held::Turn(turn) => &turn.hold().keys.name,
-            Held::Quorum(majority) => majority.name(),
+            Held::Quorum(majority) => &majority.votes().name,
+            Held::QuorumTurn(turn) => &turn.hold().name,
         }
     }
 
@@ -33,7 +37,8 @@ impl Held {
         match self {
             Held::One(held) => &held.hold().owner,
             Held::Turn(turn) => &turn.hold().owner,
-            Held::Quorum(majority) => &majority.owner,
+            Held::Quorum(majority) => &majority.votes().owner,
+            Held::QuorumTurn(turn) => &turn.hold().owner,
         }
     }
 
@@ -42,6 +47,7 @@ impl Held {
             Held::One(held) => held.hold().fence(),
             Held::Turn(turn) => turn.fence(),
             Held::Quorum(majority) => majority.fence,
+            Held::QuorumTurn(turn) => turn.fence(),
         }
     }
 
@@ -50,6 +56,7 @@ impl Held {
         match self {
             Held::One(_) | Held::Turn(_) => None,
             Held::Quorum(majority) => Some(majority.votes().count()),
+            Held::QuorumTurn(turn) => Some(turn.hold().count()),
         }
     }
 
@@ -59,6 +66,7 @@ impl Held {
             Held::One(held) => held.hold().how(),
             Held::Turn(turn) => turn.how(),
             Held::Quorum(majority) => majority.how(),
+            Held::QuorumTurn(turn) => turn.how(),
         }
     }
 
@@ -67,6 +75,7 @@ impl Held {
             Held::One(held) => held.hold().begin_guard(counters, holding),
             Held::Turn(turn) => turn.hold().begin_guard(counters, holding),
             Held::Quorum(majority) => majority.votes().begin_guard(counters, holding),
+            Held::QuorumTurn(turn) => turn.hold().begin_guard(counters, holding),
         }
     }
 
@@ -74,7 +83,8 @@ impl Held {
         match self {
             Held::One(held) => held.hold().lease(),
             Held::Turn(turn) => turn.hold().lease(),
-            Held::Quorum(majority) => majority.lease(),
+            Held::Quorum(majority) => majority.votes().lease(),
+            Held::QuorumTurn(turn) => turn.hold().lease(),
         }
     }
 
@@ -83,6 +93,7 @@ impl Held {
             Held::One(held) => held.hold().check(),
             Held::Turn(turn) => turn.hold().check(),
             Held::Quorum(majority) => majority.votes().check().map(drop),
+            Held::QuorumTurn(turn) => turn.hold().check().map(drop),
         }
     }
 
@@ -90,7 +101,8 @@ impl Held {
         match self {
             Held::One(held) => Watched::Hold(Arc::clone(held.hold()), held.hold().fence()),
             Held::Turn(turn) => Watched::Hold(Arc::clone(turn.hold()), turn.fence()),
-            Held::Quorum(majority) => Watched::Votes(Arc::clone(majority.votes())),
+            Held::Quorum(majority) => Watched::Votes(Arc::clone(majority.votes()), majority.fence),
+            Held::QuorumTurn(turn) => Watched::Votes(Arc::clone(turn.hold()), turn.fence()),
         }
     }
 
@@ -99,6 +111,7 @@ impl Held {
             Held::One(held) => Ok(held.background().renew(held.hold()).await?),
             Held::Turn(turn) => Ok(turn.background().renew(turn.hold()).await?),
             Held::Quorum(majority) => Box::pin(majority.votes().renew()).await,
+            Held::QuorumTurn(turn) => Box::pin(turn.hold().renew()).await,
         }
     }
 
@@ -107,6 +120,7 @@ impl Held {
             Held::One(held) => held.forget(),
             Held::Turn(turn) => turn.forget(),
             Held::Quorum(majority) => majority.forget(),
+            Held::QuorumTurn(turn) => turn.forget(),
         }
     }
 }
@@ -116,7 +130,7 @@ impl Held {
 pub(crate) enum Watched {
     /// The hold, and the fence of the turn.
     Hold(Arc<Hold>, Fence),
-    Votes(Arc<Votes>),
+    Votes(Arc<Votes>, Fence),
 }
 
 impl Watched {
@@ -124,7 +138,7 @@ impl Watched {
     pub(crate) fn check(&self) -> Result<(), Lost> {
         match self {
             Watched::Hold(hold, _) => hold.check(),
-            Watched::Votes(votes) => votes.check().map(drop),
+            Watched::Votes(votes, _) => votes.check().map(drop),
         }
     }
 
@@ -132,7 +146,7 @@ impl Watched {
     pub(crate) async fn lost(self) -> Lost {
         match self {
             Watched::Hold(hold, fence) => hold.turn_over(fence).await,
-            Watched::Votes(votes) => votes.lost().await,
+            Watched::Votes(votes, fence) => votes.turn_over(fence).await,
         }
     }
 }

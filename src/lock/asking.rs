@@ -13,9 +13,10 @@ use crate::engine::acquire;
 use crate::engine::acquire::Attempt;
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::local_queue;
+use crate::engine::local_queue::source::Tried;
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
-use crate::quorum::{Tried, Wanted};
+use crate::quorum::Wanted;
 use crate::status::{Busy, TryAcquire};
 use crate::time::clock::LocalTime;
 
@@ -104,12 +105,16 @@ impl Lock {
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
                     // On the heap, so that those without it do not carry it along.
-                    let turn = Box::pin(local_queue::acquire(shared.local_queues(), &params, began, until));
+                    let turn = Box::pin(local_queue::acquire(shared.tenures(), &params, began, until));
                     Ok(LockGuard::of_turn(turn.await?))
                 }
                 Place::One(shared) => {
                     let held = acquire::acquire(shared.waitlists(), &params, until).await?;
                     Ok(LockGuard::of_one(held))
+                }
+                Place::Quorum(quorum) if params.turns > 1 => {
+                    let turn = Box::pin(local_queue::acquire(quorum, &params, began, until));
+                    Ok(LockGuard::of_quorum_turn(turn.await?))
                 }
                 Place::Quorum(quorum) => {
                     let wanted = Wanted::of(params, until);
@@ -133,12 +138,9 @@ impl Lock {
         let mut ask = self.place.counters().attempt(&params.group);
         let tried = match &self.place {
             Place::One(shared) if params.turns > 1 => {
-                let queues = Arc::clone(shared.local_queues());
-                let tried = Box::pin(local_queue::try_acquire(queues, params)).await;
-                tried.map(|tried| match tried {
-                    local_queue::Tried::Held(turn) => TryAcquire::Acquired(LockGuard::of_turn(turn)),
-                    local_queue::Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
-                })
+                let tenures = Arc::clone(shared.tenures());
+                let tried = Box::pin(local_queue::try_acquire(tenures, params)).await;
+                tried.map(|tried| found(tried, LockGuard::of_turn))
             }
             Place::One(shared) => {
                 let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
@@ -147,12 +149,13 @@ impl Lock {
                     Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
                 })
             }
+            Place::Quorum(quorum) if params.turns > 1 => {
+                let tried = Box::pin(local_queue::try_acquire(Arc::clone(quorum), params)).await;
+                tried.map(|tried| found(tried, LockGuard::of_quorum_turn))
+            }
             Place::Quorum(quorum) => {
                 let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
-                tried.map(|tried| match tried {
-                    Tried::Held(majority) => TryAcquire::Acquired(LockGuard::of_majority(majority)),
-                    Tried::Busy(occupied) => TryAcquire::Busy(Busy::of(occupied.ttl, occupied.waiting)),
-                })
+                tried.map(|tried| found(tried, LockGuard::of_majority))
             }
         };
         match &tried {
@@ -167,5 +170,13 @@ impl Lock {
             Err(error) => ask.failed(error),
         }
         tried
+    }
+}
+
+/// What a try found, with the guard of what it got.
+fn found<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> TryAcquire {
+    match tried {
+        Tried::Held(held) => TryAcquire::Acquired(guard(held)),
+        Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
     }
 }

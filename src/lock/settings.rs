@@ -156,8 +156,8 @@ impl Lock {
     ///
     /// A hand-over to another process takes a round trip. With this setting, a process that has the lock
     /// hands it on inside itself first, which takes about a microsecond and no call. This is a *tenure*: one
-    /// hold on the server, with one lease, in which up to `turns` guards have their turns. Each has a fence
-    /// of its own, larger than all before.
+    /// hold on the server or in the quorum, with one lease, in which up to `turns` guards have their turns.
+    /// Each has a fence of its own, larger than all before.
     ///
     /// # Order
     /// Inside a process, waiters have the lock in arrival order. Processes take their turns first come, first

@@ -305,7 +305,7 @@ impl LockManagerBuilder {
     }
 
     /// Sets how many guards of this process may have the lock one after the other, in one tenure, before it
-    /// is handed to the next process (default 1: off; 1 to 1,000; in a [quorum](Self::quorum) 1).
+    /// is handed to the next process (default 1: off; 1 to 1,000).
     /// [`Lock::local_handoffs`](crate::Lock::local_handoffs) says what that means.
     ///
     /// # Examples

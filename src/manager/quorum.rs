@@ -20,7 +20,7 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::lock::Place;
-use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions, local_handoffs_in_quorum};
+use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
 use crate::quorum::Quorum;
 #[cfg(feature = "redis")]
 use crate::store::Listener;
@@ -80,8 +80,8 @@ impl LockManagerBuilder {
     /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
     ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
     /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.
-    /// - [`replicas`](Self::replicas), [`fsynced`](Self::fsynced), [`local_handoffs`](Self::local_handoffs)
-    ///   and [`SpinLock`](crate::spin::SpinLock) are refused.
+    /// - [`replicas`](Self::replicas), [`fsynced`](Self::fsynced) and [`SpinLock`](crate::spin::SpinLock) are
+    ///   refused.
     ///
     /// The call returns when a majority of the servers are connected. It waits for the others only for as
     /// long as that has taken, plus 10 ms; they follow by themselves.
@@ -217,9 +217,6 @@ impl LockManagerBuilder {
                 "{which}: must not be set in a quorum, whose servers are independent"
             ))
             .into());
-        }
-        if self.options.local_handoffs > 1 {
-            return Err(local_handoffs_in_quorum(self.options.local_handoffs).into());
         }
         self.options.longest_lease = Some(self.longest_lease_in_quorum());
         self.longest_lease = None;

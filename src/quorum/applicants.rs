@@ -141,7 +141,7 @@ impl Quorum {
     }
 
     /// The time until a majority of the servers can be free, as far as is known.
-    fn retry_after(&self, channel: &str) -> Duration {
+    pub(super) fn retry_after(&self, channel: &str) -> Duration {
         let left = (self.servers.iter()).map(|server| server.waitlists().free_in(channel));
         let mut left: Vec<_> = left.collect();
         left.sort_unstable();

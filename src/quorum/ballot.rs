@@ -60,6 +60,8 @@ pub(crate) struct Wanted {
     pub(crate) keys: Arc<Keys>,
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
+    /// How many turns the hold may serve inside this process.
+    pub(crate) turns: u16,
     /// When the caller gives up. `None` means never.
     pub(crate) until: Option<Instant>,
     pub(crate) group: Group,
@@ -72,6 +74,7 @@ impl Wanted {
             keys: params.keys,
             channel: params.channel,
             terms: params.terms,
+            turns: params.turns,
             until,
             group: params.group,
         }
@@ -123,10 +126,11 @@ pub(crate) struct Ballot {
 impl Ballot {
     /// On the heap, since it is moved from the caller to the task that goes on with it.
     pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted, arrival: Arrival) -> Result<Box<Ballot>> {
-        let votes = Votes::new(quorum, &wanted.keys.name, wanted.terms);
+        let number = quorum.next_ballot();
+        let owner = quorum.owner_of(&quorum.client().id, number);
+        let votes = Votes::new(quorum, &wanted.keys.name, owner, wanted.terms);
         let mut seats = Vec::new();
         seats.resize_with(quorum.servers.len(), Seat::new);
-        let number = quorum.next_ballot();
         let floor = Floor::of_ballot(&quorum.clocks, quorum.clock().now(), &votes.next_floor)?;
         Ok(Box::new(Ballot {
             number,
@@ -179,7 +183,7 @@ impl Ballot {
             channel: Arc::clone(&self.wanted.channel),
             terms: terms_of_votes(&self.wanted.terms),
             owner: None,
-            turns: 1,
+            turns: self.wanted.turns,
             group: self.wanted.group.clone(),
             vote: Some(Box::new(VoteParams {
                 ticket: self.ticket,

@@ -10,14 +10,11 @@ use crate::engine::counters::{End, How};
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::lease::Lease;
-use crate::owner::Owner;
 use crate::sync::locked;
 
 #[derive(Debug)]
 pub(crate) struct Majority {
     pub(crate) fence: Fence,
-    pub(crate) owner: Owner,
     quorum: Arc<Quorum>,
     ballot: u64,
     votes: Arc<Votes>,
@@ -31,13 +28,12 @@ impl Majority {
         locked(&quorum.held).insert(ballot.number, (fence, Arc::clone(&votes)));
         let majority = Majority {
             fence,
-            owner: quorum.owner_of(&quorum.client().id, ballot.number),
             ballot: ballot.number,
             how: votes.how(),
             votes,
             quorum: Arc::clone(&quorum),
         };
-        majority.votes.begin_hold();
+        majority.votes.begin_hold(fence, ballot.wanted.turns);
         ballot.begin_hold(fence);
         quorum.client().spawn(ballot.keep());
         majority
@@ -47,17 +43,9 @@ impl Majority {
         &self.votes
     }
 
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.votes.name
-    }
-
     /// How most of the votes were got.
     pub(crate) fn how(&self) -> How {
         self.how
-    }
-
-    pub(crate) fn lease(&self) -> Lease {
-        self.votes.lease()
     }
 
     /// Releases the lock, and returns when a majority of the servers have confirmed it, or no slower one

@@ -5,6 +5,7 @@ mod fences;
 mod kept;
 mod link;
 mod overload;
+mod turns;
 mod worlds;
 
 use std::future::poll_fn;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::link::{Link, State};
 use super::{Majority, Quorum, Wanted};
+use crate::engine::acquire::AcquireParams;
 use crate::engine::metrics::Group;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
@@ -110,16 +112,22 @@ impl Process {
     }
 }
 
-fn wanted(quorum: &Quorum, until: Option<Instant>) -> Wanted {
+fn params(quorum: &Quorum, turns: u16) -> AcquireParams {
     let client = quorum.client();
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
-    Wanted {
+    AcquireParams {
         channel: keys.channel_of(&client.id),
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
-        until,
+        owner: None,
+        turns,
         group: Group::default(),
+        vote: None,
     }
+}
+
+fn wanted(quorum: &Quorum, until: Option<Instant>) -> Wanted {
+    Wanted::of(params(quorum, 1), until)
 }
 
 async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {

@@ -11,33 +11,27 @@ use super::ballot::{Ballot, Event, Wanted};
 use super::majority::Majority;
 use crate::engine::acquire;
 use crate::engine::acquire::Attempt;
+use crate::engine::local_queue::source::Tried;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 
-/// How a try ended.
-#[derive(Debug)]
-pub(crate) enum Tried {
-    Held(Majority),
-    Busy(Occupied),
-}
-
 /// What a try knows of a lock that it did not get.
 #[derive(Debug)]
-pub(crate) struct Occupied {
+struct Occupied {
     /// The time until a majority can be free at the earliest, if nobody releases it.
-    pub(crate) ttl: Duration,
+    ttl: Duration,
     /// The largest number of requests that a server has queued.
-    pub(crate) waiting: u64,
+    waiting: u64,
 }
 
 impl Quorum {
     /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
     /// may get too few votes.
-    pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried> {
+    pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried<Majority>> {
         let mut ballot = Ballot::new(self, wanted, self.arrival())?;
         Ok(match self.client().on_its_runtime(ballot.tried()).await? {
             Ok(fence) => Tried::Held(Majority::begin(ballot, fence)),
-            Err(occupied) => Tried::Busy(occupied),
+            Err(Occupied { ttl, waiting }) => Tried::Busy { ttl, ahead: waiting },
         })
     }
 }

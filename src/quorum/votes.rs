@@ -14,9 +14,11 @@ use super::answers::Answers;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::hold::turns::{HasTurns, Turns};
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
+use crate::owner::Owner;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
@@ -24,11 +26,15 @@ use crate::time::deadline::LeaseTerms;
 /// The votes of one request. They are a hold as long as the leases of a majority last.
 #[derive(Debug)]
 pub(crate) struct Votes {
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
+    /// The owner of the holds, of this client alone.
+    pub(crate) owner: Owner,
     terms: LeaseTerms,
     quorum: Arc<Quorum>,
     state: Mutex<State>,
     changed: Notify,
+    /// Set when the votes become a hold that may have several.
+    turns: OnceLock<Turns>,
     /// The least fence of the next holder. Set when the hold ends.
     pub(super) next_floor: Arc<OnceLock<Fence>>,
 }
@@ -86,11 +92,12 @@ impl Vote {
 }
 
 impl Votes {
-    pub(super) fn new(quorum: &Arc<Quorum>, name: &Arc<str>, terms: LeaseTerms) -> Votes {
+    pub(super) fn new(quorum: &Arc<Quorum>, name: &Arc<str>, owner: Owner, terms: LeaseTerms) -> Votes {
         let mut votes = Vec::new();
         votes.resize_with(quorum.servers.len(), || Vote::Missing(None));
         Votes {
             name: Arc::clone(name),
+            owner,
             terms,
             quorum: Arc::clone(quorum),
             state: Mutex::new(State {
@@ -101,6 +108,7 @@ impl Votes {
                 kept_until: None,
             }),
             changed: Notify::new(),
+            turns: OnceLock::new(),
             next_floor: Arc::default(),
         }
     }
@@ -178,8 +186,11 @@ impl Votes {
         hows.find(|how| came(*how)).unwrap_or(How::Polled)
     }
 
-    /// The votes are a hold from now on.
-    pub(super) fn begin_hold(&self) {
+    /// The votes are a hold from now on, under this fence, for so many turns.
+    pub(super) fn begin_hold(&self, fence: Fence, turns: u16) {
+        if turns > 1 {
+            self.turns.get_or_init(|| Turns::new(fence, turns));
+        }
         locked(&self.state).decided = Some(self.quorum.clock().now());
     }
 
@@ -337,11 +348,11 @@ impl Votes {
         (before, holding, votes)
     }
 
-    /// The next hold begins now, and its fence says so. It is larger than those of all votes. A vote that
-    /// comes late is released with the same floor.
+    /// The next hold begins now, and its fence says so. It is larger than those of all votes and turns. A
+    /// vote that comes late is released with the same floor.
     fn set_next_floor(&self, state: &State) {
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
-        if let Some(largest) = fences.max() {
+        if let Some(largest) = fences.chain(self.turns().map(Turns::fence)).max() {
             self.next_floor.get_or_init(|| {
                 let now = self.quorum.clocks.floor().unwrap_or(largest);
                 now.max(largest.next())
@@ -352,5 +363,36 @@ impl Votes {
     /// Ends the hold and takes all votes, so that each can be left to expire.
     pub(super) fn end_to_forget(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         self.end(false)
+    }
+}
+
+impl HasTurns for Votes {
+    fn turns(&self) -> Option<&Turns> {
+        self.turns.get()
+    }
+
+    fn has_time_for_a_turn(&self, _: LocalTime) -> bool {
+        let lease = self.lease();
+        lease.state() == LeaseState::Held && lease.remaining() >= self.terms.grant() / 4
+    }
+
+    fn lease(&self) -> Lease {
+        self.lease()
+    }
+
+    fn how(&self) -> How {
+        self.how()
+    }
+
+    fn end_turn(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    fn lost_by(&self, reason: LostReason) -> Lost {
+        Lost::new(Arc::clone(&self.name), reason)
+    }
+
+    async fn lost(&self) -> Lost {
+        self.lost().await
     }
 }

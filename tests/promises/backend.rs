@@ -276,6 +276,19 @@ macro_rules! in_a_quorum {
     };
 }
 
+/// Makes two tests more of each of these functions, in a quorum whose clients have local hand-off.
+macro_rules! local_handoffs_in_a_quorum {
+    ($($body:ident),* $(,)?) => {
+        $crate::backend::on_two_backends! {
+            local_handoffs_in_a_quorum_in_memory: Backend::quorum_in_memory().with_local_handoffs(),
+            local_handoffs_in_a_quorum_of_servers: async {
+                Backend::quorum_of_servers().await.with_local_handoffs()
+            },
+            $($body),*
+        }
+    };
+}
+
 /// Does the same as `on_each_backend!`, with real threads and real time, in memory too.
 macro_rules! on_each_backend_in_parallel {
     ($($body:ident),* $(,)?) => {
@@ -300,5 +313,6 @@ macro_rules! on_each_backend_in_parallel {
 }
 
 pub(crate) use {
-    in_a_quorum, on_each_backend, on_each_backend_in_parallel, on_two_backends, with_local_handoffs,
+    in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, on_each_backend_in_parallel, on_two_backends,
+    with_local_handoffs,
 };

@@ -18,7 +18,9 @@ use fairlock::{
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
+use crate::backend::{
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, with_local_handoffs,
+};
 
 on_each_backend! {
     many_locks_are_acquired_at_once,
@@ -37,6 +39,13 @@ with_local_handoffs! {
 }
 
 in_a_quorum! {
+    many_locks_are_acquired_at_once,
+    critical_sections_are_spawned,
+    a_wait_keeps_its_place_in_a_select_loop,
+    a_guard_lives_in_a_struct_and_moves_between_tasks,
+}
+
+local_handoffs_in_a_quorum! {
     many_locks_are_acquired_at_once,
     critical_sections_are_spawned,
     a_wait_keeps_its_place_in_a_select_loop,

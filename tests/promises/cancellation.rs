@@ -13,7 +13,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::backend::{
-    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, on_each_backend_in_parallel,
+    with_local_handoffs,
 };
 
 on_each_backend! {
@@ -51,6 +52,17 @@ in_a_quorum! {
     a_release_dropped_at_any_poll_ends_released,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
+}
+
+local_handoffs_in_a_quorum! {
+    an_acquire_dropped_at_any_poll_leaves_no_holder,
+    a_try_dropped_at_any_poll_leaves_no_holder,
+    a_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_bounded_wait_dropped_at_any_poll_leaves_no_queue_entry,
+    a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
+    unread_grant_goes_to_the_next_waiter,
+    a_release_dropped_at_any_poll_ends_released,
+    with_dropped_midway_drops_the_work_and_releases,
 }
 
 on_each_backend_in_parallel! {

@@ -7,7 +7,8 @@ use fairlock_testkit::{History, Process, Resp};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{
-    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, on_each_backend_in_parallel,
+    with_local_handoffs,
 };
 
 on_each_backend! {
@@ -35,6 +36,17 @@ with_local_handoffs! {
 }
 
 in_a_quorum! {
+    held_lock_refuses_a_try_at_once_and_reports_its_ttl,
+    two_names_do_not_exclude_each_other,
+    two_prefixes_do_not_exclude_each_other,
+    a_hash_tag_is_a_part_of_the_name,
+    a_lock_is_free_after_its_release,
+    a_release_after_the_lease_ran_out_says_expired,
+    a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_holder,
+    an_overlong_hold_does_not_shorten_the_next_one,
+}
+
+local_handoffs_in_a_quorum! {
     held_lock_refuses_a_try_at_once_and_reports_its_ttl,
     two_names_do_not_exclude_each_other,
     two_prefixes_do_not_exclude_each_other,

@@ -10,7 +10,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::backend::{
-    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, on_each_backend_in_parallel,
+    with_local_handoffs,
 };
 
 on_each_backend! {
@@ -37,6 +38,10 @@ in_a_quorum! {
     wait_outlives_all_timers,
     a_release_and_a_new_wait_go_to_the_end_of_the_queue,
     leases_that_are_meant_to_run_out_change_no_order,
+}
+
+local_handoffs_in_a_quorum! {
+    a_release_and_a_new_wait_go_to_the_end_of_the_queue,
 }
 
 on_each_backend_in_parallel! {

@@ -8,7 +8,8 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{
-    Backend, in_a_quorum, on_each_backend, on_each_backend_in_parallel, with_local_handoffs,
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, on_each_backend_in_parallel,
+    with_local_handoffs,
 };
 
 on_each_backend! {
@@ -42,6 +43,21 @@ with_local_handoffs! {
 }
 
 in_a_quorum! {
+    a_forgotten_guard_keeps_the_lock_for_one_lease,
+    a_live_guard_is_renewed_for_as_long_as_it_lives,
+    a_fixed_lease_is_never_extended,
+    a_pushed_fixed_lease_is_claimed_once_and_never_extended,
+    a_pushed_grant_is_claimed_at_the_full_lease,
+    max_hold_ends_a_hold,
+    a_max_hold_shorter_than_the_lease_counts,
+    a_leaked_guard_is_freed_by_its_max_hold,
+    a_renewal_by_hand_proves_and_prolongs_the_hold,
+    lost_resolves_with_the_end_of_the_lease_and_not_before,
+    lost_resolves_with_the_release,
+    loss_is_reported_at_the_next_renewal,
+}
+
+local_handoffs_in_a_quorum! {
     a_forgotten_guard_keeps_the_lock_for_one_lease,
     a_live_guard_is_renewed_for_as_long_as_it_lives,
     a_fixed_lease_is_never_extended,

@@ -259,35 +259,8 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
     let guard = lock.acquire().await.unwrap();
     assert!(guard.lease().remaining() > DAY / 2);
     guard.release().await.unwrap();
-    if !backend.is_a_quorum() {
-        let guard = most.lock("a").local_handoffs(1000).acquire().await.unwrap();
-        guard.release().await.unwrap();
-    }
+    let guard = most.lock("a").local_handoffs(1000).acquire().await.unwrap();
+    guard.release().await.unwrap();
     let guard = most.lock("a").fixed_lease(DAY).acquire().await.unwrap();
     guard.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn local_handoff_is_refused_in_a_quorum_before_anything_is_sent() {
-    let new = || LockManager::builder().local_handoffs(64);
-    let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
-    let urls = [
-        "redis://127.0.0.1:1",
-        "redis://127.0.0.1:2",
-        "redis://127.0.0.1:3",
-    ];
-    let of_the_manager = [
-        refused(new().quorum_in_memory(&servers)),
-        refused(new().quorum(urls).await),
-    ];
-    let quorum = LockManager::builder().quorum_in_memory(&servers).unwrap();
-    let of_the_lock = at_once(&quorum.lock("a").local_handoffs(64));
-    for message in of_the_manager.into_iter().chain(of_the_lock) {
-        assert!(
-            message.contains("local_handoffs 64: must be 1 in a quorum"),
-            "{message}"
-        );
-    }
-    let one = quorum.lock("a").local_handoffs(1).acquire().await.unwrap();
-    one.release().await.unwrap();
 }

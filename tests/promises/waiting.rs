@@ -8,7 +8,9 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
+use crate::backend::{
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, with_local_handoffs,
+};
 
 on_each_backend! {
     a_release_wakes_the_waiter,
@@ -67,6 +69,23 @@ in_a_quorum! {
     closing_sends_the_releases_of_dropped_guards,
     the_last_clone_closes_the_manager,
     status_shows_holder_and_queue,
+    stats_count_all_events,
+    an_idle_client_answers_a_ping,
+}
+
+local_handoffs_in_a_quorum! {
+    a_release_wakes_the_waiter,
+    a_dropped_guard_wakes_the_waiter,
+    a_wait_of_a_client_behind_itself_ends_with_the_release,
+    a_lease_that_runs_out_lets_the_waiter_in,
+    a_bounded_wait_ends_in_time_and_leaves_nothing,
+    a_wait_of_zero_is_one_attempt,
+    a_deadline_is_kept_by_either_instant,
+    very_long_bound_counts_as_no_bound,
+    forced_release_wakes_the_first_waiter_and_repeated_evicts_no_holder,
+    closing_leaves_live_guards_renewed_and_releasable,
+    closing_sends_the_releases_of_dropped_guards,
+    the_last_clone_closes_the_manager,
     stats_count_all_events,
     an_idle_client_answers_a_ping,
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use fairlock::{Error, LostReason};
 use tokio::time::timeout;
 
-use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
+use crate::backend::{
+    Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, with_local_handoffs,
+};
 
 on_each_backend! {
     work_is_stopped_when_the_lease_is_lost,
@@ -24,6 +26,14 @@ with_local_handoffs! {
 }
 
 in_a_quorum! {
+    work_is_stopped_when_the_lease_is_lost,
+    work_that_ends_in_time_returns_its_result,
+    with_releases_when_the_work_is_done,
+    with_reports_work_that_was_not_covered_by_the_lease,
+    dropped_work_leaves_the_lock_held,
+}
+
+local_handoffs_in_a_quorum! {
     work_is_stopped_when_the_lease_is_lost,
     work_that_ends_in_time_returns_its_result,
     with_releases_when_the_work_is_done,

@@ -8,7 +8,10 @@ use futures_util::FutureExt;
 use tokio::time::sleep;
 
 use super::*;
+use crate::engine::floor::{Floor, QuorumClocks};
+use crate::engine::server_clocks::ServerClocks;
 use crate::store::ids::ClientId;
+use crate::store::{Answer, ConnectionId};
 use crate::time::deadline_queue::GivesUp;
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -20,6 +23,30 @@ fn hold(max_hold: Option<Duration>) -> Hold {
 
 /// A hold with so many turns, of which the client heard when `left` of its lease was left.
 fn hold_with(max_hold: Option<Duration>, turns: u16, left: Duration) -> Hold {
+    hold_of(max_hold, turns, left, None)
+}
+
+/// A vote of a quorum with one server, whose request reserved so many turns.
+fn vote(turns: u16) -> Hold {
+    let clock = Clock::tokio();
+    let at = Sample {
+        sent: clock.now(),
+        received: clock.now(),
+        now: server(Duration::ZERO),
+    };
+    let first = Answer {
+        on: ConnectionId::default(),
+        at,
+        reply: (),
+    };
+    let clocks = Arc::new(QuorumClocks::new(vec![Arc::new(ServerClocks::new(
+        clock, &first,
+    ))]));
+    let floor = Floor::of_ballot(&clocks, clock.now(), &Arc::default()).unwrap();
+    hold_of(None, turns, LEASE, Some(floor))
+}
+
+fn hold_of(max_hold: Option<Duration>, turns: u16, left: Duration, floor: Option<Floor>) -> Hold {
     let terms = LeaseTerms {
         length: LEASE,
         fixed: false,
@@ -40,7 +67,7 @@ fn hold_with(max_hold: Option<Duration>, turns: u16, left: Duration) -> Hold {
         keys,
         &grant,
         terms,
-        PendingCalls::new(LEASE, GivesUp::Unknown, None),
+        PendingCalls::new(LEASE, GivesUp::Unknown, floor),
         clock,
         LocalTime::ZERO.after(left),
     )
@@ -248,11 +275,29 @@ async fn no_turn_begins_once_the_hold_is_old_or_lost_or_in_doubt_or_nearly_over(
     let old = turns();
     // Until then, its grant may have waited for replicas.
     sleep(turns::LONGEST_TENURE).await;
-    old.begin_turns();
+    old.begin_turns(old.clock.now());
     sleep(turns::LONGEST_TENURE / 2).await;
     assert!(next_turn(&old).is_some());
     sleep(turns::LONGEST_TENURE / 2).await;
     assert!(next_turn(&old).is_none());
+}
+
+/// The hold of the majority may go on without the vote, and its turns with it.
+#[tokio::test(start_paused = true)]
+async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told_the_last_one() {
+    let vote = vote(4);
+    let (first, grant) = (vote.fence(), ReleaseWhat::Grant(vote.fence()));
+    let turns = |last| ReleaseWhat::Turns {
+        first,
+        last: Fence::new(last).unwrap(),
+    };
+    assert_eq!(vote.ending(), grant, "no hold, no turns");
+    vote.join(LocalTime::ZERO, LEASE);
+    assert_eq!(vote.ending(), turns(4));
+    vote.end_turns(Fence::new(3).unwrap());
+    assert_eq!(vote.ending(), turns(3));
+    vote.end_turns(first);
+    assert_eq!(vote.ending(), grant);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,24 +1,26 @@
 //! Turns: a hold that is passed on inside its process, from one guard to the next. Each turn has a fence of
-//! its own, and the server hears nothing of them until the release reports the last one.
+//! its own, and no server hears of them until the release reports the last one.
 
+use std::fmt::Debug;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::Hold;
+use crate::engine::counters::{Holding, How};
 use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
-use crate::store::Grant;
-use crate::sync::locked;
+use crate::lease::Lease;
 use crate::time::clock::LocalTime;
 
 /// No turn begins later than this after the first one, so that other processes need not wait long.
 pub(crate) const LONGEST_TENURE: Duration = Duration::from_millis(10);
 
+/// The turns of one hold.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
+    first: Fence,
     /// The fence of the present turn, or of the last one.
     fence: AtomicU64,
     /// The last fence that the request reserved.
@@ -30,45 +32,74 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// `None` if the request reserved no more than one fence.
-    pub(super) fn of(grant: &Grant) -> Option<Box<Turns>> {
-        let turns = grant.request.turns();
-        let first = grant.fence.get();
-        (turns > 1).then(|| {
-            Box::new(Turns {
-                fence: AtomicU64::new(first),
-                reserved: first + u64::from(turns - 1),
-                until: OnceLock::new(),
-                ended: Notify::new(),
-            })
-        })
+    /// The turns of a hold with this fence, whose request reserved so many.
+    pub(crate) fn new(first: Fence, turns: u16) -> Turns {
+        Turns {
+            first,
+            fence: AtomicU64::new(first.get()),
+            reserved: first.get() + u64::from(turns.saturating_sub(1)),
+            until: OnceLock::new(),
+            ended: Notify::new(),
+        }
     }
 
     fn until(&self, now: LocalTime) -> LocalTime {
         *self.until.get_or_init(|| now.after(LONGEST_TENURE))
     }
 
-    fn fence(&self) -> u64 {
-        self.fence.load(Ordering::Acquire)
-    }
-}
-
-impl Hold {
     /// The fence of the present turn, or of the last one.
-    pub(crate) fn last_fence(&self) -> Fence {
-        self.later_turn().unwrap_or_else(|| self.fence())
+    pub(crate) fn fence(&self) -> Fence {
+        Fence::new(self.fence.load(Ordering::Acquire)).unwrap_or(self.first)
     }
 
     /// The same, unless that is the first turn.
-    pub(in crate::engine) fn later_turn(&self) -> Option<Fence> {
-        let last = Fence::new(self.turns.as_ref()?.fence())?;
-        Some(last).filter(|last| *last != self.fence())
+    pub(super) fn later(&self) -> Option<Fence> {
+        Some(self.fence()).filter(|fence| self.is_later(*fence))
     }
 
+    /// Whether another turn came before the one with this fence.
+    pub(crate) fn is_later(&self, fence: Fence) -> bool {
+        fence != self.first
+    }
+
+    /// Ends the present turn and begins another one now, if the hold `lasts`. Returns the fence of the new
+    /// turn, or `None` if the present turn is the last one.
+    fn next(&self, now: LocalTime, lasts: impl FnOnce() -> bool) -> Option<Fence> {
+        let next = self.fence.load(Ordering::Acquire) + 1;
+        if next > self.reserved || now >= self.until(now) || !lasts() {
+            return None;
+        }
+        self.fence.store(next, Ordering::Release);
+        self.ended.notify_waiters();
+        Fence::new(next)
+    }
+}
+
+/// A hold that may have turns: that of one server, or the votes of a quorum.
+pub(crate) trait HasTurns: Debug + Send + Sync {
+    /// `None` if there is one turn.
+    fn turns(&self) -> Option<&Turns>;
+
+    /// Whether the hold lasts long enough from now on for another turn.
+    fn has_time_for_a_turn(&self, now: LocalTime) -> bool;
+
+    fn lease(&self) -> Lease;
+
+    /// How the hold was acquired.
+    fn how(&self) -> How;
+
+    /// Takes out what the guard holds, since its turn is over.
+    fn end_turn(&self) -> Option<Holding>;
+
+    fn lost_by(&self, reason: LostReason) -> Lost;
+
+    /// Waits until the hold is over.
+    fn lost(&self) -> impl Future<Output = Lost> + Send;
+
     /// The first turn begins. The replicas and disks that must have the grant have it by now.
-    pub(in crate::engine) fn begin_turns(&self) {
-        if let Some(turns) = &self.turns {
-            turns.until(self.clock.now());
+    fn begin_turns(&self, now: LocalTime) {
+        if let Some(turns) = self.turns() {
+            turns.until(now);
         }
     }
 
@@ -76,37 +107,26 @@ impl Hold {
     /// present turn is the last one: the hold must be released then.
     ///
     /// Only the code that has the present turn calls this.
-    pub(crate) fn next_turn(&self, now: LocalTime) -> Option<Fence> {
-        let turns = self.turns.as_ref()?;
-        let next = turns.fence() + 1;
-        if next > turns.reserved || now >= turns.until(now) {
-            return None;
-        }
-        let state = locked(&self.state);
-        let left = state.deadline.since(now);
-        if state.over.is_some() || state.in_doubt || left < self.terms.grant() / 4 {
-            return None;
-        }
-        drop(state);
-        turns.fence.store(next, Ordering::Release);
-        turns.ended.notify_waiters();
-        Fence::new(next)
+    fn next_turn(&self, now: LocalTime) -> Option<Fence> {
+        self.turns()?.next(now, || self.has_time_for_a_turn(now))
     }
 
     /// Waits until the turn with this fence is over, because it was passed on, or because the hold is over.
-    pub(crate) async fn turn_over(&self, fence: Fence) -> Lost {
-        loop {
-            let ended = self.turns.as_ref().map(|turns| turns.ended.notified());
-            if self.last_fence() != fence {
-                return self.lost_by(LostReason::Released);
-            }
-            let Some(ended) = ended else {
+    fn turn_over(&self, fence: Fence) -> impl Future<Output = Lost> + Send {
+        async move {
+            let Some(turns) = self.turns() else {
                 return self.lost().await;
             };
-            tokio::select! {
-                biased;
-                () = ended => {}
-                lost = self.lost() => return lost,
+            loop {
+                let ended = turns.ended.notified();
+                if turns.fence() != fence {
+                    return self.lost_by(LostReason::Released);
+                }
+                tokio::select! {
+                    biased;
+                    () = ended => {}
+                    lost = self.lost() => return lost,
+                }
             }
         }
     }

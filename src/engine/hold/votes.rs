@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Hold, State, is_short_of_cap};
+use crate::fence::Fence;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::server_time::ServerTime;
@@ -34,6 +35,20 @@ impl Hold {
     pub(crate) fn mark_used_since(&self, decided: LocalTime) {
         let mut state = locked(&self.state);
         state.kept_from = Some(since(&state, decided));
+    }
+
+    /// The majority is over, and its turns used no fence after this one.
+    pub(crate) fn end_turns(&self, last: Fence) {
+        locked(&self.state).last_turn = Some(last);
+    }
+
+    /// The last fence that turns of the majority can have used, if that is larger than the vote's own. As
+    /// long as the majority lasts without this vote, its turns may use all that the request reserved.
+    pub(super) fn last_fence_of_vote(&self, state: &State) -> Option<Fence> {
+        let more = u64::from(self.request.turns() - 1);
+        let reserved = || Fence::new(state.fence.get() + more).filter(|_| state.has_joined);
+        let last = state.last_turn.or_else(reserved);
+        last.filter(|last| self.calls.are_of_a_vote() && *last > state.fence)
     }
 }
 

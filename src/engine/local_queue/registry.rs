@@ -1,4 +1,4 @@
-//! All local queues of a client.
+//! The local queues of all locks.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
+use super::source::{Source, Tried};
 use super::turn::Turn;
-use super::{LocalQueue, Place, Tried};
+use super::{LocalQueue, Place};
 use crate::engine::acquire::AcquireParams;
-use crate::engine::client::Client;
-use crate::engine::hold::owned::OwnedHold;
-use crate::engine::waitlist::registry::Waitlists;
 use crate::sync::locked;
 
 /// Locks that differ in one of these share no tenure, and go side by side.
@@ -29,69 +27,59 @@ impl Hash for Key {
     }
 }
 
+/// The local queues of one source of tenures.
 #[derive(Debug)]
-pub(crate) struct LocalQueues {
-    waitlists: Arc<Waitlists>,
-    pub(super) queues: DashMap<Key, Arc<LocalQueue>>,
+pub(crate) struct LocalQueues<S: Source>(pub(super) DashMap<Key, Arc<LocalQueue<S>>>);
+
+impl<S: Source> Default for LocalQueues<S> {
+    fn default() -> LocalQueues<S> {
+        LocalQueues(DashMap::new())
+    }
 }
 
-impl LocalQueues {
-    pub(in crate::engine) fn new(waitlists: Arc<Waitlists>) -> LocalQueues {
-        LocalQueues {
-            waitlists,
-            queues: DashMap::new(),
-        }
-    }
-
-    pub(super) fn waitlists(&self) -> &Arc<Waitlists> {
-        &self.waitlists
-    }
-
-    pub(super) fn client(&self) -> &Arc<Client> {
-        self.waitlists.client()
-    }
-
-    /// Enters the local queue of a lock, and creates it if needed.
-    pub(super) fn enter(self: &Arc<Self>, params: &AcquireParams) -> Place {
-        let (place, ask) = self.with(params, LocalQueue::join);
-        if let Some(ask) = ask {
-            self.client().spawn(ask.run());
-        }
-        place
-    }
-
-    /// Why a try need not ask the server.
-    pub(super) fn busy(&self, params: &AcquireParams) -> Option<Tried> {
-        self.queues.get(&key(params))?.busy()
-    }
-
-    /// The first turn of a tenure that did not come through the queue.
-    pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: OwnedHold) -> Turn {
-        self.with(params, |queue| queue.first_turn(&mut locked(&queue.state), held))
-    }
-
-    /// Runs `work` before the queue can be discarded.
-    pub(super) fn with<T>(
-        self: &Arc<Self>,
-        params: &AcquireParams,
-        work: impl FnOnce(&Arc<LocalQueue>) -> T,
-    ) -> T {
-        let make = || Arc::new(LocalQueue::new(Arc::clone(self), params.clone()));
-        work(&self.queues.entry(key(params)).or_insert_with(make))
+impl<S: Source> LocalQueues<S> {
+    /// Why a try need not ask the servers.
+    pub(super) fn busy<T>(&self, params: &AcquireParams) -> Option<Tried<T>> {
+        self.0.get(&key(params))?.busy()
     }
 
     /// Removes a queue in which nothing is left.
-    pub(super) fn discard(&self, queue: &LocalQueue) {
+    pub(super) fn discard(&self, queue: &LocalQueue<S>) {
         if queue.is_idle() {
-            self.queues
-                .remove_if(&key(&queue.params), |_, queue| queue.is_idle());
+            self.0.remove_if(&key(&queue.params), |_, queue| queue.is_idle());
         }
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.queues.len()
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
+}
+
+/// Enters the local queue of a lock, and creates it if needed.
+pub(super) fn enter<S: Source>(source: &Arc<S>, params: &AcquireParams) -> Place<S> {
+    let (place, ask) = with(source, params, LocalQueue::join);
+    if let Some(ask) = ask {
+        source.client().spawn(ask.run());
+    }
+    place
+}
+
+/// The first turn of a tenure that did not come through the queue.
+pub(super) fn first_turn<S: Source>(source: &Arc<S>, params: &AcquireParams, held: S::Tenure) -> Turn<S> {
+    with(source, params, |queue| {
+        queue.first_turn(&mut locked(&queue.state), held)
+    })
+}
+
+/// Runs `work` before the queue can be discarded.
+pub(super) fn with<S: Source, T>(
+    source: &Arc<S>,
+    params: &AcquireParams,
+    work: impl FnOnce(&Arc<LocalQueue<S>>) -> T,
+) -> T {
+    let make = || Arc::new(LocalQueue::new(Arc::clone(source), params.clone()));
+    work(&source.local_queues().0.entry(key(params)).or_insert_with(make))
 }
 
 fn key(params: &AcquireParams) -> Key {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::LocalQueue;
-use crate::engine::acquire::acquire;
+use super::source::Source;
 use crate::error::Error;
 use crate::sync::locked;
 
@@ -20,13 +20,13 @@ pub(super) struct Asked {
 /// The work of asking for tenures, one after the other. If it is dropped midway, because the runtime ends,
 /// the waiters are told.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct Ask<S: Source> {
     id: u64,
     given_up: oneshot::Receiver<Infallible>,
-    queue: Arc<LocalQueue>,
+    queue: Arc<LocalQueue<S>>,
 }
 
-pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
+pub(super) fn of<S: Source>(id: u64, queue: &Arc<LocalQueue<S>>) -> (Asked, Ask<S>) {
     let (asks, given_up) = oneshot::channel();
     let ask = Ask {
         id,
@@ -36,7 +36,7 @@ pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
     (Asked { id, _asks: asks }, ask)
 }
 
-impl Ask {
+impl<S: Source> Ask<S> {
     /// Asks for tenures until nobody waits for one any more.
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
@@ -44,7 +44,7 @@ impl Ask {
             let held = tokio::select! {
                 biased;
                 _ = &mut self.given_up => return,
-                held = acquire(queue.queues.waitlists(), &queue.params, None) => held,
+                held = queue.source.acquire(&queue.params) => held,
             };
             match held {
                 Ok(held) => queue.begin(held),
@@ -71,7 +71,7 @@ impl Ask {
     }
 }
 
-impl Drop for Ask {
+impl<S: Source> Drop for Ask<S> {
     fn drop(&mut self) {
         let mut state = locked(&self.queue.state);
         let asked = state.asked.take_if(|asked| asked.id == self.id);
@@ -79,6 +79,6 @@ impl Drop for Ask {
         if asked.is_some() {
             self.queue.fail(&Error::Closed);
         }
-        self.queue.queues.discard(&self.queue);
+        self.queue.source.local_queues().discard(&self.queue);
     }
 }

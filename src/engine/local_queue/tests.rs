@@ -9,6 +9,8 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{advance, sleep};
 
+use super::registry::LocalQueues;
+use super::source::OneServer;
 use super::*;
 use crate::options::ManagerOptions;
 use crate::tests::scripted_store;
@@ -45,8 +47,8 @@ impl Process {
         }
     }
 
-    fn queues(&self) -> &Arc<LocalQueues> {
-        self.locks.shared().local_queues()
+    fn queues(&self) -> &LocalQueues<OneServer> {
+        self.locks.shared().tenures().local_queues()
     }
 
     async fn acquire(&self) -> LockGuard {

@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 use super::link::State;
 use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, fences, votes, wanted};
 use crate::engine::counters::Counters;
+use crate::engine::local_queue::source::Tried;
 use crate::error::{Error, LostReason};
 use crate::fence::Fence;
 use crate::lease::LeaseState;
+use crate::quorum::Majority;
 use crate::quorum::operator::Seen;
-use crate::quorum::{Majority, Tried};
 use crate::sync::locked;
 
 impl Process {
@@ -25,7 +26,7 @@ impl Process {
         }
     }
 
-    async fn tried(&self) -> Tried {
+    async fn tried(&self) -> Tried<Majority> {
         let tried = self.quorum.try_acquire(wanted(&self.quorum, None)).await;
         tried.expect("a majority answers")
     }
@@ -66,7 +67,7 @@ async fn nobody_holds_while_votes_are_split() {
     let third = servers.process(3);
     let seen = third.seen().await;
     assert!(seen.holder.is_none(), "{seen:?}");
-    assert!(matches!(third.tried().await, Tried::Busy(_)));
+    assert!(matches!(third.tried().await, Tried::Busy { .. }));
     for (process, _) in &split {
         for server in 0..3 {
             process.set(server, NEAR);
@@ -94,10 +95,10 @@ async fn try_that_gets_too_few_votes_gives_them_back() {
     holder.set(2, State::Down);
     let held = holder.acquire().await;
     let other = servers.process(2);
-    let Tried::Busy(occupied) = other.tried().await else {
+    let Tried::Busy { ttl, ahead } = other.tried().await else {
         panic!("two holders");
     };
-    assert!(occupied.ttl > SECOND && occupied.waiting == 0, "{occupied:?}");
+    assert!(ttl > SECOND && ahead == 0, "{ttl:?}");
     held.release().await.unwrap();
     sleep(SECOND).await;
     assert_eq!(servers.left().await, 0);
@@ -123,10 +124,10 @@ async fn try_does_not_put_off_the_caller_because_of_a_server_that_has_not_answer
     }
     let process = servers.process(1);
     process.set(2, State::Up(SECOND));
-    let Tried::Busy(occupied) = process.tried().await else {
+    let Tried::Busy { ttl, .. } = process.tried().await else {
         panic!("two servers are taken");
     };
-    assert!(!occupied.ttl.is_zero() && occupied.ttl <= SECOND, "{occupied:?}");
+    assert!(!ttl.is_zero() && ttl <= SECOND, "{ttl:?}");
 }
 
 /// Race: A holder's second server hangs when another client tries to take the lock.
@@ -138,14 +139,11 @@ async fn try_on_which_a_hung_server_decides_ends_soon_and_gives_its_vote_back() 
     let process = servers.process(1);
     process.set(2, State::Hung);
     let began = Instant::now();
-    let Tried::Busy(occupied) = process.tried().await else {
+    let Tried::Busy { ttl, .. } = process.tried().await else {
         panic!("two servers gave no vote");
     };
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
-    assert!(
-        occupied.ttl > SECOND,
-        "the server that hangs is not free: {occupied:?}"
-    );
+    assert!(ttl > SECOND, "the server that hangs is not free: {ttl:?}");
     held.release().await.unwrap();
     sleep(200 * SECOND).await;
     assert_eq!(servers.left().await, 0);
@@ -268,7 +266,7 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
     assert_eq!(others.len(), 3);
     assert!(!others.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
-    assert_eq!(holder.owner, held.owner);
+    assert_eq!(holder.owner, held.votes().owner);
     let wanted = wanted(&operator.quorum, None);
     let forced = (operator.quorum).force_release(&wanted.keys, &wanted.terms, holder.fence);
     assert!(forced.await.unwrap());
@@ -487,14 +485,14 @@ async fn hold_is_in_doubt_while_too_few_servers_renew_it() {
     let held = process.acquire().await;
     process.set(0, State::Hung);
     sleep(30 * SECOND).await;
-    assert_eq!(held.lease().state(), LeaseState::Held);
+    assert_eq!(held.votes().lease().state(), LeaseState::Held);
     process.set(1, State::Hung);
     sleep(15 * SECOND).await;
     held.votes().check().unwrap();
-    assert_eq!(held.lease().state(), LeaseState::InDoubt);
+    assert_eq!(held.votes().lease().state(), LeaseState::InDoubt);
     process.set(0, NEAR);
     sleep(15 * SECOND).await;
-    assert_eq!(held.lease().state(), LeaseState::Held);
+    assert_eq!(held.votes().lease().state(), LeaseState::Held);
 }
 
 /// Two of three servers will grant the lock under one fence, and one of them was asked to raise its fence to

@@ -147,7 +147,7 @@ async fn caller_that_never_had_a_ballot_is_told_when_the_lock_can_be_free() {
     let servers = Servers::new(3);
     let (held, process) = overloaded(&servers).await;
     let callers = callers(&process).await;
-    let left = held.lease().remaining();
+    let left = held.votes().lease().remaining();
     let error = acquire_with(&process.quorum, Some(Instant::now() + SECOND / 10)).await;
     let Err(Error::Timeout { waited, retry_after }) = error else {
         panic!("{error:?}");

@@ -1,5 +1,6 @@
 //! Random worlds: some processes with several tasks each, links of random length that fail for a while, waits
-//! that are given up, and holders that are cut off. Some locks are kept for a time after their grant. In some
+//! that are given up, and holders that are cut off. Some processes hand the lock on between their tasks, and
+//! some locks are kept for a time after their grant. In some
 //! worlds all servers lose their data at one moment. Except across that moment, no two holders overlap, and
 //! no lock is had while it is kept. Fences increase in the order of the holds, everybody is served, and
 //! nothing is left.
@@ -13,8 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{MS, Majority, MemoryStore, Quorum, SECOND, Servers, wanted};
+use super::{MS, Majority, MemoryStore, Quorum, SECOND, Servers, params, wanted};
 use crate::Fence;
+use crate::engine::hold::turns::HasTurns;
+use crate::engine::local_queue;
+use crate::engine::local_queue::turn::Turn;
 use crate::sync::locked;
 
 /// A hold, as its holder believes in it.
@@ -29,10 +33,51 @@ struct Believed {
 /// Servers count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-async fn acquire_at_least(quorum: &Arc<Quorum>, at_least: Option<Duration>) -> crate::Result<Majority> {
-    let mut wanted = wanted(quorum, None);
-    wanted.terms.at_least = at_least;
-    quorum.acquire(wanted).await
+/// How many turns a tenure has, where there are several.
+const TURNS: u16 = 4;
+
+/// What a task has of the lock.
+enum Held {
+    Whole(Majority),
+    Turn(Turn<Quorum>),
+}
+
+impl Held {
+    /// Of several turns if the lock is not kept.
+    async fn acquire(quorum: &Arc<Quorum>, turns: u16, at_least: Option<Duration>) -> crate::Result<Held> {
+        if turns > 1 && at_least.is_none() {
+            let (params, began) = (params(quorum, turns), quorum.client().now());
+            let turn = local_queue::acquire(quorum, &params, began, None);
+            return Ok(Held::Turn(turn.await?));
+        }
+        let mut wanted = wanted(quorum, None);
+        wanted.terms.at_least = at_least;
+        Ok(Held::Whole(quorum.acquire(wanted).await?))
+    }
+
+    fn fence(&self) -> Fence {
+        match self {
+            Held::Whole(majority) => majority.fence,
+            Held::Turn(turn) => turn.fence(),
+        }
+    }
+
+    async fn lost(&self) {
+        match self {
+            Held::Whole(majority) => majority.votes().lost().await,
+            Held::Turn(turn) => turn.hold().turn_over(turn.fence()).await,
+        };
+    }
+
+    async fn release(self) {
+        let tenure = match self {
+            Held::Whole(majority) => Some(majority),
+            Held::Turn(turn) => turn.release(),
+        };
+        if let Some(majority) = tenure {
+            drop(majority.release().await);
+        }
+    }
 }
 
 fn way(random: &mut SmallRng) -> State {
@@ -57,6 +102,7 @@ async fn run(seed: u64) -> usize {
     let believed: Arc<Mutex<Vec<Believed>>> = Arc::default();
     let mut tasks = JoinSet::new();
     for process in &processes {
+        let turns = if random.random_bool(0.5) { TURNS } else { 1 };
         for _ in 0..random.random_range(1..4) {
             let (process, believed) = (Arc::clone(process), Arc::clone(&believed));
             let mut random = SmallRng::seed_from_u64(random.random());
@@ -65,7 +111,7 @@ async fn run(seed: u64) -> usize {
                     sleep(random.random_range(0..20) * MS).await;
                     let is_kept = random.random_bool(0.3);
                     let at_least = is_kept.then(|| random.random_range(1..5_000) * MS);
-                    let wait = acquire_at_least(&process.quorum, at_least);
+                    let wait = Held::acquire(&process.quorum, turns, at_least);
                     let patience = match random.random_bool(0.3) {
                         true => random.random_range(0..50) * MS,
                         false => 600 * SECOND,
@@ -83,15 +129,15 @@ async fn run(seed: u64) -> usize {
                     };
                     // A lease that is lost keeps nothing.
                     let kept_until = tokio::select! {
-                        _ = held.votes().lost() => from,
+                        () = held.lost() => from,
                         () = sleep(hold) => from + at_least.unwrap_or_default().saturating_sub(ROUNDING),
                     };
                     let until = Instant::now().max(kept_until);
-                    let fence = held.fence;
+                    let fence = held.fence();
                     locked(&believed).push(Believed { fence, from, until });
                     match random.random_bool(0.5) {
                         true => drop(held),
-                        false => drop(held.release().await),
+                        false => held.release().await,
                     }
                 }
             });

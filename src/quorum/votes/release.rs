@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Votes;
 use crate::engine::counters::Holding;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::hold::turns::HasTurns;
 use crate::error::{Error, Lost, Result};
 use crate::quorum::answers::{Answers, next_until, stragglers_until};
 use crate::sync::locked;
@@ -14,15 +15,19 @@ use crate::time::clock::LocalTime;
 
 impl Votes {
     /// Ends the hold and takes all votes, for their release. Their servers give one fence to the next
-    /// request. They keep the lock taken for as long as the terms say, unless the hold was lost.
+    /// request, larger than those of all turns. They keep the lock taken for as long as the terms say, unless
+    /// the hold was lost.
     pub(in crate::quorum) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let (before, holding, votes) = self.end(true);
         let state = locked(&self.state);
         let kept_from = state.kept_until.and(state.decided);
         drop(state);
-        if let Some(decided) = kept_from {
-            for vote in &votes {
+        for vote in &votes {
+            if let Some(decided) = kept_from {
                 vote.hold().mark_used_since(decided);
+            }
+            if let Some(turns) = self.turns() {
+                vote.hold().end_turns(turns.fence());
             }
         }
         (before, holding, votes)

@@ -21,6 +21,7 @@ const VOTES: &str = "src/quorum/votes.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
+const TURNS: &[&str] = &["--lib quorum::tests::turns"];
 const FLOORS: &[&str] = &["--lib floor::tests"];
 const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
 const SEEN: &[&str] = &["--lib quorum::tests", "--test servers quorum::seen"];
@@ -123,6 +124,15 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|(_, votes)| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
+    edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            turns: self.wanted.turns,\n", "            turns: 1,\n", TURNS),
+    edit("a release tells each server the last fence of the turns", RELEASE, "                vote.hold().end_turns(turns.fence());\n", "                let _ = turns;\n", TURNS),
+    edit("the next holder has a larger fence than all turns, at all servers", VOTES, "fences.chain(self.turns().map(Turns::fence)).max()", "fences.max()", TURNS),
+    edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "state.last_turn.or_else(reserved)", "state.last_turn.or_else(|| reserved().filter(|_| false))", &["--lib hold::tests"]),
+    edit("a vote that was part of no hold has used no fence", HOLD_VOTES, ".filter(|_| state.has_joined)", "", &["--lib hold::tests"]),
+    edit("no turn begins while most votes are in doubt", VOTES, "lease.state() == LeaseState::Held && ", "", TURNS),
+    edit("no turn begins when most leases are nearly over", VOTES, " && lease.remaining() >= self.terms.grant() / 4", "", TURNS),
+    edit("a tenure of a quorum is no caller", "src/quorum/tenure.rs", "self.acquire_uncounted(", "self.acquire(", TURNS),
+    edit("what is still held in a quorum is named with the fence of its turn", QUORUM, "votes.turns().map_or(fence, Turns::fence)", "fence", TURNS),
     edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.servers[0].waitlists().admit()?;\n", "", IN_MEMORY),
 
     edit("a quorum has an odd number of servers", SETTINGS, "SERVERS.contains(&count) && count % 2 == 1", "SERVERS.contains(&count)", REFUSED),

@@ -27,7 +27,7 @@ const PROCESSES: usize = 3;
 const LOAD: Load = Load {
     locks: 4,
     tasks: 2,
-    local: 0,
+    local: 1,
     lease: LEASE,
 };
 

@@ -1,0 +1,206 @@
+//! Local hand-off: the holds of a quorum as tenures, whose turns follow one another without a call.
+
+use super::*;
+use crate::engine::hold::turns::HasTurns;
+use crate::engine::local_queue;
+use crate::engine::local_queue::source::Tried;
+use crate::engine::local_queue::turn::Turn;
+
+const TURNS: u16 = 8;
+
+impl Process {
+    async fn turn(&self) -> Turn<Quorum> {
+        turn(Arc::clone(&self.quorum)).await
+    }
+
+    /// The next turn, in a task of its own, which has its place in the local queue already.
+    async fn waits_for_a_turn(&self) -> tokio::task::JoinHandle<Turn<Quorum>> {
+        let waiter = tokio::spawn(turn(Arc::clone(&self.quorum)));
+        settle().await;
+        waiter
+    }
+}
+
+/// Lets everything happen that needs no time. The shortest sleep would be a millisecond.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn turn(quorum: Arc<Quorum>) -> Turn<Quorum> {
+    let (params, began) = (params(&quorum, TURNS), quorum.client().now());
+    local_queue::acquire(&quorum, &params, began, None).await.unwrap()
+}
+
+async fn release(turn: Turn<Quorum>) {
+    if let Some(tenure) = turn.release() {
+        tenure.release().await.unwrap();
+    }
+}
+
+/// Has `more` turns after this one. Returns the last one.
+async fn passes_on(process: &Process, mut turn: Turn<Quorum>, more: usize) -> Turn<Quorum> {
+    for _ in 0..more {
+        let next = process.waits_for_a_turn().await;
+        assert!(turn.release().is_none(), "the turn passes on");
+        turn = turn_after(next).await;
+    }
+    turn
+}
+
+async fn turn_after(waiter: tokio::task::JoinHandle<Turn<Quorum>>) -> Turn<Quorum> {
+    timeout(SECOND, waiter).await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_have_fences_of_their_own_and_the_next_process_a_larger_one_of_all_servers() {
+    let servers = Servers::new(3);
+    let [first, second] = [servers.process(1), servers.process(2)];
+    let turn = first.turn().await;
+    let fence = turn.fence().get();
+    let other = second.waits_for_a_turn().await;
+    let turn = passes_on(&first, turn, 3).await;
+    assert_eq!(turn.fence().get(), fence + 3);
+    assert_eq!(first.quorum.held()[0].1, turn.fence());
+    let last = turn.fence();
+    release(turn).await;
+    let next = turn_after(other).await;
+    assert_eq!(next.fence(), last.next(), "none is wasted");
+    let fences: Vec<_> = next.hold().holds().iter().map(|(_, hold)| hold.fence()).collect();
+    assert_eq!(fences, [next.fence(); 3], "one fence, without a look");
+    release(next).await;
+    sleep(SECOND).await;
+    assert_eq!(servers.left().await, 0);
+    for process in [first, second] {
+        assert_eq!(process.quorum.local_queues.len(), 0);
+    }
+}
+
+/// The clocks stand still, so only the servers can know of the turns.
+#[tokio::test(start_paused = true)]
+async fn every_server_is_told_the_last_fence_though_nobody_waits() {
+    let servers = Servers::new(3);
+    let [first, second] = [servers.process(1), servers.process(2)];
+    let turn = first.turn().await;
+    let turn = passes_on(&first, turn, 3).await;
+    let (hold, last) = (Arc::clone(turn.hold()), turn.fence());
+    release(turn).await;
+    assert_eq!(hold.next_floor.get(), Some(&last.next()));
+    second.set(0, State::Down);
+    let held = second.acquire().await;
+    assert!(fences(&held).iter().all(|fence| *fence > last));
+    held.release().await.unwrap();
+}
+
+/// The process may have used all fences that it reserved.
+#[tokio::test(start_paused = true)]
+async fn fence_after_a_tenure_that_ran_out_is_larger_than_all_that_it_reserved() {
+    let servers = Servers::new(3);
+    let [first, second] = [servers.process(1), servers.process(2)];
+    servers.take_alone(0, 100).await;
+    let turn = first.turn().await;
+    let reserved = turn.fence().get() + u64::from(TURNS) - 1;
+    let turn = passes_on(&first, turn, 2).await;
+    (0..3).for_each(|server| first.set(server, State::Hung));
+    // The clocks of the servers, which the floors follow, must not hide it.
+    let held = second.waits();
+    let held = timeout(60 * SECOND, held).await.unwrap().unwrap();
+    let least = fences(&held).into_iter().min().unwrap();
+    assert!(least.get() > reserved);
+    assert!(turn.hold().check().is_err());
+    drop(turn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn vote_that_is_lost_while_the_hold_lasts_may_have_used_all_fences() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let turn = process.turn().await;
+    let first = turn.fence().get();
+    let turn = passes_on(&process, turn, 2).await;
+    let lost = turn.hold().take(0).unwrap();
+    let all = Fence::new(first + u64::from(TURNS) - 1).unwrap();
+    drop(lost);
+    sleep(MS).await;
+    // The next tenure, which was asked for with the second turn, has that vote now.
+    let seen = LockManager::builder().in_memory(&servers.0[0]).unwrap();
+    let holder = seen.lock("a").status().await.unwrap().holder.unwrap();
+    assert!(holder.fence > all, "{} after {all}", holder.fence);
+    assert!(turn.hold().check().is_ok());
+    drop(turn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_turn_begins_while_most_votes_are_in_doubt() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let turn = process.turn().await;
+    let now = process.quorum.client().now();
+    process.set(0, State::Down);
+    turn.hold().renew().await.unwrap();
+    assert!(turn.hold().next_turn(now).is_some(), "a majority is sure");
+    process.set(1, State::Down);
+    assert!(turn.hold().renew().await.is_err());
+    assert!(turn.hold().next_turn(now).is_none());
+    drop(turn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_turn_begins_when_the_leases_are_nearly_over_or_the_hold_is_lost() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let turn = process.turn().await;
+    let grant = turn.hold().holds()[0].1.deadline();
+    (0..3).for_each(|server| process.set(server, State::Hung));
+    let now = process.quorum.client().now();
+    let left = grant.since(now);
+    // The tenure is young all the same.
+    let hold = Arc::clone(turn.hold());
+    sleep(left * 7 / 8).await;
+    let late = process.quorum.client().now();
+    assert!(hold.check().is_ok());
+    assert!(!hold.has_time_for_a_turn(late));
+    drop(hold.take(0));
+    drop(hold.take(1));
+    assert!(hold.check().is_err() && !hold.has_time_for_a_turn(late));
+    drop(turn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_makes_no_call_while_the_lock_is_wanted_here() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let turn = process.turn().await;
+    let waiter = process.waits_for_a_turn().await;
+    assert_eq!(
+        process.quorum.waiting(),
+        1,
+        "the tenure that is asked for is no caller"
+    );
+    (0..3).for_each(|server| process.set(server, State::Down));
+    let quorum = Arc::clone(&process.quorum);
+    let tried = local_queue::try_acquire(Arc::clone(&quorum), params(&quorum, TURNS)).await;
+    let Ok(Tried::Busy { ttl, ahead }) = tried else {
+        panic!("{tried:?}");
+    };
+    assert_eq!(ahead, 1);
+    assert!(ttl > SECOND, "{ttl:?}");
+    drop(turn);
+    drop(turn_after(waiter).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watcher_of_a_turn_is_told_when_it_is_passed_on_and_when_the_hold_is_lost() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    let turn = process.turn().await;
+    let (hold, fence) = (Arc::clone(turn.hold()), turn.fence());
+    let watcher = tokio::spawn(async move { hold.turn_over(fence).await });
+    let next = passes_on(&process, turn, 1).await;
+    assert_eq!(watcher.await.unwrap().reason(), LostReason::Released);
+    (0..3).for_each(|server| process.set(server, State::Hung));
+    let lost = timeout(60 * SECOND, next.hold().turn_over(next.fence()));
+    assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
+    drop(next);
+}
