@@ -16,6 +16,10 @@
 //! costs nothing. A client that lets go withdraws everything from all servers, whatever it believes to have
 //! there. A server that forgot is *mute* until every vote that it may have given is over.
 //!
+//! A holder may pass the lock on inside its process, from turn to turn. Each turn has a fence of its own, one
+//! of those that each of its requests reserved. The servers hear of it when their votes end: a release tells
+//! the last fence that was used, and otherwise all that were reserved count as used.
+//!
 //! Presence records, subscriptions and the answer *not registered* belong to the lock on one server, and its
 //! model (`single`) shows them. The floors of acquires are left out: they follow clocks, and spare raises.
 
@@ -39,7 +43,10 @@ impl search::Configuration for Configuration {
     type Action = Action;
 
     fn name(&self) -> String {
-        self.budget.to_string()
+        match self.fences {
+            configuration::NONE_GRANTED => self.budget.to_string(),
+            fences => format!("{}, fences {fences:?}", self.budget),
+        }
     }
 
     fn size(&self) -> String {

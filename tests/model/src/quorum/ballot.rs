@@ -60,15 +60,31 @@ impl Protocol {
     fn hold(&self, state: &mut State, client: ClientId, fence: Fence) {
         let came_before = state.history.came_before[usize::from(client)];
         state.history.overtaken |= came_before != 0;
-        state.history.went_back |= fence <= state.history.newest_believed;
-        state.history.newest_believed = state.history.newest_believed.max(fence);
+        state.history.note_fence(fence);
         state.enter(
             client,
             Client::Holding {
+                first: fence,
                 fence,
                 claimed: false,
             },
         );
+    }
+
+    /// Whether the client holds the lock, with a fence for another turn.
+    pub fn has_turns_left(&self, state: &State, client: ClientId) -> bool {
+        match state.client(client) {
+            Client::Holding { first, fence, .. } => fence < first + self.more_turns(),
+            _ => false,
+        }
+    }
+
+    /// The holder passes its turn on inside its process. The servers hear nothing of it.
+    pub fn pass_turn(&self, state: &mut State, client: ClientId) {
+        if let Client::Holding { fence, .. } = &mut state.clients[usize::from(client)] {
+            *fence += 1;
+            state.history.note_fence(*fence);
+        }
     }
 
     /// The ballot is not decided, and has too few votes.
@@ -104,7 +120,7 @@ impl Protocol {
             || state.client(client).believes() && !self.has(Rule::HolderYieldsNothing);
         if earlier && may_yield && self.has(Rule::YieldToEarlier) {
             let vote = state.voter(server, client).vote;
-            self.begin_again(state, server, client);
+            self.begin_again(state, server, client, 0);
             if !self.has(Rule::UncountBeforeYield) {
                 state.voter_mut(server, client).vote = vote;
             }
@@ -113,13 +129,17 @@ impl Protocol {
     }
 
     /// A vote counts no more: its lease is nearly over, or the server does not know it. A hold with too few
-    /// votes is lost; otherwise the client asks that server again.
+    /// votes is lost; otherwise the client asks that server again. Later turns of the hold may use all fences
+    /// that the vote reserved.
     pub fn lose_vote(&self, state: &mut State, server: ServerId, client: ClientId) {
-        state.voter_mut(server, client).vote = None;
-        if state.client(client).believes() && state.votes(client).count() < QUORUM {
+        let vote = state.voter_mut(server, client).vote.take();
+        let believes = state.client(client).believes();
+        if believes && state.votes(client).count() < QUORUM {
             self.release(state, client);
         } else {
-            self.begin_again(state, server, client);
+            let may_be_used = vote.filter(|_| believes && self.has(Rule::LostVoteUsesAll));
+            let used = may_be_used.map_or(0, |fence| fence + self.more_turns());
+            self.begin_again(state, server, client, used);
         }
     }
 
@@ -137,23 +157,23 @@ impl Protocol {
 
     pub fn release(&self, state: &mut State, client: ClientId) {
         if let Client::Holding { fence, .. } = state.client(client) {
-            self.let_go(state, client, fence + 1);
+            self.let_go(state, client, Some(fence));
         }
     }
 
     pub fn cancel(&self, state: &mut State, client: ClientId) {
         if self.has(Rule::WithdrawAfterCancel) {
-            self.let_go(state, client, 0);
+            self.let_go(state, client, None);
         } else {
             self.finish(state, client);
         }
     }
 
-    /// Withdraws everything from all servers.
-    pub fn let_go(&self, state: &mut State, client: ClientId, floor: Fence) {
+    /// Withdraws everything from all servers, and tells them the last fence that was used.
+    pub fn let_go(&self, state: &mut State, client: ClientId, used: Option<Fence>) {
         for server in 0..SERVERS {
             if state.voter(server, client).vote.is_some() || self.has(Rule::ReleaseEverywhere) {
-                self.withdraw_all(state, server, client, floor);
+                self.withdraw_all(state, server, client, used);
             }
         }
         self.finish(state, client);

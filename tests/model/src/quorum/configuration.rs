@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::quorum::rules::Rule;
-use crate::quorum::state::ClientId;
+use crate::quorum::state::{ClientId, Fence, SERVERS};
 
 /// What may happen, and how often at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,10 +25,12 @@ pub struct Budget {
     pub claims: u8,
     /// Renewals of a ballot for which nothing gave a reason.
     pub looks: u8,
+    /// Turns that pass inside a process, at most one in each hold.
+    pub turns: u8,
 }
 
 impl Budget {
-    const fn and(self, other: Budget) -> Budget {
+    pub const fn and(self, other: Budget) -> Budget {
         Budget {
             cancels: self.cancels + other.cancels,
             crashes: self.crashes + other.crashes,
@@ -39,6 +41,7 @@ impl Budget {
             disconnects: self.disconnects + other.disconnects,
             claims: self.claims + other.claims,
             looks: self.looks + other.looks,
+            turns: self.turns + other.turns,
         }
     }
 }
@@ -55,6 +58,7 @@ impl fmt::Display for Budget {
             (self.disconnects, "a lost connection", "lost connections"),
             (self.claims, "a claim", "claims"),
             (self.looks, "a look without a reason", "looks without a reason"),
+            (self.turns, "a passed turn", "passed turns"),
         ];
         let words = all.iter().filter_map(|(times, one, many)| match times {
             0 => None,
@@ -75,11 +79,18 @@ impl fmt::Display for Budget {
 pub struct Configuration {
     pub clients: ClientId,
     pub budget: Budget,
+    /// The last fence of each server at the beginning.
+    pub fences: [Fence; SERVERS],
     /// The rule that is switched off.
     pub without: Option<Rule>,
 }
 
 impl Configuration {
+    /// The same on servers that have granted the lock before, some more often than others.
+    pub const fn with_fences(self, fences: [Fence; SERVERS]) -> Configuration {
+        Configuration { fences, ..self }
+    }
+
     pub const fn without(self, rule: Rule) -> Configuration {
         Configuration {
             without: Some(rule),
@@ -96,6 +107,7 @@ pub const fn two_clients(budget: Budget) -> Configuration {
     Configuration {
         clients: 2,
         budget,
+        fences: NONE_GRANTED,
         without: None,
     }
 }
@@ -104,6 +116,7 @@ pub const fn three_clients(budget: Budget) -> Configuration {
     Configuration {
         clients: 3,
         budget,
+        fences: NONE_GRANTED,
         without: None,
     }
 }
@@ -118,6 +131,7 @@ pub const NOTHING: Budget = Budget {
     disconnects: 0,
     claims: 0,
     looks: 0,
+    turns: 0,
 };
 pub const CANCEL: Budget = Budget {
     cancels: 1,
@@ -150,9 +164,15 @@ pub const DISCONNECT: Budget = Budget {
 };
 pub const CLAIM: Budget = Budget { claims: 1, ..NOTHING };
 pub const LOOK: Budget = Budget { looks: 1, ..NOTHING };
+pub const TURN: Budget = Budget { turns: 1, ..NOTHING };
+
+/// No server has granted the lock yet.
+pub const NONE_GRANTED: [Fence; SERVERS] = [0; SERVERS];
+/// A server has not granted the lock yet, and the others have.
+pub const ONE_BEHIND: [Fence; SERVERS] = [0, 1, 1];
 
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 13] = [
+pub const SMALL: [Configuration; 19] = [
     two_clients(NOTHING),
     two_clients(CANCEL),
     two_clients(CRASH),
@@ -165,11 +185,17 @@ pub const SMALL: [Configuration; 13] = [
     two_clients(LOOK.and(LOOK)),
     two_clients(CLAIM.and(RESTART)),
     two_clients(CANCEL.and(LOST_PUSH)),
+    two_clients(TURN.and(TURN)),
+    two_clients(TURN.and(CLAIM)),
+    two_clients(TURN.and(CRASH)),
+    two_clients(TURN.and(RESTART)),
+    two_clients(TURN.and(ENDED_LEASE)),
+    two_clients(TURN.and(DISCONNECT)),
     three_clients(NOTHING),
 ];
 
 /// Two faults that meet, or a third client. They are explored as far as time allows.
-pub const LARGE: [Configuration; 22] = [
+pub const LARGE: [Configuration; 27] = [
     two_clients(CLAIM.and(CRASH)),
     two_clients(LOOK.and(ENDED_LEASE)),
     two_clients(UNREACHABLE.and(CRASH)),
@@ -182,6 +208,11 @@ pub const LARGE: [Configuration; 22] = [
     two_clients(DISCONNECT.and(ENDED_LEASE)),
     two_clients(DISCONNECT.and(RESTART)),
     two_clients(DISCONNECT.and(CRASH)),
+    two_clients(TURN.and(TWO_ENDED_LEASES)).with_fences(ONE_BEHIND),
+    two_clients(TURN.and(CRASH).and(ENDED_LEASE)).with_fences(ONE_BEHIND),
+    two_clients(TURN.and(RESTART).and(ENDED_LEASE)).with_fences(ONE_BEHIND),
+    two_clients(TURN.and(DISCONNECT).and(ENDED_LEASE)),
+    three_clients(TURN.and(TURN)),
     three_clients(LOST_PUSH),
     three_clients(UNREACHABLE),
     three_clients(CLAIM),
@@ -205,4 +236,5 @@ pub const EVERYTHING: Configuration = three_clients(Budget {
     disconnects: 2,
     claims: 3,
     looks: 2,
+    turns: 3,
 });

@@ -1,8 +1,8 @@
 //! The reason for each rule: where a promise breaks without it, and which promise.
 
 use crate::quorum::configuration::{
-    CANCEL, CLAIM, CRASH, Configuration, DISCONNECT, ENDED_LEASE, NOTHING, RESTART, TWO_ENDED_LEASES,
-    three_clients, two_clients,
+    CANCEL, CLAIM, CRASH, Configuration, DISCONNECT, ENDED_LEASE, NOTHING, ONE_BEHIND, RESTART, TURN,
+    TWO_ENDED_LEASES, three_clients, two_clients,
 };
 use crate::quorum::properties::{
     ALL_VOTES, LARGER_FENCES, NO_OVERTAKING, NOBODY_STUCK, NOTHING_LEFT, ONE_HOLDER,
@@ -25,7 +25,7 @@ const fn example(without: Rule, configuration: Configuration, violates: &'static
     }
 }
 
-pub const COUNTEREXAMPLES: [Counterexample; 16] = [
+pub const COUNTEREXAMPLES: [Counterexample; 19] = [
     example(Rule::YieldToEarlier, three_clients(NOTHING), NOBODY_STUCK),
     example(Rule::HolderYieldsNothing, three_clients(NOTHING), ONE_HOLDER),
     example(Rule::UncountBeforeYield, three_clients(NOTHING), ONE_HOLDER),
@@ -42,4 +42,12 @@ pub const COUNTEREXAMPLES: [Counterexample; 16] = [
     example(Rule::WithdrawUnanswered, two_clients(DISCONNECT), NOTHING_LEFT),
     example(Rule::Timer, two_clients(CRASH), NOBODY_STUCK),
     example(Rule::HolderAsksFirst, two_clients(CLAIM), ALL_VOTES),
+    example(Rule::ReserveFences, two_clients(TURN.and(CRASH)), LARGER_FENCES),
+    example(Rule::TellLastFence, two_clients(TURN), LARGER_FENCES),
+    // The next majority is the server of the lost vote and one whose fence is behind, and whose vote ran out.
+    example(
+        Rule::LostVoteUsesAll,
+        two_clients(TURN.and(TWO_ENDED_LEASES)).with_fences(ONE_BEHIND),
+        LARGER_FENCES,
+    ),
 ];

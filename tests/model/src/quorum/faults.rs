@@ -5,7 +5,9 @@ use crate::quorum::configuration::Budget;
 use crate::quorum::protocol::Protocol;
 use crate::quorum::rules::Rule;
 use crate::quorum::server::Reach;
-use crate::quorum::state::{Attempts, Call, Client, ClientId, Grant, Reply, SERVERS, ServerId, State, Voter};
+use crate::quorum::state::{
+    Attempts, Call, Client, ClientId, Fence, Grant, Reply, SERVERS, ServerId, State, Voter,
+};
 
 impl Protocol {
     /// The server runs the next call of a live connection, and answers it.
@@ -33,9 +35,13 @@ impl Protocol {
     /// Both connections between a client and a server are replaced. Unanswered calls are sent again.
     pub fn break_connection(&self, state: &mut State, server: ServerId, client: ClientId) {
         let voter = state.voter_mut(server, client);
-        let attempts = close_connection(voter);
+        let (attempts, used) = close_connection(voter);
         if !attempts.is_empty() {
-            voter.calls.push(Call::Withdraw { attempts, floor: 0 });
+            voter.calls.push(Call::Withdraw {
+                attempts,
+                floor: 0,
+                used,
+            });
         }
         self.connect_again(state, server, client);
     }
@@ -61,8 +67,12 @@ impl Protocol {
 
     /// The server loses everything, and votes for nobody until all its votes have run out.
     pub fn restart(&self, state: &mut State, server: ServerId) {
+        let more_turns = self.more_turns();
         let this = &mut state.servers[server];
-        this.hold = None;
+        if this.hold.take().is_some() {
+            // The clock, which fences follow, passes those that the vote reserved.
+            this.fence += more_turns;
+        }
         this.queue = Default::default();
         this.mute = self.has(Rule::MuteAfterForgetting);
         if !self.has(Rule::FencesOutliveMemory) {
@@ -84,9 +94,11 @@ impl Protocol {
 
     /// The deadline of the hold passes on the server. A client that reads the grant from now on can tell.
     pub fn end_lease(&self, state: &mut State, server: ServerId) {
-        let Some(hold) = state.servers[server].hold.take() else {
+        let this = &mut state.servers[server];
+        let Some(hold) = this.hold.take() else {
             return;
         };
+        self.use_up(this);
         let voter = state.voter_mut(server, hold.client);
         let replied = voter.replies.iter_mut().filter_map(|reply| match reply {
             Reply::Granted(grant) => Some(grant),
@@ -115,13 +127,17 @@ impl Protocol {
     }
 }
 
-/// Returns the requests whose withdrawal was not answered.
-fn close_connection(voter: &mut Voter) -> Attempts {
+/// Returns the requests whose withdrawal was not answered, and the last fence that it tells.
+fn close_connection(voter: &mut Voter) -> (Attempts, Option<Fence>) {
     let mut withdrawn = Attempts::NONE;
+    let mut last_used = None;
     for call in voter.calls.iter() {
         match call {
             Call::Acquire { attempt, .. } => voter.unanswered = voter.unanswered.and(Attempts::of(*attempt)),
-            Call::Withdraw { attempts, .. } => withdrawn = withdrawn.and(*attempts),
+            Call::Withdraw { attempts, used, .. } => {
+                withdrawn = withdrawn.and(*attempts);
+                last_used = last_used.max(*used);
+            }
             Call::Renew { .. } => {}
         }
         let changes = !matches!(call, Call::Renew { floor: 0, .. });
@@ -133,5 +149,5 @@ fn close_connection(voter: &mut Voter) -> Attempts {
     voter.calls = Default::default();
     voter.replies = Default::default();
     voter.pushes = Default::default();
-    withdrawn
+    (withdrawn, last_used)
 }

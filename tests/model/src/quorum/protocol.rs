@@ -8,7 +8,7 @@ use crate::quorum::configuration::Configuration;
 use crate::quorum::properties;
 use crate::quorum::rules::Rule;
 use crate::quorum::server::Reach;
-use crate::quorum::state::{CLIENTS, Client, ClientId, SERVERS, Server, ServerId, State};
+use crate::quorum::state::{CLIENTS, Client, ClientId, Fence, SERVERS, Server, ServerId, State};
 
 /// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ pub enum Action {
     UserAcquires(ClientId),
     UserCancels(ClientId),
     UserReleases(ClientId),
+    UserPassesTurn(ClientId),
     ClientReadsReply(ClientId, ServerId),
     ClientReadsPush(ClientId, ServerId),
     /// The timer of its waitlist. It only acts when the reply would change something.
@@ -58,6 +59,12 @@ impl Protocol {
 
     pub fn clients(&self) -> impl Iterator<Item = ClientId> + use<> {
         0..self.configuration.clients
+    }
+
+    /// How many fences each request reserves beyond its first one. One is enough: a server that does not know
+    /// of it grants it again.
+    pub fn more_turns(&self) -> Fence {
+        u8::from(self.configuration.budget.turns > 0)
     }
 
     fn links(&self) -> impl Iterator<Item = (ServerId, ClientId)> + use<> {
@@ -160,6 +167,10 @@ impl Protocol {
                         budget.cancels > 0 && stage == Client::Waiting,
                         Action::UserCancels(client),
                     ),
+                    (
+                        budget.turns > 0 && self.has_turns_left(state, client),
+                        Action::UserPassesTurn(client),
+                    ),
                     (budget.claims > 0 && unclaimed, Action::ClientClaims(client)),
                     (budget.crashes > 0 && runs, Action::ClientDies(client)),
                 ],
@@ -229,8 +240,12 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
+        let server = |fence| Server {
+            fence,
+            ..Server::default()
+        };
         vec![State {
-            servers: [Server::default(); SERVERS],
+            servers: self.configuration.fences.map(server),
             clients: [Client::default(); CLIENTS],
             budget: self.configuration.budget,
             history: Default::default(),
@@ -252,6 +267,10 @@ impl Model for Protocol {
                 self.cancel(state, client);
             }
             Action::UserReleases(client) => self.release(state, client),
+            Action::UserPassesTurn(client) => {
+                state.budget.turns -= 1;
+                self.pass_turn(state, client);
+            }
             Action::ClientReadsReply(client, server) => {
                 let reply = state.voter_mut(server, client).replies.remove(0);
                 self.on_reply(state, server, client, reply);

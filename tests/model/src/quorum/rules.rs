@@ -20,10 +20,13 @@ pub enum Rule {
     WithdrawUnanswered,
     Timer,
     HolderAsksFirst,
+    ReserveFences,
+    TellLastFence,
+    LostVoteUsesAll,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 16] = [
+    pub const ALL: [Rule; 19] = [
         Rule::YieldToEarlier,
         Rule::HolderYieldsNothing,
         Rule::UncountBeforeYield,
@@ -40,6 +43,9 @@ impl Rule {
         Rule::WithdrawUnanswered,
         Rule::Timer,
         Rule::HolderAsksFirst,
+        Rule::ReserveFences,
+        Rule::TellLastFence,
+        Rule::LostVoteUsesAll,
     ];
 }
 
@@ -62,6 +68,11 @@ impl fmt::Display for Rule {
             Rule::WithdrawUnanswered => "a withdrawal follows unanswered calls",
             Rule::Timer => "a waiting client polls by a timer",
             Rule::HolderAsksFirst => "a holder asks for missing votes before all who wait",
+            Rule::ReserveFences => {
+                "all fences that a vote reserved count as used, unless it tells the last one"
+            }
+            Rule::TellLastFence => "a release tells the last fence that its hold used",
+            Rule::LostVoteUsesAll => "a vote that leaves a hold early tells the last fence that it reserved",
         })
     }
 }

@@ -7,7 +7,7 @@
 use crate::quorum::protocol::Protocol;
 use crate::quorum::rules::Rule;
 use crate::quorum::state::{
-    Attempt, Attempts, Call, ClientId, Fence, Grant, Hold, Place, Reply, ServerId, State, Ticket,
+    Attempt, Attempts, Call, ClientId, Fence, Grant, Hold, Place, Reply, Server, ServerId, State, Ticket,
 };
 
 /// What the server finds when it hands the lock over.
@@ -33,8 +33,13 @@ impl Protocol {
                 Some(self.run_acquire(state, server, client, attempt, ticket, reach))
             }
             Call::Renew { attempt, floor } => Some(self.run_renew(state, server, client, attempt, floor)),
-            Call::Withdraw { attempts, floor } => {
-                self.run_withdraw(state, server, client, attempts, floor, reach);
+            Call::Withdraw {
+                attempts,
+                floor,
+                used,
+            } => {
+                self.run_withdraw(&mut state.servers[server], client, attempts, used);
+                self.hand_over(state, server, None, floor, reach);
                 None
             }
         }
@@ -121,21 +126,23 @@ impl Protocol {
     }
 
     /// `lua/withdraw.lua`.
-    fn run_withdraw(
-        &self,
-        state: &mut State,
-        server: ServerId,
-        client: ClientId,
-        attempts: Attempts,
-        floor: Fence,
-        reach: Reach,
-    ) {
-        let this = &mut state.servers[server];
+    fn run_withdraw(&self, this: &mut Server, client: ClientId, attempts: Attempts, used: Option<Fence>) {
         this.queue
             .retain(|place| place.client != client || !attempts.has(place.attempt));
-        this.hold
-            .take_if(|hold| hold.client == client && attempts.has(hold.attempt));
-        self.hand_over(state, server, None, floor, reach);
+        let held = (this.hold).take_if(|hold| hold.client == client && attempts.has(hold.attempt));
+        if held.is_some() {
+            match used {
+                Some(used) => this.fence = this.fence.max(used),
+                None => self.use_up(this),
+            }
+        }
+    }
+
+    /// A hold has ended without a word of the last fence that it used.
+    pub fn use_up(&self, this: &mut Server) {
+        if self.has(Rule::ReserveFences) {
+            this.fence += self.more_turns();
+        }
     }
 
     /// `lua/lib/hand_over.lua`: gives a free lock to the first reachable request in the queue.

@@ -74,6 +74,8 @@ pub struct Voter {
     pub vote: Option<Fence>,
     /// Requests that are over, and are withdrawn as soon as the present one is answered.
     pub leaving: Attempts,
+    /// The last fence that these may have used, as their withdrawal tells it.
+    pub leaving_used: Option<Fence>,
     /// Requests with a call that nobody will answer, and that may still run.
     pub unanswered: Attempts,
     /// Calls on the live connection, in the order of sending.
@@ -105,6 +107,8 @@ pub enum Call {
     Withdraw {
         attempts: Attempts,
         floor: Fence,
+        /// The last fence that was used. If it is not told, the vote may have used all that it reserved.
+        used: Option<Fence>,
     },
 }
 
@@ -138,6 +142,9 @@ pub enum Client {
     Waiting,
     /// It believes that it holds the lock.
     Holding {
+        /// The fence of its first turn. Those of the others follow it.
+        first: Fence,
+        /// The fence of the present turn.
         fence: Fence,
         claimed: bool,
     },
@@ -191,6 +198,14 @@ impl State {
 
     pub fn majority_is_up(&self) -> bool {
         self.servers.iter().filter(|server| !server.mute).count() >= QUORUM
+    }
+}
+
+impl History {
+    /// A holder believes in this fence from now on.
+    pub fn note_fence(&mut self, fence: Fence) {
+        self.went_back |= fence <= self.newest_believed;
+        self.newest_believed = self.newest_believed.max(fence);
     }
 }
 
@@ -303,6 +318,7 @@ impl Default for Call {
         Call::Withdraw {
             attempts: Attempts::NONE,
             floor: 0,
+            used: None,
         }
     }
 }

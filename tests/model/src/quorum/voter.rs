@@ -35,21 +35,31 @@ impl Protocol {
     }
 
     /// Gives up the present request for good, and goes on with a new one. The former is withdrawn once the
-    /// new one is answered, and so has its place.
-    pub fn begin_again(&self, state: &mut State, server: ServerId, client: ClientId) {
+    /// new one is answered, and so has its place. It may have used all fences up to this one, and none if it
+    /// is 0.
+    pub fn begin_again(&self, state: &mut State, server: ServerId, client: ClientId, used: Fence) {
+        let told = self.told(used);
         let voter = state.voter_mut(server, client);
         let former = Attempts::of(voter.attempt);
         voter.attempt += 1;
         voter.vote = None;
         if self.has(Rule::AskBeforeYield) {
             voter.leaving = voter.leaving.and(former);
+            voter.leaving_used = voter.leaving_used.max(told);
         } else {
             voter.calls.push(Call::Withdraw {
                 attempts: former,
                 floor: 0,
+                used: told,
             });
         }
         self.ask(state, server, client);
+    }
+
+    /// What the release of a vote tells of the last fence that it used. Where a vote reserves one fence only,
+    /// there is nothing to tell.
+    fn told(&self, used: Fence) -> Option<Fence> {
+        (self.more_turns() > 0).then_some(used)
     }
 
     pub fn on_reply(&self, state: &mut State, server: ServerId, client: ClientId, reply: Reply) {
@@ -77,8 +87,12 @@ impl Protocol {
     fn on_answer(&self, state: &mut State, server: ServerId, client: ClientId, attempt: Attempt) {
         let voter = state.voter_mut(server, client);
         if voter.attempt == attempt && !voter.leaving.is_empty() {
-            let attempts = std::mem::take(&mut voter.leaving);
-            self.send(state, server, client, Call::Withdraw { attempts, floor: 0 });
+            let withdrawal = Call::Withdraw {
+                attempts: std::mem::take(&mut voter.leaving),
+                floor: 0,
+                used: voter.leaving_used.take(),
+            };
+            self.send(state, server, client, withdrawal);
         }
     }
 
@@ -89,14 +103,20 @@ impl Protocol {
             return;
         }
         match voter.vote {
-            None if grant.late && self.has(Rule::RefuseLateVotes) => self.begin_again(state, server, client),
+            None if grant.late && self.has(Rule::RefuseLateVotes) => {
+                self.begin_again(state, server, client, 0)
+            }
             None => {
                 voter.vote = Some(grant.fence);
                 self.count(state, client);
             }
             Some(_) if grant.late && !self.has(Rule::IgnoreOlderPush) => {
-                let attempts = Attempts::of(grant.attempt);
-                self.send(state, server, client, Call::Withdraw { attempts, floor: 0 });
+                let withdrawal = Call::Withdraw {
+                    attempts: Attempts::of(grant.attempt),
+                    floor: 0,
+                    used: None,
+                };
+                self.send(state, server, client, withdrawal);
             }
             Some(_) => {}
         }
@@ -116,11 +136,17 @@ impl Protocol {
                 || !this.knows_request(client, voter.attempt))
     }
 
-    /// Sends the last of what this client has to say to this server.
-    pub fn withdraw_all(&self, state: &mut State, server: ServerId, client: ClientId, floor: Fence) {
+    /// Sends the last of what this client has to say to this server. This is the last fence that its hold
+    /// used, if it had one.
+    pub fn withdraw_all(&self, state: &mut State, server: ServerId, client: ClientId, used: Option<Fence>) {
         let voter = state.voter(server, client);
-        let attempts = voter.leaving.and(Attempts::of(voter.attempt));
-        self.send(state, server, client, Call::Withdraw { attempts, floor });
+        let last = used.filter(|_| self.has(Rule::TellLastFence));
+        let withdrawal = Call::Withdraw {
+            attempts: voter.leaving.and(Attempts::of(voter.attempt)),
+            floor: used.map_or(0, |fence| fence + 1),
+            used: self.told(last.unwrap_or(0)),
+        };
+        self.send(state, server, client, withdrawal);
     }
 
     /// Requests that are over, have a call that may still run, and have no other call under way.
@@ -146,6 +172,10 @@ impl Protocol {
         voter
             .stuck
             .retain(|call| !call.acquires() || call.requests().without(attempts) == call.requests());
-        voter.calls.push(Call::Withdraw { attempts, floor: 0 });
+        voter.calls.push(Call::Withdraw {
+            attempts,
+            floor: 0,
+            used: None,
+        });
     }
 }
