@@ -22,7 +22,8 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the requests, of one client, with a space between two; 1,000 at most
 -- ARGV[2]  string: the start of the clients' channels (lib/hand_over.lua)
--- ARGV[3]  only in a quorum, µs, of 16 digits: the floor, as for a release (release.lua)
+-- ARGV[3]  only in a quorum, µs, of 16 digits: the floor, as for a release (release.lua). It is larger than
+--          all fences that holds of these requests have used
 local requests, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3]
 
 local all = {}
@@ -58,4 +59,10 @@ if lock.count > 0 then
     lock.write()
   end
   return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
+end
+if dropped and floor_us and string.sub(summary, RESERVES, RESERVES) == PLUS then
+  -- The floor is larger than every fence that the hold has used. It is remembered, in case nobody is queued.
+  local last_fence = string.format('%d', math.max(string.sub(summary, FENCE, FENCE_END), floor_us - 1))
+  summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
+  is_only = true
 end

@@ -25,17 +25,20 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
         );
         let _ = writeln!(out, "{what:<62} {value:>8.3}  {sign} {bar:<4} {met}");
     };
-    let best = (0..=last).filter_map(|round| {
-        let ours = rate(find(rounds, round, Condition::Near)?);
-        let peers = (rounds.iter()).filter(|other| is_redlock(other) && other.round == round);
-        Some(ours / peers.map(rate).reduce(f64::max)?)
-    });
-    line(
-        "hand-offs/s with 64 waiters ÷ the best Redlock's",
-        median(best),
-        10.0,
-        true,
-    );
+    for (strategy, what) in [
+        (
+            Strategy::Fairlock,
+            "hand-offs/s with 64 waiters ÷ the best Redlock's",
+        ),
+        (Strategy::Local, "… with local hand-off"),
+    ] {
+        let best = (0..=last).filter_map(|round| {
+            let ours = rate(find(rounds, round, strategy, Condition::Near)?);
+            let peers = (rounds.iter()).filter(|other| is_redlock(other) && other.round == round);
+            Some(ours / peers.map(rate).reduce(f64::max)?)
+        });
+        line(what, median(best), 10.0, true);
+    }
     for (condition, what) in [
         (
             Condition::Network,
@@ -44,7 +47,7 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
         (Condition::Far, "… with one server far away"),
     ] {
         for waiters in all_waiters(rounds) {
-            let gaps = ours(rounds, condition, waiters).filter_map(|round| {
+            let gaps = of(rounds, Strategy::Fairlock, condition, waiters).filter_map(|round| {
                 let gap = quantile(&round.findings.gaps_ns, 500)?;
                 Some(gap as f64 / round.ping.as_nanos() as f64)
             });
@@ -53,8 +56,8 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
     }
     for (condition, what) in [(Condition::Down, "down"), (Condition::Hung, "hung")] {
         let ratios = (0..=last).filter_map(|round| {
-            let well = find(rounds, round, Condition::Near)?;
-            Some(rate(find(rounds, round, condition)?) / rate(well))
+            let ours = |condition| find(rounds, round, Strategy::Fairlock, condition);
+            Some(rate(ours(condition)?) / rate(ours(Condition::Near)?))
         });
         let what = format!("hand-offs/s with one server {what} ÷ without");
         line(&what, median(ratios), 0.8, true);
@@ -63,7 +66,7 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
     let least = fairness.map(|round| round.findings.jain_mean()).reduce(f64::min);
     line("Jain's index, the least of all rounds", least, 0.99, true);
     for waiters in all_waiters(rounds) {
-        let commands = ours(rounds, Condition::Near, waiters)
+        let commands = of(rounds, Strategy::Fairlock, Condition::Near, waiters)
             .map(|round| round.commands as f64 / round.findings.acquisitions as f64);
         let what = format!("commands per acquisition, {waiters} waiters");
         line(&what, median(commands), 6.2, false);
@@ -71,9 +74,13 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
     out
 }
 
-/// The rounds of fairlock.
-fn ours(rounds: &[Round], condition: Condition, waiters: u32) -> impl Iterator<Item = &Round> {
-    let wanted = (Strategy::Fairlock, condition, waiters);
+fn of(
+    rounds: &[Round],
+    strategy: Strategy,
+    condition: Condition,
+    waiters: u32,
+) -> impl Iterator<Item = &Round> {
+    let wanted = (strategy, condition, waiters);
     (rounds.iter()).filter(move |round| (round.strategy, round.condition, round.waiters) == wanted)
 }
 
@@ -86,8 +93,8 @@ fn rate(round: &Round) -> f64 {
     round.findings.handoffs_per_s()
 }
 
-fn find(rounds: &[Round], round: u32, condition: Condition) -> Option<&Round> {
-    ours(rounds, condition, WAITERS).find(|other| other.round == round)
+fn find(rounds: &[Round], round: u32, strategy: Strategy, condition: Condition) -> Option<&Round> {
+    of(rounds, strategy, condition, WAITERS).find(|other| other.round == round)
 }
 
 fn all_waiters(rounds: &[Round]) -> Vec<u32> {

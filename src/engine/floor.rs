@@ -25,9 +25,38 @@ pub(crate) struct Floor {
     own: Fence,
     /// Until when that one is fresh, and the clocks for a later one. `None` for a hold.
     clocks: Option<(LocalTime, Arc<QuorumClocks>)>,
-    /// That of a grant to the next holder, by what ends the request. Set when the hold of the ballot ends.
-    /// All servers get the same one, so they grant one fence.
-    next: Arc<OnceLock<Fence>>,
+    /// That of a grant to the next holder, by what ends the request.
+    next: Arc<NextFloor>,
+}
+
+/// The floor of the next holder, which all requests of a ballot share: all servers get the same one, so they
+/// grant one fence. It is larger than the fences of all turns that the hold of the ballot has used, or may
+/// use yet.
+#[derive(Debug, Default)]
+pub(crate) struct NextFloor {
+    /// Set when the hold begins: larger than those of all turns that it can have.
+    while_held: OnceLock<Fence>,
+    /// Set when the hold ends.
+    ended: OnceLock<Fence>,
+}
+
+impl NextFloor {
+    /// The ballot is a hold from now on, under this fence and with so many turns.
+    pub(crate) fn begin_hold(&self, fence: Fence, turns: u16) {
+        if let Some(after_turns) = Fence::new(fence.get() + u64::from(turns)) {
+            self.while_held.get_or_init(|| after_turns);
+        }
+    }
+
+    /// The hold ends, unless it had ended before.
+    pub(crate) fn end_hold(&self, next: impl FnOnce() -> Fence) {
+        self.ended.get_or_init(next);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ended(&self) -> Option<Fence> {
+        self.ended.get().copied()
+    }
 }
 
 impl Floor {
@@ -35,7 +64,7 @@ impl Floor {
     pub(crate) fn of_ballot(
         clocks: &Arc<QuorumClocks>,
         now: LocalTime,
-        next: &Arc<OnceLock<Fence>>,
+        next: &Arc<NextFloor>,
     ) -> Result<Floor> {
         Ok(Floor {
             own: clocks.floor()?,
@@ -66,11 +95,14 @@ impl Floor {
         }
     }
 
-    /// The least fence of a grant to the next holder by a call that is made now. Of a ballot that ends
-    /// without a hold, no release has set it.
+    /// The least fence of a grant to the next holder by a call that is made now. A ballot that ends without a
+    /// hold has used none.
     pub(in crate::engine) fn of_next(&self, now: LocalTime) -> Fence {
-        let next = self.next.get();
-        next.map_or_else(|| self.at(now), |next| self.own.max(*next))
+        match (self.next.ended.get(), self.next.while_held.get()) {
+            (Some(next), _) => self.own.max(*next),
+            (None, Some(after_turns)) => self.at(now).max(*after_turns),
+            (None, None) => self.at(now),
+        }
     }
 }
 
@@ -163,7 +195,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn floors_follow_the_latest_clock_and_are_fresh() {
         let clock = Clock::tokio();
-        let next = Arc::default();
+        let next = Arc::<NextFloor>::default();
         let floor = Floor::of_ballot(&clocks(clock, &[5_000, 7_000, 6_000]), clock.now(), &next).unwrap();
         let floors = || (floor.at(clock.now()), floor.of_next(clock.now()));
         assert_eq!(floors(), (fence(7_000), fence(7_000)));
@@ -175,12 +207,11 @@ mod tests {
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(floors(), (fence(8_010), fence(8_010)));
-        next.set(fence(7_500)).unwrap();
-        assert_eq!(
-            floors(),
-            (fence(8_010), fence(7_500)),
-            "of what ends the hold, too"
-        );
+        next.begin_hold(fence(9_000), 4);
+        let after_turns = Fence::new(fence(9_000).get() + 4).unwrap();
+        assert_eq!(floors(), (fence(8_010), after_turns), "of what ends a vote");
+        next.end_hold(|| fence(7_500));
+        assert_eq!(floors(), (fence(8_010), fence(7_500)), "of what ends the hold");
     }
 
     /// Its first calls go by the clock of another server, which would count twice otherwise.

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::Quorum;
 use super::answers::Answers;
 use crate::engine::counters::{Counters, End, Holding, How};
+use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::hold::turns::{HasTurns, Turns};
@@ -35,8 +36,8 @@ pub(crate) struct Votes {
     changed: Notify,
     /// Set when the votes become a hold that may have several.
     turns: OnceLock<Turns>,
-    /// The least fence of the next holder. Set when the hold ends.
-    pub(super) next_floor: Arc<OnceLock<Fence>>,
+    /// The least fence of the next holder.
+    pub(super) next_floor: Arc<NextFloor>,
 }
 
 #[derive(Debug)]
@@ -191,6 +192,7 @@ impl Votes {
         if turns > 1 {
             self.turns.get_or_init(|| Turns::new(fence, turns));
         }
+        self.next_floor.begin_hold(fence, turns);
         locked(&self.state).decided = Some(self.quorum.clock().now());
     }
 
@@ -353,7 +355,7 @@ impl Votes {
     fn set_next_floor(&self, state: &State) {
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
         if let Some(largest) = fences.chain(self.turns().map(Turns::fence)).max() {
-            self.next_floor.get_or_init(|| {
+            self.next_floor.end_hold(|| {
                 let now = self.quorum.clocks.floor().unwrap_or(largest);
                 now.max(largest.next())
             });

@@ -86,7 +86,7 @@ async fn every_server_is_told_the_last_fence_though_nobody_waits() {
     let turn = passes_on(&first, turn, 3).await;
     let (hold, last) = (Arc::clone(turn.hold()), turn.fence());
     release(turn).await;
-    assert_eq!(hold.next_floor.get(), Some(&last.next()));
+    assert_eq!(hold.next_floor.ended(), Some(last.next()));
     second.set(0, State::Down);
     let held = second.acquire().await;
     assert!(fences(&held).iter().all(|fence| *fence > last));

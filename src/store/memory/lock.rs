@@ -161,6 +161,14 @@ impl Holder {
         self.fence = last.get();
     }
 
+    /// The only hold is over, and all fences that it has used are smaller than this one.
+    pub(super) fn end_below(&mut self, floor: Fence) {
+        if self.request.as_ref().is_some_and(|request| request.turns() > 1) {
+            self.owner = None;
+            self.fence = self.fence.max(floor.get() - 1);
+        }
+    }
+
     /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.
     pub(super) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())

@@ -248,6 +248,9 @@ impl Rules {
                 queue.remove(request);
                 holder.holds.remove(request);
             }
+            if let Some(floor) = floor.filter(|_| before > 0 && !holder.is_held()) {
+                holder.end_below(floor);
+            }
             match holder.holds.len() {
                 after if after == before || after == 0 => ReleaseOutcome::Released,
                 _ => ReleaseOutcome::OneFewer,
