@@ -1,12 +1,14 @@
 //! Applies one edit after the other to a copy of the tree, and runs the tests.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,17 +49,23 @@ fn every_edit_is_killed_or_explained() {
         });
     }
 
-    let mut tree = Tree::new();
-    for suite in chosen.iter().flat_map(|edit| edit.tests) {
-        tree.learn(suite);
-    }
+    // A compiler and a test mostly keep one core busy.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let trees: Vec<Tree> = (0..cores.min(chosen.len())).map(Tree::new).collect();
+    let suites: BTreeSet<&str> = chosen.iter().flat_map(|edit| edit.tests).copied().collect();
+    let learnt = Mutex::new(BTreeMap::new());
+    share(&trees, &Vec::from_iter(suites), |tree, _, suite| {
+        let limit = tree.learn(suite);
+        learnt.lock().unwrap().insert(suite, limit);
+    });
+    let limits = learnt.into_inner().unwrap();
 
-    let (mut rows, mut wrong) = (Vec::new(), 0);
-    for edit in &chosen {
+    let rows = Mutex::new(BTreeMap::new());
+    share(&trees, &chosen, |tree, number, edit| {
         if limit.is_some_and(|limit| began.elapsed() > limit) {
-            break;
+            return;
         }
-        let (is_right, result) = match (tree.judge(edit), edit.survives) {
+        let (is_right, result) = match (tree.judge(edit, &limits), edit.survives) {
             (Verdict::Killed(test), None) => (true, format!("killed by {test}")),
             (Verdict::Endless(suite), None) => (true, format!("killed: a test does not end in {suite}")),
             (Verdict::Killed(test) | Verdict::Endless(test), Some(_)) => {
@@ -67,14 +75,16 @@ fn every_edit_is_killed_or_explained() {
             (Verdict::Survived, None) => (false, "SURVIVED".to_owned()),
             (Verdict::DoesNotCompile, _) => (false, "DOES NOT COMPILE".to_owned()),
         };
-        wrong += usize::from(!is_right);
         let row = format!("| {} | {} | {result} |", edit.rule, edit.file);
         eprintln!("{row} {} s", began.elapsed().as_secs());
-        rows.push(row);
-    }
+        rows.lock().unwrap().insert(number, (is_right, row));
+    });
+    let rows = rows.into_inner().unwrap();
+    let wrong = rows.values().filter(|(is_right, _)| !is_right).count();
+    let lines: Vec<&str> = rows.values().map(|(_, row)| row.as_str()).collect();
     println!(
         "\n| rule removed | file | result |\n|---|---|---|\n{}",
-        rows.join("\n")
+        lines.join("\n")
     );
     println!(
         "\n{} of {} edits in {} s, {wrong} wrong",
@@ -85,6 +95,22 @@ fn every_edit_is_killed_or_explained() {
     assert_eq!(wrong, 0, "see the table");
 }
 
+/// Works on these items, each of them on the next tree that is free. An item is passed on with its number.
+fn share<T: Copy + Sync>(trees: &[Tree], items: &[T], work: impl Fn(&Tree, usize, T) + Sync) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for tree in trees {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(number) else { break };
+                    work(tree, number, *item);
+                }
+            });
+        }
+    });
+}
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(
@@ -93,18 +119,19 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
+/// How long each suite may run before it counts as endless.
+type Limits = BTreeMap<&'static str, Duration>;
+
 /// A copy of the crate. It is kept, so that the next run only builds what has changed.
 struct Tree {
     root: PathBuf,
-    /// How long a suite may run before it counts as endless.
-    limits: BTreeMap<&'static str, Duration>,
 }
 
 impl Tree {
-    fn new() -> Tree {
+    fn new(number: usize) -> Tree {
+        let trees = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
         let tree = Tree {
-            root: Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants"),
-            limits: BTreeMap::new(),
+            root: trees.join(number.to_string()),
         };
         for part in [
             "Cargo.toml",
@@ -126,11 +153,8 @@ impl Tree {
         tree
     }
 
-    /// Runs a suite once without any edit. It must pass, and its duration sets the limit of later runs.
-    fn learn(&mut self, suite: &'static str) {
-        if self.limits.contains_key(suite) {
-            return;
-        }
+    /// Runs a suite once without any edit. It must pass. Returns how long it may run later.
+    fn learn(&self, suite: &str) -> Duration {
         assert!(self.build(suite), "does not compile: cargo test {suite}");
         let began = Instant::now();
         let verdict = self.run(suite, "", Duration::from_secs(600));
@@ -141,13 +165,12 @@ impl Tree {
         );
         let output = fs::read_to_string(self.root.join("output")).unwrap();
         assert!(has_run_a_test(&output), "no test matches: cargo test {suite}");
-        let limit = 10 * began.elapsed() + Duration::from_secs(20);
-        self.limits.insert(suite, limit);
+        10 * began.elapsed() + Duration::from_secs(20)
     }
 
     /// Applies the edit, and returns the first verdict other than survival. On a busy machine a test can fail
     /// by itself, so a failure counts only if two of three runs fail.
-    fn judge(&self, edit: &Edit) -> Verdict {
+    fn judge(&self, edit: &Edit, limits: &Limits) -> Verdict {
         let file = self.root.join(edit.file);
         let text = fs::read_to_string(&file).unwrap();
         let edited = edit.applied_to(&text).unwrap();
@@ -161,9 +184,10 @@ impl Tree {
                 fs::write(&file, &edited).unwrap();
                 String::new()
             };
-            let verdict = self.test(suite, &at_run_time);
+            let test = || self.test(suite, &at_run_time, limits[suite]);
+            let verdict = test();
             let counts = match &verdict {
-                Verdict::Killed(_) => (0..2).any(|_| self.test(suite, &at_run_time) != Verdict::Survived),
+                Verdict::Killed(_) => (0..2).any(|_| test() != Verdict::Survived),
                 Verdict::Endless(_) | Verdict::DoesNotCompile => true,
                 Verdict::Survived => false,
             };
@@ -175,9 +199,9 @@ impl Tree {
         Verdict::Survived
     }
 
-    fn test(&self, suite: &str, edited: &str) -> Verdict {
+    fn test(&self, suite: &str, edited: &str, limit: Duration) -> Verdict {
         if self.build(suite) {
-            self.run(suite, edited, self.limits[suite])
+            self.run(suite, edited, limit)
         } else {
             Verdict::DoesNotCompile
         }
@@ -229,6 +253,8 @@ impl Tree {
             // The copy has a target folder of its own. Otherwise cargo would take the build of one tree for
             // that of the other.
             .env("CARGO_TARGET_DIR", self.root.join("target"))
+            // Nobody looks at these programs with a debugger, and they are linked sooner without.
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             // Any failure counts, so there is no need to shrink it.
             .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             // Enough cases to see every kind of reply; more would take too long with so many edits.
