@@ -376,10 +376,14 @@ impl HasTurns for Hold {
         self.turns.as_deref()
     }
 
-    fn has_time_for_a_turn(&self, now: LocalTime) -> bool {
+    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
         let state = locked(&self.state);
         let left = state.deadline.since(now);
-        state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4
+        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
+        if lasts {
+            turns.begin(next);
+        }
+        lasts
     }
 
     fn lease(&self) -> Lease {

@@ -267,9 +267,7 @@ impl Votes {
             return Lease::new(length, Duration::ZERO, LeaseState::Lost);
         };
         let state = locked(&self.state);
-        let leases = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.lease());
-        let sure = leases.filter(|lease| lease.state() == LeaseState::Held).count();
-        let is_sure = sure >= self.quorum.majority();
+        let is_sure = self.is_sure(&state);
         let remaining = deadline.since(self.quorum.clock().now());
         Lease::new(
             length,
@@ -280,6 +278,13 @@ impl Votes {
                 LeaseState::InDoubt
             },
         )
+    }
+
+    /// Whether the leases of a majority are in no doubt.
+    fn is_sure(&self, state: &State) -> bool {
+        let leases = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.lease());
+        let sure = leases.filter(|lease| lease.state() == LeaseState::Held).count();
+        sure >= self.quorum.majority()
     }
 
     /// Waits until too few leases are left. Does not depend on the network.
@@ -373,9 +378,14 @@ impl HasTurns for Votes {
         self.turns.get()
     }
 
-    fn has_time_for_a_turn(&self, _: LocalTime) -> bool {
-        let lease = self.lease();
-        lease.state() == LeaseState::Held && lease.remaining() >= self.terms.grant() / 4
+    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
+        let state = locked(&self.state);
+        let left = self.deadline(&state).since(now);
+        let lasts = state.over.is_none() && self.is_sure(&state) && left >= self.terms.grant() / 4;
+        if lasts {
+            turns.begin(next);
+        }
+        lasts
     }
 
     fn lease(&self) -> Lease {

@@ -62,16 +62,19 @@ impl Turns {
         fence != self.first
     }
 
-    /// Ends the present turn and begins another one now, if the hold `lasts`. Returns the fence of the new
-    /// turn, or `None` if the present turn is the last one.
-    fn next(&self, now: LocalTime, lasts: impl FnOnce() -> bool) -> Option<Fence> {
+    /// The fence of the next turn, unless the present one is the last.
+    fn next(&self, now: LocalTime) -> Option<Fence> {
         let next = self.fence.load(Ordering::Acquire) + 1;
-        if next > self.reserved || now >= self.until(now) || !lasts() {
+        if next > self.reserved || now >= self.until(now) {
             return None;
         }
-        self.fence.store(next, Ordering::Release);
-        self.ended.notify_waiters();
         Fence::new(next)
+    }
+
+    /// Ends the present turn, and begins the one with this fence.
+    pub(crate) fn begin(&self, next: Fence) {
+        self.fence.store(next.get(), Ordering::Release);
+        self.ended.notify_waiters();
     }
 }
 
@@ -80,8 +83,9 @@ pub(crate) trait HasTurns: Debug + Send + Sync {
     /// `None` if there is one turn.
     fn turns(&self) -> Option<&Turns>;
 
-    /// Whether the hold lasts long enough from now on for another turn.
-    fn has_time_for_a_turn(&self, now: LocalTime) -> bool;
+    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
+    /// The hold cannot end meanwhile: its release tells the last fence.
+    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool;
 
     fn lease(&self) -> Lease;
 
@@ -108,7 +112,9 @@ pub(crate) trait HasTurns: Debug + Send + Sync {
     ///
     /// Only the code that has the present turn calls this.
     fn next_turn(&self, now: LocalTime) -> Option<Fence> {
-        self.turns()?.next(now, || self.has_time_for_a_turn(now))
+        let turns = self.turns()?;
+        let next = turns.next(now)?;
+        self.begin_turn(turns, next, now).then_some(next)
     }
 
     /// Waits until the turn with this fence is over, because it was passed on, or because the hold is over.
