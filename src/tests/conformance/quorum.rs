@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::edges::acquisition;
-use super::step::MAX_AHEAD_US;
+use super::step::{MAX_AHEAD_US, TURNS, reserving};
 use super::world::{Setting, World};
 use crate::fence::Fence;
 use crate::store::ids::ClientId;
@@ -116,6 +116,46 @@ fn servers_whose_clocks_differ_grant_one_fence_by_a_floor() {
         fences.push(of_server);
     }
     assert_eq!(fences[0], fences[1]);
+}
+
+#[test]
+fn floor_of_a_withdrawal_tells_what_its_own_hold_has_used() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let floor = fence_at(&world, 0);
+    let grant = granted(&mut world, reserving()[0], floor);
+    let above = Fence::new(grant.fence.get() + 2).unwrap();
+    let withdraw = withdraw(&world, &grant, above);
+    world.ask(&withdraw);
+    // Nobody is queued, so the lock itself remembers it.
+    assert_eq!(granted(&mut world, 0, floor).fence, above);
+}
+
+/// It ran out, and may have used all of its fences.
+#[test]
+fn floor_of_a_withdrawal_tells_nothing_of_another_hold() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let floor = fence_at(&world, 0);
+    let short = Acquire {
+        lease: Duration::from_secs(1),
+        ..call(&world, reserving()[0], floor)
+    };
+    let Acquired::Granted(grant) = world.ask(&short) else {
+        panic!("the lock is free");
+    };
+    waits(&mut world, 1, floor);
+    world.now_us += 2_000_000;
+    let other = Grant {
+        request: world.requests[0].clone(),
+        ..grant
+    };
+    let withdraw = withdraw(&world, &other, Fence::new(grant.fence.get() + 2).unwrap());
+    world.ask(&withdraw);
+    assert_eq!(
+        pushed_fence(&mut world).get(),
+        grant.fence.get() + u64::from(TURNS)
+    );
 }
 
 #[test]
