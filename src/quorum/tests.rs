@@ -272,6 +272,8 @@ async fn wait_ends_at_its_bound_though_the_servers_have_just_answered() {
     let servers = Servers::new(3);
     let (first, second) = (servers.process(1), servers.process(2));
     let held = first.acquire().await;
+    // By then it has all votes.
+    sleep(MS).await;
     for server in 0..3 {
         second.set(server, State::Replies(MS));
     }

@@ -44,6 +44,23 @@ async fn vote_that_comes_later_has_no_smaller_fence_than_the_hold() {
     held.release().await.unwrap();
 }
 
+/// Race: The reply of a server comes after the decision. Its grant is older, and so is its floor.
+#[tokio::test(start_paused = true)]
+async fn vote_that_is_heard_of_after_the_decision_is_raised_to_the_fence_of_the_hold() {
+    let servers = Servers::new(3);
+    servers.take_alone(0, 100).await;
+    let process = servers.process(1);
+    process.set(2, State::Replies(SECOND));
+    let held = process.acquire().await;
+    process.set(2, NEAR);
+    sleep(SECOND + MS).await;
+    let fence = |server: usize| held.votes().holds()[server].1.fence();
+    assert!(fence(2) < held.fence, "{} and {}", fence(2), held.fence);
+    sleep(SECOND).await;
+    assert_eq!(fence(2), held.fence);
+    held.release().await.unwrap();
+}
+
 /// Otherwise the next majority with that server must have its fences raised, which takes a round trip.
 #[tokio::test(start_paused = true)]
 async fn vote_that_comes_later_has_the_fence_of_the_hold_if_its_server_knows_no_larger_one() {
