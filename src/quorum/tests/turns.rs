@@ -77,20 +77,48 @@ async fn turns_have_fences_of_their_own_and_the_next_process_a_larger_one_of_all
     }
 }
 
-/// The clocks stand still, so only the servers can know of the turns.
+/// The only turn so far of a process in whose local queue nobody waits.
+async fn lone_turn(process: &Process) -> Turn<Quorum> {
+    let quorum = Arc::clone(&process.quorum);
+    let params = params(&quorum, TURNS);
+    let Ok(Tried::Held(turn)) = local_queue::try_acquire(quorum, params).await else {
+        panic!("the lock is free");
+    };
+    settle().await;
+    turn
+}
+
+/// The clocks stand still, and nobody is queued, so only the data of the servers can tell of the turns.
 #[tokio::test(start_paused = true)]
-async fn every_server_is_told_the_last_fence_though_nobody_waits() {
+async fn every_server_remembers_the_last_fence() {
     let servers = Servers::new(3);
     let [first, second] = [servers.process(1), servers.process(2)];
-    let turn = first.turn().await;
-    let turn = passes_on(&first, turn, 3).await;
-    let (hold, last) = (Arc::clone(turn.hold()), turn.fence());
+    let turn = lone_turn(&first).await;
+    let (hold, now) = (Arc::clone(turn.hold()), first.quorum.client().now());
+    let last = (0..3).fold(turn.fence(), |fence, _| {
+        assert!(hold.begin_turn(hold.turns().unwrap(), fence.next(), now));
+        fence.next()
+    });
     release(turn).await;
     assert_eq!(hold.next_floor.ended(), Some(last.next()));
     second.set(0, State::Down);
     let held = second.acquire().await;
-    assert!(fences(&held).iter().all(|fence| *fence > last));
+    assert_eq!(fences(&held), [last.next(); 2]);
     held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenure_that_was_taken_by_force_may_have_used_all_fences() {
+    let servers = Servers::new(3);
+    let [first, second] = [servers.process(1), servers.process(2)];
+    let turn = lone_turn(&first).await;
+    let AcquireParams { keys, terms, .. } = params(&second.quorum, 1);
+    let forced = second.quorum.force_release(&keys, &terms, turn.fence()).await;
+    assert!(forced.unwrap());
+    let held = second.acquire().await;
+    assert_eq!(held.fence.get(), turn.fence().get() + u64::from(TURNS));
+    held.release().await.unwrap();
+    drop(turn);
 }
 
 /// Race: A vote of a tenure is lost, and its server has another holder, while the turns go on.
