@@ -21,6 +21,7 @@ use fred::types::config::{
     UnresponsiveConfig,
 };
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
+use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
 use tokio::sync::broadcast;
 
@@ -81,6 +82,7 @@ pub(super) async fn dial(
         client,
         successor: None,
         renewal: None,
+        over: None,
     };
     let failure = match tokio::time::timeout(within, connected).await {
         Ok(Ok(())) => return Ok(connection),
@@ -140,6 +142,8 @@ pub(super) struct Connection {
     successor: Option<Successor>,
     /// What renews the credentials, if a provider has them.
     renewal: Option<Renewal>,
+    /// Why the connection is over, once that is known.
+    over: Option<ServerError>,
 }
 
 impl Connection {
@@ -188,27 +192,32 @@ impl Connection {
         self.since.elapsed()
     }
 
-    /// Waits until the connection is over, and returns the reason. May be cancelled and called again.
+    /// Waits until the connection is over, and returns the reason. May be cancelled, and called again.
     pub(super) async fn lost(&mut self) -> ServerError {
+        if let Some(why) = &self.over {
+            return why.clone();
+        }
         let replaced = async {
             match &mut self.successor {
                 Some(successor) => successor.appears().await,
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let why = tokio::select! {
             error = self.errors.recv() => match error {
                 Ok((error, _)) => failure::message(&error),
                 Err(_) => ServerError::new("the connection is over"),
             },
             _ = &mut self.router => ServerError::new("the connection is over"),
             server = replaced => ServerError::new(format!("the primary is {server} now")),
-        }
+        };
+        self.over.insert(why).clone()
     }
 
     /// Tells the server, for its `CLIENT LIST`, who uses this connection: the label as the connection's name,
-    /// and this library with its version. A server that refuses either of them loses nothing else.
-    pub(super) async fn introduce(&self, label: &Label) {
+    /// and this library with its version. A server that refuses either of them loses nothing else. Fails if
+    /// the connection is lost meanwhile.
+    pub(super) async fn introduce(&mut self, label: &Label) -> Result<(), Failure> {
         let mut commands = vec![vec!["SETNAME", label.as_str()]];
         let version = self.client.server_version();
         // An older server would write the unknown command to the log of its ACL.
@@ -216,19 +225,24 @@ impl Connection {
             commands.push(vec!["SETINFO", "LIB-NAME", env!("CARGO_PKG_NAME")]);
             commands.push(vec!["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")]);
         }
+        let client = self.client.clone();
         let sent = commands.into_iter().map(|words| {
             let name = CustomCommand::new_static("CLIENT", ClusterHash::Random, false);
             let words: Vec<_> = words.into_iter().map(Value::from).collect();
-            self.client.custom::<Value, _>(name, words)
+            client.custom::<Value, _>(name, words)
         });
-        join_all(sent).await;
+        let sent = join_all(sent).map(|_| Ok(()));
+        self.unless_lost(sent).await
     }
 
     /// Warns if the server may evict keys. Then it may evict locks, because eviction policies look for keys
     /// with a TTL, and each lock has one.
-    pub(super) async fn warn_of_eviction(&self) {
+    pub(super) async fn warn_of_eviction(&mut self) {
+        let client = self.client.clone();
+        let info = client.info::<String>(Some(InfoKind::Memory));
+        let info = info.map(|info| info.map_err(|error| failure::classify(&error)));
         // Without the permission for INFO, no warning is possible.
-        let Ok(info) = self.client.info::<String>(Some(InfoKind::Memory)).await else {
+        let Ok(info) = self.unless_lost(info).await else {
             return;
         };
         if let Some(policy) = eviction_policy(&info).filter(|policy| *policy != "noeviction") {

@@ -143,9 +143,9 @@ impl Connector {
 
     pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
         // On the heap, so that the futures of callers are not nested too deeply for the compiler.
-        let connection = Box::pin(self.open_unnamed(purpose)).await?;
+        let mut connection = Box::pin(self.open_unnamed(purpose)).await?;
         if let Some(label) = &self.label {
-            connection.introduce(label).await;
+            connection.introduce(label).await?;
         }
         Ok(connection)
     }

@@ -49,9 +49,13 @@ impl RedisStore {
     ) -> Result<Arc<RedisStore>, Error> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let deadline = Instant::now() + options.server_timeout;
-        let commands = first_connection(&connector, Purpose::Commands, deadline).await?;
+        let mut commands = first_connection(&connector, Purpose::Commands, deadline).await?;
         let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
-        let loaded = super::commands::load(commands.client(), &scripts).await;
+        let client = commands.client().clone();
+        // If it is lost by now, its supervisor opens another one.
+        let loaded = commands
+            .unless_lost(super::commands::load(&client, &scripts))
+            .await;
         if let Err(Failure::Refused(error)) = loaded {
             return Err(Error::Refused(error));
         }

@@ -54,7 +54,7 @@ impl Supervisor {
         let (mut connection, mut generation) = match first {
             Some(first) => first,
             None => {
-                let connection = self.connect(&mut backoff).await;
+                let mut connection = self.connect(&mut backoff).await;
                 if self.purpose == Purpose::Commands {
                     connection.warn_of_eviction().await;
                 }
@@ -108,17 +108,8 @@ impl Supervisor {
     async fn connect(&self, backoff: &mut Backoff) -> Connection {
         loop {
             backoff.pause().await;
-            match self.connector.open(self.purpose).await {
-                Ok(connection) => {
-                    // The scripts are loaded here rather than when a call misses them: another client could
-                    // load them between two of the waiting calls, and then the second call would overtake the
-                    // first. If loading fails now, the scripts are loaded when a call misses them.
-                    let loaded = load(connection.client(), &self.scripts).await;
-                    if let Err(Failure::NotExecuted(error) | Failure::Refused(error)) = loaded {
-                        self.warn_of_missing_scripts(&error);
-                    }
-                    return connection;
-                }
+            match self.open_with_scripts().await {
+                Ok(connection) => return connection,
                 Err(failure) => {
                     self.pipeline.down(failure::not_sent(failure));
                     if let Some(listener) = self.listener() {
@@ -127,6 +118,23 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// Opens a connection and loads the scripts into its server. This is done here rather than when a call
+    /// misses them: another client could load them between two of the waiting calls, and then the second call
+    /// would overtake the first. If loading fails now, the scripts are loaded when a call misses them.
+    async fn open_with_scripts(&self) -> Result<Connection, Failure> {
+        let mut connection = self.connector.open(self.purpose).await?;
+        let client = connection.client().clone();
+        match connection.unless_lost(load(&client, &self.scripts)).await {
+            // It was lost: otherwise `load` knows that nothing was done.
+            Err(lost @ Failure::Unknown(_)) => return Err(lost),
+            Err(Failure::NotExecuted(error) | Failure::Refused(error)) => {
+                self.warn_of_missing_scripts(&error);
+            }
+            Ok(()) | Err(Failure::Closed) => {}
+        }
+        Ok(connection)
     }
 
     /// Warns that a server of a quorum did not get the scripts. Only a new connection does so, because calls

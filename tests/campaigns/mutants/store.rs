@@ -163,7 +163,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a reload that failed on a former connection delays no call", RELOAD,
         "Err(failure) if state.generation == generation => {", "Err(failure) => {", PIPELINE_TESTS),
 
-    edit("a new connection has the scripts loaded", LINK, "load(connection.client(), &self.scripts).await;", "Ok::<(), Failure>(());", CONNECTIONS),
+    edit("a new connection has the scripts loaded", LINK, "connection.unless_lost(load(&client, &self.scripts)).await", "connection.unless_lost(async { Ok(drop((&client, load))) }).await", CONNECTIONS),
+    edit("a connection that is lost before it is used is replaced at once", LINK, "connection.unless_lost(load(&client, &self.scripts)).await", "{ let _ = &mut connection; load(&client, &self.scripts).await }", CONNECTIONS),
+    edit("what is known of a lost connection is not forgotten", CONNECTION, "if let Some(why) = &self.over {", "if let Some(why) = self.over.as_ref().filter(|_| false) {", CONNECTIONS),
     edit("a server of a quorum without scripts is logged", LINK, "if self.scripts.quorum().is_some() {", "if false {", QUORUM),
     edit("the listener hears of a new connection before any reply on it", LINK,
         "            // This comes before any reply on the new connection, which may lead to another server.\n", "            self.open(&connection);\n", CONNECTIONS),

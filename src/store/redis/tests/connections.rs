@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::flawed::{Flaw, flawed};
 use super::*;
 use crate::store::pipeline::Why;
 use crate::store::{Failure, ServerId};
@@ -17,6 +18,18 @@ async fn a_killed_command_connection_is_replaced() {
     until("reconnected", || recorder.replacements() > 0).await;
     store.call(Append("a".to_owned())).await.unwrap();
     assert_eq!(server.tell("LRANGE list 0 -1"), "a");
+}
+
+/// Race: A connection is lost while it is prepared for the calls.
+#[tokio::test]
+async fn connection_that_is_lost_as_soon_as_it_is_open_is_replaced_at_once() {
+    let url = format!("redis://127.0.0.1:{}", flawed(Flaw::LosesNewConnections));
+    let recorder = Arc::new(Recorder::default());
+    let at_once = OPTIONS.attempt_timeout / 2;
+    let store = tokio::time::timeout(at_once, connect(OPTIONS, &url, &recorder)).await;
+    let _store = store.expect("connected").unwrap();
+    let replaced = until("replaced", || recorder.replacements() > 0);
+    tokio::time::timeout(at_once, replaced).await.expect("at once");
 }
 
 /// Race: A server answers each call in time, and loses a connection. A new one takes several calls.

@@ -15,6 +15,8 @@ pub(in crate::store::redis) enum Flaw {
     HangsUp,
     /// It is busy at every other SSUBSCRIBE, and the PING after it.
     BusyAtTimes,
+    /// It closes its first and its third connection as soon as they are open.
+    LosesNewConnections,
 }
 
 /// Starts such a server, and returns its port.
@@ -22,15 +24,15 @@ pub(in crate::store::redis) fn flawed(flaw: Flaw) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
+        for (number, stream) in listener.incoming().enumerate() {
             let stream = stream.unwrap();
-            std::thread::spawn(move || answer(stream, flaw));
+            std::thread::spawn(move || answer(stream, number, flaw));
         }
     });
     port
 }
 
-fn answer(stream: TcpStream, flaw: Flaw) {
+fn answer(stream: TcpStream, number: usize, flaw: Flaw) {
     const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let (mut writer, mut last, mut subscribed, mut is_busy) = (stream, "0".to_owned(), 0, false);
@@ -51,6 +53,11 @@ fn answer(stream: TcpStream, flaw: Flaw) {
             }
             "PING" => "+PONG\r\n".to_owned(),
             "CLIENT" => ":1\r\n".to_owned(),
+            // This is the last call by which fred opens a connection.
+            "INFO" => {
+                is_over = flaw == Flaw::LosesNewConnections && [0, 2].contains(&number);
+                "+OK\r\n".to_owned()
+            }
             "SUBSCRIBE" if words.len() == 1 => "-ERR wrong number of arguments\r\n".to_owned(),
             "SUBSCRIBE" => words[1..]
                 .iter()
