@@ -41,7 +41,6 @@ pub(crate) use self::votes::Votes;
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::floor::QuorumClocks;
-use crate::engine::hold::turns::{HasTurns, Turns};
 use crate::engine::local_queue::registry::LocalQueues;
 use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
@@ -68,7 +67,7 @@ pub(crate) struct Quorum {
     last_ticket: AtomicU64,
     last_ballot: AtomicU64,
     /// The holds whose guards live, by their ballots.
-    held: Mutex<BTreeMap<u64, (Fence, Arc<Votes>)>>,
+    held: Mutex<BTreeMap<u64, Arc<Votes>>>,
     applicants: Applicants,
     local_queues: LocalQueues<Quorum>,
 }
@@ -150,8 +149,13 @@ impl Quorum {
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
-        let _permit = self.servers[0].waitlists().admit()?;
+        let _permit = self.count_caller()?;
         self.acquire_uncounted(wanted).await
+    }
+
+    /// Counts a caller that waits, unless there are too many.
+    fn count_caller(&self) -> Result<impl Send> {
+        self.servers[0].waitlists().admit()
     }
 
     /// The same, for callers that are counted elsewhere.
@@ -175,8 +179,8 @@ impl Quorum {
     /// The holds whose guards live, unless they are lost.
     pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
         let held: Vec<_> = locked(&self.held).values().cloned().collect();
-        let live = held.into_iter().filter(|(_, votes)| votes.check().is_ok());
-        live.map(|(fence, votes)| (Arc::clone(&votes.name), votes.turns().map_or(fence, Turns::fence)))
+        let live = held.into_iter().filter(|votes| votes.check().is_ok());
+        live.filter_map(|votes| Some((Arc::clone(&votes.name), votes.fence()?)))
             .collect()
     }
 

@@ -159,7 +159,10 @@ pub(super) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) ->
 }
 
 /// Takes the lock if it is free and no reachable request is queued for it.
-pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams) -> Result<Attempt> {
+pub(crate) async fn try_acquire(
+    waitlists: Arc<Waitlists>,
+    params: AcquireParams,
+) -> Result<Tried<OwnedHold>> {
     let client = Arc::clone(waitlists.client());
     let background = waitlists.background();
     // Keeps a client that is closed meanwhile running until the outcome of this try is known. Declared before
@@ -201,12 +204,12 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
                 let mut hold = Hold::new(keys, &grant, params.terms, calls, client.clock, deadline);
                 hold.count_in(params.group.clone(), false);
                 let held = confirmed(&client, OwnedHold::new(hold, background)).await?;
-                return Ok(Attempt::Held(held));
+                return Ok(Tried::Held(held));
             }
-            Acquired::Contended(contended) => {
+            Acquired::Contended(Contended { ttl, ahead, .. }) => {
                 cancelled.done = true;
                 background.withdraw(&params.keys, &request, false, &calls);
-                return Ok(Attempt::Busy(contended));
+                return Ok(Tried::Busy { ttl, ahead });
             }
             // An earlier attempt, whose reply never came, may have been granted the lock. So `cancelled`
             // stays armed.
@@ -218,9 +221,13 @@ pub(crate) async fn try_acquire(waitlists: Arc<Waitlists>, params: AcquireParams
 
 /// How a try ended.
 #[derive(Debug)]
-pub(crate) enum Attempt {
-    Held(OwnedHold),
-    Busy(Contended),
+pub(crate) enum Tried<T> {
+    Held(T),
+    /// The lock is held for this long, if nobody renews or releases it, and so many requests wait for it.
+    Busy {
+        ttl: Duration,
+        ahead: u64,
+    },
 }
 
 /// Withdraws the request of a try that is dropped before it is answered. The request may hold the lock

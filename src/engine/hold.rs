@@ -371,42 +371,6 @@ impl Hold {
     }
 }
 
-impl HasTurns for Hold {
-    fn turns(&self) -> Option<&Turns> {
-        self.turns.as_deref()
-    }
-
-    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
-        let state = locked(&self.state);
-        let left = state.deadline.since(now);
-        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
-        if lasts {
-            turns.begin(next);
-        }
-        lasts
-    }
-
-    fn lease(&self) -> Lease {
-        self.lease()
-    }
-
-    fn how(&self) -> How {
-        self.how
-    }
-
-    fn end_turn(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
-    }
-
-    fn lost_by(&self, reason: LostReason) -> Lost {
-        self.lost_by(reason)
-    }
-
-    async fn lost(&self) -> Lost {
-        self.lost().await
-    }
-}
-
 fn is_short_of_cap(state: &State) -> bool {
     state.server_deadline < state.cap
 }

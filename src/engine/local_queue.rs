@@ -24,10 +24,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::source::{Source, Tenure, Tried};
+use self::source::{Source, Tenure};
 use self::tenure::Asked;
 use self::turn::Turn;
-use crate::engine::acquire::{AcquireParams, bound, timed_out};
+use crate::engine::acquire::{AcquireParams, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::End;
 use crate::engine::hold::turns::HasTurns;

@@ -10,10 +10,9 @@ use tracing::field::Empty;
 
 use super::{Lock, Place};
 use crate::engine::acquire;
-use crate::engine::acquire::Attempt;
+use crate::engine::acquire::Tried;
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::local_queue;
-use crate::engine::local_queue::source::Tried;
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::quorum::Wanted;
@@ -144,10 +143,7 @@ impl Lock {
             }
             Place::One(shared) => {
                 let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
-                tried.map(|tried| match tried {
-                    Attempt::Held(held) => TryAcquire::Acquired(LockGuard::of_one(held)),
-                    Attempt::Busy(contended) => TryAcquire::Busy(Busy::of(contended.ttl, contended.ahead)),
-                })
+                tried.map(|tried| found(tried, LockGuard::of_one))
             }
             Place::Quorum(quorum) if params.turns > 1 => {
                 let tried = Box::pin(local_queue::try_acquire(Arc::clone(quorum), params)).await;

@@ -26,7 +26,7 @@ use super::seat;
 use super::seat::{Seat, SeatAnswer};
 use super::votes::Votes;
 use super::{Arrival, Quorum};
-use crate::engine::acquire::{AcquireParams, Attempt, VoteAttempt, VoteParams, acquire};
+use crate::engine::acquire::{AcquireParams, Tried, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
@@ -85,7 +85,7 @@ impl Wanted {
 pub(super) enum Event {
     Acquired(Result<OwnedHold>),
     /// The server was asked without waiting.
-    Tried(Result<Attempt>),
+    Tried(Result<Tried<OwnedHold>>),
     /// The attempt was given up here.
     Aborted,
     Lost(Arc<Hold>),
@@ -269,7 +269,7 @@ impl Ballot {
     /// Handles what happened at a server. Fails if the whole call does.
     pub(super) fn on(&mut self, server: usize, event: Event) -> Result<()> {
         match event {
-            Event::Acquired(Ok(vote)) | Event::Tried(Ok(Attempt::Held(vote))) => self.add_vote(server, vote),
+            Event::Acquired(Ok(vote)) | Event::Tried(Ok(Tried::Held(vote))) => self.add_vote(server, vote),
             Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
                 self.failed(server, error)?;
             }

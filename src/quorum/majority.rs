@@ -25,7 +25,6 @@ impl Majority {
     /// The hold of a ballot that was decided under this fence.
     pub(super) fn begin(mut ballot: Box<Ballot>, fence: Fence) -> Majority {
         let (quorum, votes) = (Arc::clone(&ballot.quorum), Arc::clone(ballot.votes()));
-        locked(&quorum.held).insert(ballot.number, (fence, Arc::clone(&votes)));
         let majority = Majority {
             fence,
             ballot: ballot.number,
@@ -34,6 +33,7 @@ impl Majority {
             quorum: Arc::clone(&quorum),
         };
         majority.votes.begin_hold(fence, ballot.wanted.turns);
+        locked(&quorum.held).insert(ballot.number, Arc::clone(&majority.votes));
         ballot.begin_hold(fence);
         quorum.client().spawn(ballot.keep());
         majority

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Majority, Quorum, Votes, Wanted};
-use crate::engine::acquire::AcquireParams;
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::local_queue::registry::LocalQueues;
-use crate::engine::local_queue::source::{Source, Tenure, Tried};
+use crate::engine::local_queue::source::{Source, Tenure};
 use crate::error::Result;
 use crate::fence::Fence;
 
@@ -33,7 +33,7 @@ impl Source for Quorum {
     }
 
     fn admit(&self) -> Result<impl Send> {
-        self.servers[0].waitlists().admit()
+        self.count_caller()
     }
 
     async fn acquire(self: &Arc<Self>, params: &AcquireParams) -> Result<Majority> {

@@ -10,8 +10,7 @@ use super::answers::{next_until, no_majority, stragglers_until};
 use super::ballot::{Ballot, Event, Wanted};
 use super::majority::Majority;
 use crate::engine::acquire;
-use crate::engine::acquire::Attempt;
-use crate::engine::local_queue::source::Tried;
+use crate::engine::acquire::Tried;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 
@@ -74,9 +73,9 @@ impl Ballot {
             };
             outstanding -= usize::from(matches!(event, Event::Tried(_)));
             match event {
-                Event::Tried(Ok(Attempt::Busy(contended))) => {
-                    ttls.push(contended.ttl);
-                    waiting = waiting.max(contended.ahead);
+                Event::Tried(Ok(Tried::Busy { ttl, ahead })) => {
+                    ttls.push(ttl);
+                    waiting = waiting.max(ahead);
                 }
                 Event::Tried(Err(error)) => errors.push(error),
                 Event::Looked {

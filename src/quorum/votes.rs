@@ -1,6 +1,7 @@
 //! A hold of a majority: the holds of its servers, and what they are together.
 
 mod release;
+mod turns;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -44,8 +45,8 @@ pub(crate) struct Votes {
 struct State {
     /// By server.
     votes: Vec<Vote>,
-    /// When the votes became a hold.
-    decided: Option<LocalTime>,
+    /// When the votes became a hold, and under which fence.
+    decided: Option<(LocalTime, Fence)>,
     /// Why the hold is over. It never comes back.
     over: Option<LostReason>,
     /// What its guard holds, until the hold is over.
@@ -193,13 +194,19 @@ impl Votes {
             self.turns.get_or_init(|| Turns::new(fence, turns));
         }
         self.next_floor.begin_hold(fence, turns);
-        locked(&self.state).decided = Some(self.quorum.clock().now());
+        locked(&self.state).decided = Some((self.quorum.clock().now(), fence));
     }
 
     /// When the votes became a hold, or now if they are none yet.
     pub(super) fn decided(&self) -> LocalTime {
         let decided = locked(&self.state).decided;
-        decided.unwrap_or_else(|| self.quorum.clock().now())
+        decided.map_or_else(|| self.quorum.clock().now(), |(at, _)| at)
+    }
+
+    /// The fence of the hold, or of its present turn. `None` if the votes are no hold yet.
+    pub(super) fn fence(&self) -> Option<Fence> {
+        let of_hold = || Some(locked(&self.state).decided?.1);
+        self.turns().map(Turns::fence).or_else(of_hold)
     }
 
     /// The hold has a guard from now on.
@@ -345,7 +352,7 @@ impl Votes {
         }
         if is_released && before.is_ok() {
             let kept = state.decided.zip(self.terms.at_least);
-            state.kept_until = kept.map(|(decided, at_least)| decided.after(at_least));
+            state.kept_until = kept.map(|((decided, _), at_least)| decided.after(at_least));
         }
         let holding = state.holding.take();
         let votes = state.votes.iter_mut();
@@ -370,41 +377,5 @@ impl Votes {
     /// Ends the hold and takes all votes, so that each can be left to expire.
     pub(super) fn end_to_forget(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         self.end(false)
-    }
-}
-
-impl HasTurns for Votes {
-    fn turns(&self) -> Option<&Turns> {
-        self.turns.get()
-    }
-
-    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
-        let state = locked(&self.state);
-        let left = self.deadline(&state).since(now);
-        let lasts = state.over.is_none() && self.is_sure(&state) && left >= self.terms.grant() / 4;
-        if lasts {
-            turns.begin(next);
-        }
-        lasts
-    }
-
-    fn lease(&self) -> Lease {
-        self.lease()
-    }
-
-    fn how(&self) -> How {
-        self.how()
-    }
-
-    fn end_turn(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
-    }
-
-    fn lost_by(&self, reason: LostReason) -> Lost {
-        Lost::new(Arc::clone(&self.name), reason)
-    }
-
-    async fn lost(&self) -> Lost {
-        self.lost().await
     }
 }

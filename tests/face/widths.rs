@@ -1,4 +1,4 @@
-//! The lines of documents and comments are short.
+//! The lines of documents and comments are short, and so are the files of the code that ships.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,9 @@ use super::root;
 
 /// Where a line ends, apart from tables, code and strings.
 const WIDTH: usize = 110;
+
+/// A longer file holds more than one idea.
+const LENGTH: usize = 400;
 
 fn check(path: &Path, line: &str) {
     assert!(line.chars().count() <= WIDTH, "{}: {line}", path.display());
@@ -27,22 +30,35 @@ fn lines_of_the_documents_are_short() {
     }
 }
 
-#[test]
-fn comments_are_short() {
-    let folders = ["src", "lua", "tests", "benches", "examples", "cli"];
-    let mut paths: Vec<PathBuf> = folders.map(|folder| root().join(folder)).into();
-    let mut count = 0;
+/// The Rust and Lua files of these folders.
+fn sources(folders: &[&str]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut sources = Vec::new();
     while let Some(path) = paths.pop() {
         if path.is_dir() {
             let entries = fs::read_dir(path).unwrap();
             paths.extend(entries.map(|entry| entry.unwrap().path()));
-            continue;
+        } else if comment(&path).is_some() {
+            sources.push(path);
         }
-        let begin = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("rs") => "//",
-            Some("lua") => "--",
-            _ => continue,
-        };
+    }
+    sources
+}
+
+/// What begins a comment in this file.
+fn comment(path: &Path) -> Option<&'static str> {
+    match path.extension()?.to_str()? {
+        "rs" => Some("//"),
+        "lua" => Some("--"),
+        _ => None,
+    }
+}
+
+#[test]
+fn comments_are_short() {
+    let mut count = 0;
+    for path in sources(&["src", "lua", "tests", "benches", "examples", "cli"]) {
+        let begin = comment(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         // What follows code may be as long as the code.
         for line in text.lines().filter(|line| line.trim_start().starts_with(begin)) {
@@ -51,4 +67,18 @@ fn comments_are_short() {
         }
     }
     assert!(count > 5000, "{count} lines");
+}
+
+#[test]
+fn files_that_ship_are_short() {
+    let is_test = |path: &PathBuf| path.iter().any(|part| part == "tests" || part == "tests.rs");
+    let shipped: Vec<PathBuf> = sources(&["src", "lua", "cli/src"])
+        .into_iter()
+        .filter(|path| !is_test(path))
+        .collect();
+    for path in &shipped {
+        let lines = fs::read_to_string(path).unwrap().lines().count();
+        assert!(lines <= LENGTH, "{}: {lines} lines", path.display());
+    }
+    assert!(shipped.len() > 100, "{} files", shipped.len());
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::Hold;
 use crate::engine::counters::{Holding, How};
 use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
 use crate::lease::Lease;
+use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
 /// No turn begins later than this after the first one, so that other processes need not wait long.
@@ -71,10 +73,13 @@ impl Turns {
         Fence::new(next)
     }
 
-    /// Ends the present turn, and begins the one with this fence.
-    pub(crate) fn begin(&self, next: Fence) {
-        self.fence.store(next.get(), Ordering::Release);
-        self.ended.notify_waiters();
+    /// Ends the present turn, and begins the one with this fence, if the hold lasts. Returns whether it does.
+    pub(crate) fn begin_if(&self, lasts: bool, next: Fence) -> bool {
+        if lasts {
+            self.fence.store(next.get(), Ordering::Release);
+            self.ended.notify_waiters();
+        }
+        lasts
     }
 }
 
@@ -135,5 +140,38 @@ pub(crate) trait HasTurns: Debug + Send + Sync {
                 }
             }
         }
+    }
+}
+
+impl HasTurns for Hold {
+    fn turns(&self) -> Option<&Turns> {
+        self.turns.as_deref()
+    }
+
+    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
+        let state = locked(&self.state);
+        let left = state.deadline.since(now);
+        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
+        turns.begin_if(lasts, next)
+    }
+
+    fn lease(&self) -> Lease {
+        self.lease()
+    }
+
+    fn how(&self) -> How {
+        self.how
+    }
+
+    fn end_turn(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    fn lost_by(&self, reason: LostReason) -> Lost {
+        self.lost_by(reason)
+    }
+
+    async fn lost(&self) -> Lost {
+        self.lost().await
     }
 }

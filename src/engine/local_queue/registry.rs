@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::source::{Source, Tried};
+use super::source::Source;
 use super::turn::Turn;
 use super::{LocalQueue, Place};
-use crate::engine::acquire::AcquireParams;
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::sync::locked;
 
 /// Locks that differ in one of these share no tenure, and go side by side.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::registry::LocalQueues;
 use crate::engine::acquire;
-use crate::engine::acquire::{AcquireParams, Attempt};
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
@@ -58,13 +58,6 @@ pub(crate) trait Tenure: Debug + Send + Sized + 'static {
     fn forget(self);
 }
 
-/// How a try ended.
-#[derive(Debug)]
-pub(crate) enum Tried<T> {
-    Held(T),
-    Busy { ttl: Duration, ahead: u64 },
-}
-
 /// The tenures of one server.
 #[derive(Debug)]
 pub(crate) struct OneServer {
@@ -109,14 +102,7 @@ impl Source for OneServer {
     }
 
     async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<OwnedHold>> {
-        let waitlists = Arc::clone(&self.waitlists);
-        Ok(match acquire::try_acquire(waitlists, params).await? {
-            Attempt::Held(held) => Tried::Held(held),
-            Attempt::Busy(contended) => Tried::Busy {
-                ttl: contended.ttl,
-                ahead: contended.ahead,
-            },
-        })
+        acquire::try_acquire(Arc::clone(&self.waitlists), params).await
     }
 
     fn free_in(&self, channel: &str) -> Duration {

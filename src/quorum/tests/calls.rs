@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
 use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, fences, votes, wanted};
+use crate::engine::acquire::Tried;
 use crate::engine::counters::Counters;
-use crate::engine::local_queue::source::Tried;
 use crate::error::{Error, LostReason};
 use crate::fence::Fence;
 use crate::lease::LeaseState;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::calls::prepare_a_late_raise;
 use super::link::State;
 use super::{MS, Majority, NEAR, Process, SECOND, Servers, votes, wanted};
-use crate::engine::local_queue::source::Tried;
+use crate::engine::acquire::Tried;
 use crate::{LockGuard, LockManager};
 
 const AT_LEAST: Duration = Duration::from_secs(3);

@@ -1,9 +1,9 @@
 //! Local hand-off: the holds of a quorum as tenures, whose turns follow one another without a call.
 
 use super::*;
+use crate::engine::acquire::Tried;
 use crate::engine::hold::turns::HasTurns;
 use crate::engine::local_queue;
-use crate::engine::local_queue::source::Tried;
 use crate::engine::local_queue::turn::Turn;
 
 const TURNS: u16 = 8;

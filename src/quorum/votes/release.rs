@@ -23,7 +23,7 @@ impl Votes {
         let kept_from = state.kept_until.and(state.decided);
         drop(state);
         for vote in &votes {
-            if let Some(decided) = kept_from {
+            if let Some((decided, _)) = kept_from {
                 vote.hold().mark_used_since(decided);
             }
             if let Some(turns) = self.turns() {

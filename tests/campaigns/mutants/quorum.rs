@@ -18,6 +18,7 @@ const SETTINGS: &str = "src/manager/quorum.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes/release.rs";
 const VOTES: &str = "src/quorum/votes.rs";
+const VOTES_TURNS: &str = "src/quorum/votes/turns.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
@@ -123,19 +124,19 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
-    edit("a hold that is lost is not counted as held", QUORUM, ".filter(|(_, votes)| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
+    edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            turns: self.wanted.turns,\n", "            turns: 1,\n", TURNS),
     edit("a release tells each server the last fence of the turns", RELEASE, "                vote.hold().end_turns(turns.fence());\n", "                let _ = turns;\n", TURNS),
     edit("the next holder has a larger fence than all turns, at all servers", VOTES, "fences.chain(self.turns().map(Turns::fence)).max()", "fences.max()", TURNS),
     edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "state.last_turn.or_else(reserved)", "state.last_turn.or_else(|| reserved().filter(|_| false))", &["--lib hold::tests"]),
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),
     edit("a vote that was part of no hold has used no fence", HOLD_VOTES, ".filter(|_| state.has_joined)", "", &["--lib hold::tests"]),
-    edit("no turn begins while most votes are in doubt", VOTES, "self.is_sure(&state) && ", "", TURNS),
-    edit("no turn begins when most leases are nearly over", VOTES, " && left >= self.terms.grant() / 4", "", TURNS),
-    edit("a hold of a quorum that is over has no further turn", VOTES, "state.over.is_none() && ", "", TURNS),
+    edit("no turn begins while most votes are in doubt", VOTES_TURNS, "self.is_sure(&state) && ", "", TURNS),
+    edit("no turn begins when most leases are nearly over", VOTES_TURNS, " && left >= self.terms.grant() / 4", "", TURNS),
+    edit("a hold of a quorum that is over has no further turn", VOTES_TURNS, "state.over.is_none() && ", "", TURNS),
     edit("a tenure of a quorum is no caller", "src/quorum/tenure.rs", "self.acquire_uncounted(", "self.acquire(", TURNS),
-    edit("what is still held in a quorum is named with the fence of its turn", QUORUM, "votes.turns().map_or(fence, Turns::fence)", "fence", TURNS),
-    edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.servers[0].waitlists().admit()?;\n", "", IN_MEMORY),
+    edit("what is still held in a quorum is named with the fence of its turn", VOTES, "self.turns().map(Turns::fence).or_else(of_hold)", "of_hold()", TURNS),
+    edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.count_caller()?;\n", "", IN_MEMORY),
 
     edit("a quorum has an odd number of servers", SETTINGS, "SERVERS.contains(&count) && count % 2 == 1", "SERVERS.contains(&count)", REFUSED),
     edit("a quorum names each server once", SETTINGS, "if servers.contains(&server) {", "if false {", REFUSED),
