@@ -130,6 +130,8 @@ async fn spent(servers: &[Server]) -> Vec<(u64, u64)> {
     spent
 }
 
+/// On a slow machine a hold may last for long enough to be renewed, and a waiter may miss its turn at a
+/// server, and ask again there. So the usual hand-over counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() {
     const HAND_OVERS: u64 = 40;
@@ -140,7 +142,7 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
         let stats = locks.each_ref().map(LockManager::stats);
         stats.iter().map(|stats| stats.raised + stats.yielded).sum()
     };
-    let (mut before, mut disturbed_before) = (Vec::new(), 0);
+    let (mut spendings, mut disturbances) = (Vec::new(), Vec::new());
     for n in 0..=HAND_OVERS {
         let waiter = tokio::spawn(locks[usize::from(n % 2 == 0)].lock("a").acquire());
         eventually("queued everywhere", LIMIT, async || {
@@ -151,28 +153,31 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
             queued == 3
         })
         .await;
-        if n == 1 {
-            // Both clients are subscribed by now, at all servers.
-            (before, disturbed_before) = (spent(&servers).await, disturbed());
+        // Both clients are subscribed from the second hand-over on, at all servers.
+        if n >= 1 {
+            spendings.push(spent(&servers).await);
+            disturbances.push(disturbed());
         }
         guard.release().await.unwrap();
         guard = waiter.await.unwrap().unwrap();
     }
-    let after = spent(&servers).await;
-    for (before, after) in before.iter().zip(&after) {
-        // On a slow machine a hold may last for long enough to be renewed, and a waiter may miss its turn at
-        // a server, and ask again there.
-        let (calls, messages) = (after.0 - before.0, after.1 - before.1);
-        assert!(
-            (2 * HAND_OVERS - 2..=2 * HAND_OVERS + 4).contains(&calls),
-            "{calls} calls"
-        );
-        assert!(messages <= HAND_OVERS + 2, "{messages} messages");
+    for server in 0..servers.len() {
+        let calls = usual_step(spendings.iter().map(|spent| spent[server].0));
+        let messages = usual_step(spendings.iter().map(|spent| spent[server].1));
+        assert_eq!((calls, messages), (2, 1), "server {server}");
     }
-    assert!(disturbed() - disturbed_before <= 2);
+    assert_eq!(usual_step(disturbances.into_iter()), 0);
     assert_eq!(
         locks[0].stats().acquired + locks[1].stats().acquired,
         HAND_OVERS + 2
     );
     guard.release().await.unwrap();
+}
+
+/// The median of the steps of a counter.
+fn usual_step(counts: impl Iterator<Item = u64>) -> u64 {
+    let counts: Vec<u64> = counts.collect();
+    let mut steps: Vec<u64> = counts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    steps.sort_unstable();
+    steps[steps.len() / 2]
 }
