@@ -12,8 +12,10 @@
 mod answers;
 mod applicants;
 mod ballot;
+mod look;
 mod majority;
 mod operator;
+mod reach;
 mod repair;
 mod seat;
 mod tenure;

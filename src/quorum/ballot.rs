@@ -4,10 +4,11 @@
 //! everywhere. It is decided when a majority of its votes have one fence. Dropping it withdraws all requests
 //! that have no vote.
 //!
-//! While it has too few votes, it looks at each of them from time to time: a renewal, which a vote needs
-//! anyway, whose reply says whether an earlier request is queued at that server. Such a vote is given up. It
-//! counts no more; a new request queues under the same ticket, and thus behind the earlier one; once that is
-//! queued, the vote is released. A lost vote takes the same way.
+//! While it has too few votes, it [looks](super::look) at each of them from time to time, to hear whether an
+//! earlier request is queued at that server. Such a vote is given up. It counts no more; a new request queues
+//! under the same ticket, and thus behind the earlier one; once that is queued, the vote is released. A lost
+//! vote takes the same way. A ballot that [reaches](super::reach) too few servers gives its votes up for any
+//! request.
 //!
 //! A ballot that is decided goes on for as long as the hold lasts ([repair](super::repair)).
 
@@ -20,8 +21,9 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::look::FIRST_LOOK;
 use super::seat;
 use super::seat::{Seat, SeatAnswer};
 use super::votes::Votes;
@@ -34,16 +36,10 @@ use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::store::Failure;
 use crate::store::keys::Keys;
-use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
-
-/// When the votes of a ballot that has too few are looked at first. In an undisturbed hand-over, all pushes
-/// arrive within this time.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
 
 /// How many numbers of requests a ballot has to itself. A request that waits for ever, at a server that is
 /// away, asks again no more than once a second.
@@ -95,6 +91,8 @@ pub(super) enum Event {
         /// Whether an earlier request is queued, or why the server does not say so.
         earlier: Result<bool>,
     },
+    /// Whether the server answers.
+    Reached(bool),
 }
 
 type Pending = Pin<Box<dyn Future<Output = (usize, Event)> + Send>>;
@@ -105,21 +103,21 @@ pub(crate) struct Ballot {
     /// Which of this client's ballots it is.
     pub(super) number: u64,
     /// When the caller began to wait.
-    arrived: LocalTime,
+    pub(super) arrived: LocalTime,
     /// Numbers the requests.
     numbers: Arc<AtomicU64>,
     pub(super) ticket: Ticket,
     /// The least fences that are asked for.
     pub(super) floor: Floor,
     votes: Arc<Votes>,
-    seats: Vec<Seat>,
+    pub(super) seats: Vec<Seat>,
     pub(super) pending: FuturesUnordered<Pending>,
     /// Attempts whose requests are in the queue.
     queued: (
         mpsc::UnboundedSender<VoteAttempt>,
         mpsc::UnboundedReceiver<VoteAttempt>,
     ),
-    look_after: Duration,
+    pub(super) look_after: Duration,
     pub(super) look_at: Option<Instant>,
 }
 
@@ -199,54 +197,10 @@ impl Ballot {
     }
 
     /// Stops counting a vote, and asks for it again.
-    fn begin_again(&mut self, server: usize) {
+    pub(super) fn begin_again(&mut self, server: usize) {
         let seat = &mut self.seats[server];
         seat.leaving = self.votes.take(server);
         self.ask(server, Duration::ZERO);
-    }
-
-    /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated
-    /// until it is answered or refused, until the vote is lost, or until the caller gives up.
-    fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
-        if std::mem::replace(&mut self.seats[server].is_looking, true) {
-            return;
-        }
-        if hold.fence() < floor {
-            count(&self.quorum.counters.raised);
-        }
-        let background = Arc::clone(self.quorum.servers[server].background());
-        let (ticket, until, arrived) = (self.ticket, self.wanted.until, self.arrived);
-        let (quorum, channel) = (Arc::clone(&self.quorum), Arc::clone(&self.wanted.channel));
-        self.pending.push(Box::pin(async move {
-            let looked = async {
-                let mut backoff = Backoff::new();
-                while hold.check().is_ok() {
-                    match background.look_for_earlier(&hold, floor, ticket).await {
-                        Ok(answer) => return Ok(answer),
-                        Err(refused @ Failure::Refused(_)) => return Err(refused.into()),
-                        Err(_) => backoff.pause().await,
-                    }
-                }
-                Ok(false)
-            };
-            let earlier = match until {
-                None => looked.await,
-                // The votes may be a majority, so that no attempt is left that would end in time.
-                Some(until) => (timeout_at(until, looked).await)
-                    .unwrap_or_else(|_| Err(quorum.timed_out(&channel, arrived))),
-            };
-            (server, Event::Looked { hold, earlier })
-        }));
-    }
-
-    /// Looks at all votes, since there are too few.
-    fn look_at_all(&mut self) {
-        self.look_after = (2 * self.look_after).min(self.wanted.terms.grant() / 3);
-        self.look_at = None;
-        for (server, hold) in self.votes.holds() {
-            let fence = hold.fence();
-            self.look(server, hold, fence);
-        }
     }
 
     /// Counts a vote from now on, until it is lost.
@@ -290,31 +244,15 @@ impl Ballot {
                     }
                 }
             }
-            Event::Looked { hold, earlier } => {
-                if self.votes.counts(server, &hold) {
-                    self.seats[server].is_looking = false;
-                    match earlier {
-                        Ok(true) if self.votes.are_too_few() => {
-                            count(&self.quorum.counters.yielded);
-                            self.begin_again(server);
-                        }
-                        Ok(_) => {}
-                        // Nobody knows whether this vote keeps an earlier request waiting.
-                        Err(refused @ Error::Refused(_)) if !self.is_hold() => {
-                            drop(self.votes.take(server));
-                            self.failed(server, refused)?;
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
+            Event::Looked { hold, earlier } => self.looked(server, &hold, earlier)?,
+            Event::Reached(answers) => self.reached(server, answers),
         }
         Ok(())
     }
 
     /// A server gives no vote. Asks it again after a pause. Fails if it is one of so many that the others are
     /// no majority.
-    fn failed(&mut self, server: usize, error: Error) -> Result<()> {
+    pub(super) fn failed(&mut self, server: usize, error: Error) -> Result<()> {
         let seat = &mut self.seats[server];
         seat.answer = SeatAnswer::Failed(error);
         let pause = seat.backoff.step();
@@ -342,15 +280,6 @@ impl Ballot {
         }
         self.raise_to(largest);
         None
-    }
-
-    /// Raises the votes with a smaller fence.
-    pub(super) fn raise_to(&mut self, fence: Fence) {
-        for (server, hold) in self.votes.holds() {
-            if hold.fence() < fence {
-                self.look(server, hold, fence);
-            }
-        }
     }
 
     /// Waits for whatever happens next, and handles it.
@@ -381,6 +310,7 @@ impl Ballot {
                 return Ok(fence);
             }
             self.step().await?;
+            self.ask_for_given_up_votes();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::AbortHandle;
 
 use super::answers::no_majority;
+use super::reach::Reach;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
 use crate::time::backoff::Backoff;
@@ -18,7 +19,11 @@ pub(super) struct Seat {
     /// A vote that counts no more. It is released once the present attempt has its place.
     pub(super) leaving: Option<OwnedHold>,
     pub(super) is_looking: bool,
+    pub(super) reach: Reach,
+    /// A vote was given up, and is asked for again once the ballot reaches a majority.
+    pub(super) is_given_up: bool,
     pub(super) answer: SeatAnswer,
+    /// The pauses before a server that failed is asked again.
     pub(super) backoff: Backoff,
 }
 
@@ -38,9 +43,16 @@ impl Seat {
             attempt: None,
             leaving: None,
             is_looking: false,
+            reach: Reach::Answers,
+            is_given_up: false,
             answer: SeatAnswer::Outstanding,
             backoff: Backoff::new(),
         }
+    }
+
+    /// Whether the server may give its vote, as far as is known.
+    pub(super) fn is_reached(&self) -> bool {
+        self.reach != Reach::Silent && !matches!(self.answer, SeatAnswer::Failed(_))
     }
 
     /// The present attempt is in the queue, or has the vote. Releases the vote before.

@@ -5,6 +5,7 @@ mod fences;
 mod kept;
 mod link;
 mod overload;
+mod reach;
 mod turns;
 mod worlds;
 

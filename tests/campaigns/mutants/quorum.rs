@@ -15,6 +15,8 @@ const OPERATOR: &str = "src/quorum/operator.rs";
 const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
+const LOOK: &str = "src/quorum/look.rs";
+const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes/release.rs";
 const VOTES: &str = "src/quorum/votes.rs";
@@ -22,6 +24,7 @@ const VOTES_TURNS: &str = "src/quorum/votes/turns.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
+const REACHES: &[&str] = &["--lib quorum::tests::reach"];
 const TURNS: &[&str] = &["--lib quorum::tests::turns"];
 const FLOORS: &[&str] = &["--lib floor::tests"];
 const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
@@ -50,13 +53,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that fails is asked again after a pause", BALLOT, "        self.ask(server, pause);\n        self.check_failures()", "        let _ = pause;\n        self.check_failures()", WORLDS),
     edit("a wait that is over at all servers is a time-out", SEAT, "match retry_after.len().min(majority).checked_sub(1) {", "match retry_after.len().min(majority).checked_sub(100) {", IN_MEMORY),
     edit("an answer that comes as its attempt ends does not keep a wait alive", BALLOT, "if seat.attempt.is_some() && number == seat.attempts {", "if number == seat.attempts {", IN_MEMORY),
-    edit("a vote is given up for an earlier request while there are too few", BALLOT, "Ok(true) if self.votes.are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
+    edit("a vote is given up for an earlier request while there are too few", LOOK, "Ok(true) if self.votes().are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
     edit("a vote that is lost before there is a majority is asked for again", BALLOT, "                        self.begin_again(server);\n                    }\n                }\n            }\n            Event::Looked", "                    }\n                }\n            }\n            Event::Looked", WORLDS),
     edit("votes under different fences are raised to the largest", BALLOT, "        self.raise_to(largest);\n", "", IN_MEMORY),
     edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.grant(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
     edit("a request is released only once the next one has its place", BALLOT, "seat.leaving = self.votes.take(server);", "drop(self.votes.take(server));", WORLDS)
         .equal("the two calls keep their order on one connection; the model shows what happens if they do not"),
-    edit("a vote is given up where the server refuses a look", BALLOT, "Err(refused @ Failure::Refused(_)) => return Err(refused.into()),\n                        Err(_)", "Err(_)", FAULTS),
+    edit("a vote is given up where the server refuses a look", LOOK, "Err(refused @ Failure::Refused(_)) => return Err(refused.into()),\n                        Err(_)", "Err(_)", FAULTS),
 
     edit("a hold asks for what it lacks before all who wait", REPAIR, "const BEFORE_ALL: Ticket = Ticket(1);", "const BEFORE_ALL: Ticket = Ticket(u64::MAX >> 12);", IN_MEMORY),
     edit("a hold asks for the votes that it lacks at its first renewal", REPAIR, "                    for server in votes.missing() {\n                        self.ask(server, Duration::ZERO);\n                    }\n", "", IN_MEMORY),
@@ -116,7 +119,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a wait is as long as its ticket is old, by the clocks that tickets follow", OPERATOR, "let now = self.clocks.median_time();", "let now = told[0].now;", SEEN),
     edit("a forced release reaches servers that have not told", OPERATOR, "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())", "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate().filter(|(server, _)| holder.fences.iter().any(|(told, _)| told == server)))", IN_MEMORY),
     edit("a forced release does not wait for a server that hangs", OPERATOR, "if left == 0 {", "if false {", IN_MEMORY),
-    edit("a wait whose votes disagree ends at its bound", BALLOT, "(self.ticket, self.wanted.until, self.arrived)", "(self.ticket, None, self.arrived)", IN_MEMORY),
+    edit("a wait whose votes disagree ends at its bound", LOOK, "(self.wanted.until, self.arrived)", "(None::<tokio::time::Instant>, self.arrived)", IN_MEMORY),
     edit("a forced release names the holder that it ends", OPERATOR, "holder.filter(|holder| holder.fence == fence)", "holder.filter(|_| true)", SEEN),
     edit("the requests of a ballot belong together", BALLOT, "    request / REQUESTS_OF_A_BALLOT\n", "    request * 0\n", IN_MEMORY),
 
@@ -127,6 +130,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            turns: self.wanted.turns,\n", "            turns: 1,\n", TURNS),
     edit("a release tells each server the last fence of the turns", RELEASE, "                vote.hold().end_turns(turns.fence());\n", "                let _ = turns;\n", TURNS),
+    edit("a caller that reaches no majority yields to everybody", REACH, "            AFTER_ALL\n", "            self.ticket\n", REACHES),
+    edit("a caller that reaches no majority does not ask for its vote again at once", REACH, "        if self.reaches_majority() {\n            self.begin_again(server);", "        if true {\n            self.begin_again(server);", REACHES),
+    edit("a vote that was given up is asked for once a majority is reached", BALLOT, "            self.ask_for_given_up_votes();\n", "", REACHES),
+    edit("a ballot with too few votes asks which servers answer", LOOK, "            self.ask_for_answers();\n", "", REACHES),
+    edit("a silent server is asked again until it answers", REACH, "            self.await_answer(server, pause);\n", "            let _ = pause;\n", REACHES),
+    edit("a server that refuses is not reached", SEAT, " && !matches!(self.answer, SeatAnswer::Failed(_))", "", REACHES),
     edit("the next holder has a larger fence than all turns, at all servers", VOTES, "fences.chain(self.turns().map(Turns::fence)).max()", "fences.max()", TURNS),
     edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "state.last_turn.or_else(reserved)", "state.last_turn.or_else(|| reserved().filter(|_| false))", &["--lib hold::tests"]),
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),

@@ -216,6 +216,42 @@ async fn waiter_that_one_server_cannot_reach_gets_the_lock_by_the_others() {
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
 }
 
+/// Race: The next waiter is cut off from a majority, and the others need the vote that it gets
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
+    let servers = servers::<3>().await;
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let there = client(&servers).await;
+    let here = LockManager::builder().durable(true);
+    let here = here.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let guard = there.lock("a").acquire().await.unwrap();
+    let queued = async |count: i64| {
+        eventually("queued everywhere", LIMIT, async || {
+            let mut queued = 0;
+            for server in &servers {
+                queued += server.command(&["ZCARD", "fairlock:queue:{a}"]).await.int();
+            }
+            queued == 3 * count
+        })
+        .await;
+    };
+    let first = tokio::spawn(here.lock("a").acquire());
+    queued(1).await;
+    let second = tokio::spawn(there.lock("a").acquire());
+    queued(2).await;
+    servers[0].kill();
+    proxies[1].refuse();
+    proxies[1].cut();
+    let began = Instant::now();
+    guard.release().await.unwrap();
+    let next = second.await.unwrap().unwrap();
+    // The calls of the first one fail after 10 s.
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    next.release().await.unwrap();
+    let error = first.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error}");
+}
+
 /// Every process is nearest to another server, so each has one vote at first.
 #[tokio::test(flavor = "multi_thread")]
 async fn split_votes_are_resolved_and_nothing_is_left() {
