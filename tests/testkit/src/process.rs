@@ -19,6 +19,7 @@
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -42,11 +43,20 @@ pub struct Process {
     lines: UnboundedReceiver<String>,
 }
 
+/// What runs here. A build may replace its file during a campaign, but not what this link leads to.
+fn this_binary() -> PathBuf {
+    if cfg!(target_os = "linux") {
+        "/proc/self/exe".into()
+    } else {
+        std::env::current_exe().expect("this test binary")
+    }
+}
+
 impl Process {
     /// Starts the ignored test `role` of this binary in a process of its own. A test in a module is named
     /// with its path, such as `roles::holder`.
     pub fn spawn(role: &str, args: &[(&str, &str)]) -> Process {
-        let mut command = Command::new(std::env::current_exe().expect("this test binary"));
+        let mut command = Command::new(this_binary());
         command
             .args([role, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
