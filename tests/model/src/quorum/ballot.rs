@@ -2,7 +2,7 @@
 
 use crate::quorum::protocol::Protocol;
 use crate::quorum::rules::Rule;
-use crate::quorum::state::{Call, Client, ClientId, Fence, QUORUM, SERVERS, ServerId, State};
+use crate::quorum::state::{Attempts, Call, Client, ClientId, Fence, QUORUM, SERVERS, ServerId, State};
 
 impl Protocol {
     /// Asks all servers at once.
@@ -51,7 +51,16 @@ impl Protocol {
             let voter = state.voter(server, client);
             if voter.vote.is_some_and(|fence| fence < floor) && !voter.is_renewing() {
                 let attempt = voter.attempt;
-                self.send(state, server, client, Call::Renew { attempt, floor });
+                self.send(
+                    state,
+                    server,
+                    client,
+                    Call::Renew {
+                        attempt,
+                        floor,
+                        any: false,
+                    },
+                );
             }
         }
     }
@@ -100,14 +109,31 @@ impl Protocol {
             && voter.vote.is_some()
             && !voter.is_renewing()
             && !state.servers[server].mute
-            && self.has(Rule::YieldToEarlier)
-            && self.somebody_is_earlier(state, server, client, voter.attempt)
+            && !voter.is_cut_off
+            && (self.has(Rule::YieldToEarlier)
+                && self.somebody_is_earlier(state, server, client, voter.attempt)
+                || self.yields_to_any(state, client) && !state.servers[server].queue.is_empty())
+    }
+
+    /// Whether the votes of this client are of use to others only.
+    fn yields_to_any(&self, state: &State, client: ClientId) -> bool {
+        self.has(Rule::YieldWithoutMajority) && !state.reaches_majority(client)
     }
 
     /// Renews a vote, to hear whether somebody is earlier.
     pub fn look(&self, state: &mut State, server: ServerId, client: ClientId) {
         let attempt = state.voter(server, client).attempt;
-        self.send(state, server, client, Call::Renew { attempt, floor: 0 });
+        let any = self.yields_to_any(state, client);
+        self.send(
+            state,
+            server,
+            client,
+            Call::Renew {
+                attempt,
+                floor: 0,
+                any,
+            },
+        );
     }
 
     /// Handles the reply to the renewal of a vote that counted until now.
@@ -118,7 +144,9 @@ impl Protocol {
         }
         let may_yield = Protocol::is_short(state, client)
             || state.client(client).believes() && !self.has(Rule::HolderYieldsNothing);
-        if earlier && may_yield && self.has(Rule::YieldToEarlier) {
+        if earlier && may_yield && self.yields_to_any(state, client) {
+            self.give_up(state, server, client);
+        } else if earlier && may_yield && self.has(Rule::YieldToEarlier) {
             let vote = state.voter(server, client).vote;
             self.begin_again(state, server, client, 0);
             if !self.has(Rule::UncountBeforeYield) {
@@ -126,6 +154,28 @@ impl Protocol {
             }
         }
         self.count(state, client);
+    }
+
+    /// Releases a vote, and asks for it again only when a majority is reached.
+    fn give_up(&self, state: &mut State, server: ServerId, client: ClientId) {
+        let withdrawal = Call::Withdraw {
+            attempts: Attempts::of(state.voter(server, client).attempt),
+            floor: 0,
+            used: self.told(0),
+        };
+        self.send(state, server, client, withdrawal);
+        let voter = state.voter_mut(server, client);
+        voter.attempt += 1;
+        voter.vote = None;
+        voter.is_given_up = true;
+    }
+
+    /// Whether a vote that was given up is asked for again now.
+    pub fn asks_again(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        self.has(Rule::AskOnceReached)
+            && state.client(client) == Client::Waiting
+            && state.voter(server, client).is_given_up
+            && state.reaches_majority(client)
     }
 
     /// A vote counts no more: its lease is nearly over, or the server does not know it. A hold with too few

@@ -21,6 +21,8 @@ pub struct Budget {
     pub unreachable: u8,
     /// Lost connections between one client and one server.
     pub disconnects: u8,
+    /// Clients that are cut off from a server, for as long as it may be.
+    pub cuts: u8,
     /// Renewals of a holder that has not got all votes.
     pub claims: u8,
     /// Renewals of a ballot for which nothing gave a reason.
@@ -39,6 +41,7 @@ impl Budget {
             ended_leases: self.ended_leases + other.ended_leases,
             unreachable: self.unreachable + other.unreachable,
             disconnects: self.disconnects + other.disconnects,
+            cuts: self.cuts + other.cuts,
             claims: self.claims + other.claims,
             looks: self.looks + other.looks,
             turns: self.turns + other.turns,
@@ -56,6 +59,7 @@ impl fmt::Display for Budget {
             (self.ended_leases, "an ended lease", "ended leases"),
             (self.unreachable, "an unreachable waiter", "unreachable waiters"),
             (self.disconnects, "a lost connection", "lost connections"),
+            (self.cuts, "a client that is cut off", "clients that are cut off"),
             (self.claims, "a claim", "claims"),
             (self.looks, "a look without a reason", "looks without a reason"),
             (self.turns, "a passed turn", "passed turns"),
@@ -129,6 +133,7 @@ pub const NOTHING: Budget = Budget {
     ended_leases: 0,
     unreachable: 0,
     disconnects: 0,
+    cuts: 0,
     claims: 0,
     looks: 0,
     turns: 0,
@@ -162,6 +167,7 @@ pub const DISCONNECT: Budget = Budget {
     disconnects: 1,
     ..NOTHING
 };
+pub const CUT: Budget = Budget { cuts: 1, ..NOTHING };
 pub const CLAIM: Budget = Budget { claims: 1, ..NOTHING };
 pub const LOOK: Budget = Budget { looks: 1, ..NOTHING };
 pub const TURN: Budget = Budget { turns: 1, ..NOTHING };
@@ -172,7 +178,7 @@ pub const NONE_GRANTED: [Fence; SERVERS] = [0; SERVERS];
 pub const ONE_BEHIND: [Fence; SERVERS] = [0, 1, 1];
 
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 19] = [
+pub const SMALL: [Configuration; 20] = [
     two_clients(NOTHING),
     two_clients(CANCEL),
     two_clients(CRASH),
@@ -181,6 +187,7 @@ pub const SMALL: [Configuration; 19] = [
     two_clients(ENDED_LEASE),
     two_clients(UNREACHABLE),
     two_clients(DISCONNECT),
+    two_clients(CUT),
     two_clients(CLAIM.and(CLAIM)),
     two_clients(LOOK.and(LOOK)),
     two_clients(CLAIM.and(RESTART)),
@@ -195,7 +202,7 @@ pub const SMALL: [Configuration; 19] = [
 ];
 
 /// Two faults that meet, or a third client. They are explored as far as time allows.
-pub const LARGE: [Configuration; 27] = [
+pub const LARGE: [Configuration; 32] = [
     two_clients(CLAIM.and(CRASH)),
     two_clients(LOOK.and(ENDED_LEASE)),
     two_clients(UNREACHABLE.and(CRASH)),
@@ -208,6 +215,10 @@ pub const LARGE: [Configuration; 27] = [
     two_clients(DISCONNECT.and(ENDED_LEASE)),
     two_clients(DISCONNECT.and(RESTART)),
     two_clients(DISCONNECT.and(CRASH)),
+    two_clients(CUT.and(CUT)),
+    two_clients(CUT.and(RESTART)),
+    two_clients(CUT.and(ENDED_LEASE)),
+    two_clients(CUT.and(CLAIM)),
     two_clients(TURN.and(TWO_ENDED_LEASES)).with_fences(ONE_BEHIND),
     two_clients(TURN.and(CRASH).and(ENDED_LEASE)).with_fences(ONE_BEHIND),
     two_clients(TURN.and(RESTART).and(ENDED_LEASE)).with_fences(ONE_BEHIND),
@@ -222,6 +233,7 @@ pub const LARGE: [Configuration; 27] = [
     three_clients(RESTART),
     three_clients(ENDED_LEASE),
     three_clients(DISCONNECT),
+    three_clients(CUT),
     three_clients(CANCEL.and(LOST_PUSH)),
 ];
 
@@ -234,6 +246,7 @@ pub const EVERYTHING: Configuration = three_clients(Budget {
     ended_leases: 2,
     unreachable: 2,
     disconnects: 2,
+    cuts: 2,
     claims: 3,
     looks: 2,
     turns: 3,

@@ -1,7 +1,7 @@
 //! The reason for each rule: where a promise breaks without it, and which promise.
 
 use crate::quorum::configuration::{
-    CANCEL, CLAIM, CRASH, Configuration, DISCONNECT, ENDED_LEASE, NOTHING, ONE_BEHIND, RESTART, TURN,
+    CANCEL, CLAIM, CRASH, CUT, Configuration, DISCONNECT, ENDED_LEASE, NOTHING, ONE_BEHIND, RESTART, TURN,
     TWO_ENDED_LEASES, three_clients, two_clients,
 };
 use crate::quorum::properties::{
@@ -25,7 +25,7 @@ const fn example(without: Rule, configuration: Configuration, violates: &'static
     }
 }
 
-pub const COUNTEREXAMPLES: [Counterexample; 19] = [
+pub const COUNTEREXAMPLES: [Counterexample; 21] = [
     example(Rule::YieldToEarlier, three_clients(NOTHING), NOBODY_STUCK),
     example(Rule::HolderYieldsNothing, three_clients(NOTHING), ONE_HOLDER),
     example(Rule::UncountBeforeYield, three_clients(NOTHING), ONE_HOLDER),
@@ -50,4 +50,10 @@ pub const COUNTEREXAMPLES: [Counterexample; 19] = [
         two_clients(TURN.and(TWO_ENDED_LEASES)).with_fences(ONE_BEHIND),
         LARGER_FENCES,
     ),
+    example(
+        Rule::YieldWithoutMajority,
+        two_clients(RESTART.and(CUT)),
+        NOBODY_STUCK,
+    ),
+    example(Rule::AskOnceReached, two_clients(RESTART.and(CUT)), NOBODY_STUCK),
 ];

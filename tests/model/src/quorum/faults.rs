@@ -46,8 +46,16 @@ impl Protocol {
         self.connect_again(state, server, client);
     }
 
+    /// The client has no connection to the server from now on.
+    pub fn cut_off(&self, state: &mut State, server: ServerId, client: ClientId) {
+        self.break_connection(state, server, client);
+        state.voter_mut(server, client).is_cut_off = true;
+        self.forget_order(state);
+    }
+
     fn connect_again(&self, state: &mut State, server: ServerId, client: ClientId) {
-        if state.client(client).asks() && state.voter(server, client).vote.is_none() {
+        let voter = state.voter(server, client);
+        if state.client(client).asks() && voter.vote.is_none() && !voter.is_given_up {
             self.ask(state, server, client);
         }
         self.count(state, client);
@@ -85,6 +93,8 @@ impl Protocol {
             *voter = Voter {
                 attempt: voter.attempt,
                 vote: voter.vote,
+                is_cut_off: voter.is_cut_off,
+                is_given_up: voter.is_given_up,
                 ..Voter::default()
             };
             self.connect_again(state, server, client);
@@ -118,7 +128,8 @@ impl Protocol {
     /// Nobody died, forgot or was slow.
     pub fn was_undisturbed(&self, state: &State) -> bool {
         let had = &self.configuration.budget;
-        let disturbances = |budget: &Budget| (budget.crashes, budget.restarts, budget.ended_leases);
+        let disturbances =
+            |budget: &Budget| (budget.crashes, budget.restarts, budget.ended_leases, budget.cuts);
         disturbances(&state.budget) == disturbances(had)
     }
 

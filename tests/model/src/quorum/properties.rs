@@ -40,9 +40,12 @@ pub fn all() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// Somebody waits though a majority is up.
+/// Somebody waits though a majority is up and within reach.
 fn somebody_waits(state: &State) -> bool {
-    state.clients.contains(&Client::Waiting) && state.majority_is_up()
+    let waits = |client| state.client(client) == Client::Waiting;
+    (0..)
+        .zip(state.clients)
+        .any(|(client, _)| waits(client) && state.reaches_majority(client))
 }
 
 /// A server has something of a request that its client has given up.
@@ -51,8 +54,8 @@ fn something_is_left(state: &State) -> bool {
         let queued = server.queue.iter().map(|place| (place.client, place.attempt));
         let held = server.hold.map(|hold| (hold.client, hold.attempt));
         queued.chain(held).any(|(client, attempt)| {
-            let is_over = server.voters[usize::from(client)].attempt != attempt;
-            is_over && state.client(client) != Client::Dead
+            let voter = &server.voters[usize::from(client)];
+            voter.attempt != attempt && !voter.is_cut_off && state.client(client) != Client::Dead
         })
     })
 }
@@ -63,7 +66,7 @@ fn has_all_votes(state: &State, client: ClientId) -> bool {
         return true;
     }
     (0..SERVERS).all(|server| {
-        let vote = state.voter(server, client).vote;
-        state.servers[server].mute || vote.is_some()
+        let voter = state.voter(server, client);
+        state.servers[server].mute || voter.is_cut_off || voter.vote.is_some()
     })
 }

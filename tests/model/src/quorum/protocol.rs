@@ -45,6 +45,9 @@ pub enum Action {
     ServerRestartsEmpty(ServerId),
     ServerVotesAgain(ServerId),
     ConnectionBreaks(ClientId, ServerId),
+    ClientIsCutOff(ClientId, ServerId),
+    ClientIsBack(ClientId, ServerId),
+    ClientAsksAgain(ClientId, ServerId),
     PushIsLost(ClientId, ServerId),
 }
 
@@ -78,7 +81,7 @@ impl Protocol {
         for (server, client) in self.links() {
             let voter = state.voter(server, client);
             let mute = state.servers[server].mute;
-            if !voter.calls.is_empty() && !mute {
+            if !voter.calls.is_empty() && !mute && !voter.is_cut_off {
                 actions.push(Action::ServerRunsCall(server, client));
             }
             for index in 0..voter.stuck.len() {
@@ -98,6 +101,9 @@ impl Protocol {
             }
             if self.look_has_news(state, server, client) {
                 actions.push(Action::ClientLooks(client, server));
+            }
+            if self.asks_again(state, server, client) {
+                actions.push(Action::ClientAsksAgain(client, server));
             }
             if !self.left_unanswered(state, server, client).is_empty() {
                 actions.push(Action::ClientSendsLastWithdrawal(client, server));
@@ -121,10 +127,14 @@ impl Protocol {
     pub fn awaits_lease(&self, state: &State) -> bool {
         (0..SERVERS).any(|server| {
             self.ends_unprovoked(state, server)
-                || self
-                    .clients()
-                    .any(|client| state.servers[server].mute && state.voter(server, client).vote.is_some())
+                || self.clients().any(|client| self.runs_out(state, server, client))
         })
+    }
+
+    /// A vote runs out, since it cannot be renewed.
+    fn runs_out(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        let voter = state.voter(server, client);
+        voter.vote.is_some() && (state.servers[server].mute || voter.is_cut_off)
     }
 
     /// The hold of a server ends that is not renewed, and nothing is under way that could change that.
@@ -132,6 +142,7 @@ impl Protocol {
         state.servers[server]
             .hold
             .is_some_and(|hold| match state.client(hold.client) {
+                _ if state.voter(server, hold.client).is_cut_off => true,
                 Client::Dead => true,
                 Client::Done => {
                     state.voter(server, hold.client).is_idle()
@@ -180,18 +191,19 @@ impl Protocol {
             let voter = state.voter(server, client);
             let mute = state.servers[server].mute;
             let counts = voter.vote.is_some();
-            let is_called = !voter.calls.is_empty();
+            let is_cut_off = voter.is_cut_off;
+            let is_called = !voter.calls.is_empty() && !is_cut_off;
             let answers = is_called || !voter.replies.is_empty();
             let pushes = || self.next_call_pushes(state, server, client);
             add(
                 actions,
                 [
                     (
-                        budget.looks > 0 && counts && !voter.is_renewing(),
+                        budget.looks > 0 && counts && !voter.is_renewing() && !is_cut_off,
                         Action::ClientLooksWithoutReason(client, server),
                     ),
                     (
-                        counts && (mute || budget.ended_leases > 0),
+                        counts && (mute || is_cut_off || budget.ended_leases > 0),
                         Action::ClientSeesVoteRunOut(client, server),
                     ),
                     (
@@ -202,6 +214,11 @@ impl Protocol {
                         budget.disconnects > 0 && answers,
                         Action::ConnectionBreaks(client, server),
                     ),
+                    (
+                        budget.cuts > 0 && state.client(client).asks() && !is_cut_off,
+                        Action::ClientIsCutOff(client, server),
+                    ),
+                    (is_cut_off, Action::ClientIsBack(client, server)),
                     (
                         budget.lost_pushes > 0 && !voter.pushes.is_empty(),
                         Action::PushIsLost(client, server),
@@ -293,7 +310,7 @@ impl Model for Protocol {
                 self.send_last_withdrawal(state, server, client);
             }
             Action::ClientSeesVoteRunOut(client, server) => {
-                if !state.servers[server].mute {
+                if !self.runs_out(state, server, client) {
                     state.budget.ended_leases -= 1;
                     self.forget_order(state);
                 }
@@ -332,6 +349,14 @@ impl Model for Protocol {
                 state.budget.disconnects -= 1;
                 self.break_connection(state, server, client);
             }
+            Action::ClientIsCutOff(client, server) => {
+                state.budget.cuts -= 1;
+                self.cut_off(state, server, client);
+            }
+            Action::ClientIsBack(client, server) => {
+                state.voter_mut(server, client).is_cut_off = false;
+            }
+            Action::ClientAsksAgain(client, server) => self.ask(state, server, client),
             Action::PushIsLost(client, server) => {
                 state.budget.lost_pushes -= 1;
                 state.voter_mut(server, client).pushes.remove(0);

@@ -23,10 +23,12 @@ pub enum Rule {
     ReserveFences,
     TellLastFence,
     LostVoteUsesAll,
+    YieldWithoutMajority,
+    AskOnceReached,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 19] = [
+    pub const ALL: [Rule; 21] = [
         Rule::YieldToEarlier,
         Rule::HolderYieldsNothing,
         Rule::UncountBeforeYield,
@@ -46,6 +48,8 @@ impl Rule {
         Rule::ReserveFences,
         Rule::TellLastFence,
         Rule::LostVoteUsesAll,
+        Rule::YieldWithoutMajority,
+        Rule::AskOnceReached,
     ];
 }
 
@@ -73,6 +77,8 @@ impl fmt::Display for Rule {
             }
             Rule::TellLastFence => "a release tells the last fence that its hold used",
             Rule::LostVoteUsesAll => "a vote that leaves a hold early tells the last fence that it reserved",
+            Rule::YieldWithoutMajority => "a client that reaches no majority yields to everybody",
+            Rule::AskOnceReached => "a client asks for what it gave up once it reaches a majority",
         })
     }
 }

@@ -32,7 +32,14 @@ impl Protocol {
             Call::Acquire { attempt, ticket } => {
                 Some(self.run_acquire(state, server, client, attempt, ticket, reach))
             }
-            Call::Renew { attempt, floor } => Some(self.run_renew(state, server, client, attempt, floor)),
+            Call::Renew { attempt, floor, any } => {
+                let earlier = if any {
+                    !state.servers[server].queue.is_empty()
+                } else {
+                    self.somebody_is_earlier(state, server, client, attempt)
+                };
+                Some(self.run_renew(state, server, client, attempt, floor, earlier))
+            }
             Call::Withdraw {
                 attempts,
                 floor,
@@ -94,8 +101,8 @@ impl Protocol {
         client: ClientId,
         attempt: Attempt,
         floor: Fence,
+        earlier: bool,
     ) -> Reply {
-        let earlier = self.somebody_is_earlier(state, server, client, attempt);
         let this = &mut state.servers[server];
         let fence = this.is_held_by(client, attempt).then(|| {
             this.fence = this.fence.max(floor);
@@ -158,6 +165,9 @@ impl Protocol {
             let this = &mut state.servers[server];
             let Place { client, attempt, .. } = this.queue.remove(0);
             let is_pushed = caller != Some((client, attempt));
+            if is_pushed && this.voters[usize::from(client)].is_cut_off {
+                continue;
+            }
             if is_pushed && reach == Reach::NotTheFirst {
                 reach = Reach::Everybody;
                 continue;

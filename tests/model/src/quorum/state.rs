@@ -83,6 +83,10 @@ pub struct Voter {
     /// Replies on the live connection, in the order of the calls.
     pub replies: List<Reply, 4>,
     pub pushes: List<Grant, 4>,
+    /// The client is cut off from the server. Its calls are not written.
+    pub is_cut_off: bool,
+    /// The vote was given up, and is not asked for.
+    pub is_given_up: bool,
     /// Calls on closed connections. They may still run at any time and in any order, or never; their replies
     /// are lost.
     pub stuck: List<Call, 6>,
@@ -98,10 +102,11 @@ pub enum Call {
         attempt: Attempt,
         ticket: Ticket,
     },
-    /// Renews a vote, raises its fence to the floor, and asks whether an earlier ticket is queued.
+    /// Renews a vote, raises its fence to the floor, and asks whether an earlier ticket, or `any`, is queued.
     Renew {
         attempt: Attempt,
         floor: Fence,
+        any: bool,
     },
     /// Ends whatever the server has of these requests. The next grant has the floor as its least fence.
     Withdraw {
@@ -196,8 +201,10 @@ impl State {
             .filter_map(move |server| server.voters[usize::from(client)].vote)
     }
 
-    pub fn majority_is_up(&self) -> bool {
-        self.servers.iter().filter(|server| !server.mute).count() >= QUORUM
+    /// Whether the client can get votes of a majority.
+    pub fn reaches_majority(&self, client: ClientId) -> bool {
+        let reached = |server: &&Server| !server.mute && !server.voters[usize::from(client)].is_cut_off;
+        self.servers.iter().filter(reached).count() >= QUORUM
     }
 }
 
@@ -251,6 +258,7 @@ impl Voter {
             unanswered: self.unanswered,
             calls: self.calls,
             stuck: self.stuck,
+            is_cut_off: self.is_cut_off,
             ..Voter::default()
         };
     }

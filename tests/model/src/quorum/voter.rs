@@ -31,6 +31,7 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, server: ServerId, client: ClientId) {
         let attempt = state.voter(server, client).attempt;
         let ticket = self.ticket(state, client);
+        state.voter_mut(server, client).is_given_up = false;
         self.send(state, server, client, Call::Acquire { attempt, ticket });
     }
 
@@ -58,7 +59,7 @@ impl Protocol {
 
     /// What the release of a vote tells of the last fence that it used. Where a vote reserves one fence only,
     /// there is nothing to tell.
-    fn told(&self, used: Fence) -> Option<Fence> {
+    pub fn told(&self, used: Fence) -> Option<Fence> {
         (self.more_turns() > 0).then_some(used)
     }
 
@@ -127,7 +128,7 @@ impl Protocol {
     pub fn poll_has_news(&self, state: &State, server: ServerId, client: ClientId) -> bool {
         let voter = state.voter(server, client);
         let this = &state.servers[server];
-        let is_due = state.client(client).asks() && voter.vote.is_none() && !this.mute;
+        let is_due = state.client(client).asks() && voter.vote.is_none() && !this.mute && !voter.is_given_up;
         is_due
             && voter.calls.is_empty()
             && voter.replies.is_empty()
