@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     pub(crate) reconnects: AtomicU64,
     pub(crate) missed_turns: AtomicU64,
     pub(crate) late: AtomicU64,
-    /// In a quorum: votes whose fences were raised, that were given up for earlier requests, and that holds
+    /// In a quorum: votes whose fences were raised, that were given up for other requests, and that holds
     /// got later or again.
     pub(crate) raised: AtomicU64,
     pub(crate) yielded: AtomicU64,

@@ -109,8 +109,8 @@ pub struct Stats {
     pub unconfirmed: usize,
     /// In a quorum: grants of single servers that were raised to the fence of the others.
     pub raised: u64,
-    /// In a quorum: grants of single servers that were given up for an earlier request, since there were too
-    /// few of them.
+    /// In a quorum: grants of single servers that were given up for another request, since there were too few
+    /// of them.
     pub yielded: u64,
     /// In a quorum: grants of single servers that a hold got later than at its beginning, or again.
     pub repaired: u64,
