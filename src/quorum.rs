@@ -148,16 +148,16 @@ impl Quorum {
         }
     }
 
+    /// Counts a caller that waits, unless there are too many.
+    fn count_caller(&self) -> Result<impl Send> {
+        self.servers[0].waitlists().admit()
+    }
+
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
         let _permit = self.count_caller()?;
         self.acquire_uncounted(wanted).await
-    }
-
-    /// Counts a caller that waits, unless there are too many.
-    fn count_caller(&self) -> Result<impl Send> {
-        self.servers[0].waitlists().admit()
     }
 
     /// The same, for callers that are counted elsewhere.

@@ -9,7 +9,7 @@ mod settings;
 use std::time::Duration;
 
 use fairlock::{LockManager, LockManagerBuilder};
-use fairlock_testkit::Server;
+use fairlock_testkit::{Server, eventually};
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -39,6 +39,19 @@ async fn client_with(
 ) -> LockManager {
     let builder = settings(LockManager::builder().durable(true));
     builder.quorum(urls(servers)).await.unwrap()
+}
+
+/// Waits until so many requests are queued for the lock `a` at every server.
+async fn queued_everywhere(servers: &[Server], count: i64) {
+    eventually("queued everywhere", LIMIT, async || {
+        for server in servers {
+            if server.command(&["ZCARD", "fairlock:queue:{a}"]).await.int() != count {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
 }
 
 /// How many requests hold a lock or wait for one, over all servers.

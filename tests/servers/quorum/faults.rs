@@ -8,7 +8,7 @@ use fairlock_testkit::{History, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{AT_ONCE, LIMIT, client, client_with, left, servers, urls};
+use super::{AT_ONCE, LIMIT, client, client_with, left, queued_everywhere, servers, urls};
 
 /// How many clients listen for their locks, without that of the holder. A client that once waited listens for
 /// a while.
@@ -225,20 +225,10 @@ async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
     let here = LockManager::builder().durable(true);
     let here = here.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
     let guard = there.lock("a").acquire().await.unwrap();
-    let queued = async |count: i64| {
-        eventually("queued everywhere", LIMIT, async || {
-            let mut queued = 0;
-            for server in &servers {
-                queued += server.command(&["ZCARD", "fairlock:queue:{a}"]).await.int();
-            }
-            queued == 3 * count
-        })
-        .await;
-    };
     let first = tokio::spawn(here.lock("a").acquire());
-    queued(1).await;
+    queued_everywhere(&servers, 1).await;
     let second = tokio::spawn(there.lock("a").acquire());
-    queued(2).await;
+    queued_everywhere(&servers, 2).await;
     servers[0].kill();
     proxies[1].refuse();
     proxies[1].cut();

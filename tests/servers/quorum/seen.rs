@@ -9,7 +9,7 @@ use fairlock_testkit::{Server, eventually};
 use futures_util::TryStreamExt;
 use tokio::time::{sleep, timeout};
 
-use super::{LIMIT, client, servers, urls};
+use super::{LIMIT, client, queued_everywhere, servers, urls};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn order_of_the_urls_does_not_matter() {
@@ -145,14 +145,7 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
     let (mut spendings, mut disturbances) = (Vec::new(), Vec::new());
     for n in 0..=HAND_OVERS {
         let waiter = tokio::spawn(locks[usize::from(n % 2 == 0)].lock("a").acquire());
-        eventually("queued everywhere", LIMIT, async || {
-            let mut queued = 0;
-            for server in &servers {
-                queued += server.command(&["ZCARD", "fairlock:queue:{a}"]).await.int();
-            }
-            queued == 3
-        })
-        .await;
+        queued_everywhere(&servers, 1).await;
         // Both clients are subscribed from the second hand-over on, at all servers.
         if n >= 1 {
             spendings.push(spent(&servers).await);

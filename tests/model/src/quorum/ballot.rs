@@ -50,17 +50,7 @@ impl Protocol {
         for server in 0..SERVERS {
             let voter = state.voter(server, client);
             if voter.vote.is_some_and(|fence| fence < floor) && !voter.is_renewing() {
-                let attempt = voter.attempt;
-                self.send(
-                    state,
-                    server,
-                    client,
-                    Call::Renew {
-                        attempt,
-                        floor,
-                        any: false,
-                    },
-                );
+                self.renew(state, server, client, floor, false);
             }
         }
     }
@@ -122,18 +112,13 @@ impl Protocol {
 
     /// Renews a vote, to hear whether somebody is earlier.
     pub fn look(&self, state: &mut State, server: ServerId, client: ClientId) {
-        let attempt = state.voter(server, client).attempt;
         let any = self.yields_to_any(state, client);
-        self.send(
-            state,
-            server,
-            client,
-            Call::Renew {
-                attempt,
-                floor: 0,
-                any,
-            },
-        );
+        self.renew(state, server, client, 0, any);
+    }
+
+    fn renew(&self, state: &mut State, server: ServerId, client: ClientId, floor: Fence, any: bool) {
+        let attempt = state.voter(server, client).attempt;
+        self.send(state, server, client, Call::Renew { attempt, floor, any });
     }
 
     /// Handles the reply to the renewal of a vote that counted until now.
