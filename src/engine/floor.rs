@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_millis(10);
 
 /// How far a server's clock may be ahead of the median and still count for fences. It is far less than what
 /// servers refuse, so that the clocks of the others may be behind the median by as much.
-const FAR_AHEAD: Duration = Duration::from_secs(12 * 60 * 60);
+const FAR_AHEAD_US: u64 = 12 * 60 * 60 * 1_000_000;
 
 /// The floors of all requests of a ballot.
 #[derive(Clone, Debug)]
@@ -115,26 +115,30 @@ impl QuorumClocks {
         QuorumClocks(servers)
     }
 
-    /// The least fence of a grant: the latest of the servers' clocks. It is larger than the fences that a
-    /// server has forgotten, as long as the clocks agree.
+    /// The least fence of a grant: the latest of the servers' clocks, in µs. It is larger than the fences
+    /// that a server has forgotten, as long as the clocks agree.
     ///
     /// A clock that is far ahead of the median does not count: servers refuse a floor that is more than a day
     /// ahead of theirs.
     pub(crate) fn floor(&self) -> Result<Fence> {
-        Fence::try_from(1000 * self.latest_time().ms())
+        Fence::try_from(self.latest_us())
     }
 
     /// The latest of the servers' times that fences follow.
     pub(crate) fn latest_time(&self) -> ServerTime {
-        let times = self.times();
+        ServerTime::from_us(self.latest_us())
+    }
+
+    fn latest_us(&self) -> u64 {
+        let times = self.times_us();
         let median = median(&times);
-        let latest = times.into_iter().rfind(|time| *time <= median.after(FAR_AHEAD));
+        let latest = times.into_iter().rfind(|time| *time <= median + FAR_AHEAD_US);
         latest.unwrap_or(median)
     }
 
     /// The median of the servers' times.
     pub(crate) fn median_time(&self) -> ServerTime {
-        median(&self.times())
+        ServerTime::from_us(median(&self.times_us()))
     }
 
     /// The median of the servers' likely times, in µs. A minority of wrong clocks does not move it.
@@ -146,11 +150,11 @@ impl QuorumClocks {
         median(&likely)
     }
 
-    /// The times of the servers now, as far as their clients know them, the earliest first. A server that has
-    /// never answered has none: a guess from the clock of another one would count that clock twice.
-    fn times(&self) -> Vec<ServerTime> {
+    /// The times of the servers now, in µs, as far as their clients know them, the earliest first. A server
+    /// that has never answered has none: a guess from the clock of another one would count that clock twice.
+    fn times_us(&self) -> Vec<u64> {
         let mut times: Vec<_> = (self.0.iter())
-            .filter_map(|clocks| clocks.heard_time(ServerId::default()))
+            .filter_map(|clocks| clocks.latest_us(ServerId::default()))
             .collect();
         times.sort_unstable();
         times
@@ -212,6 +216,15 @@ mod tests {
         assert_eq!(floors(), (fence(8_010), after_turns), "of what ends a vote");
         next.end_hold(|| fence(7_500));
         assert_eq!(floors(), (fence(8_010), fence(7_500)), "of what ends the hold");
+    }
+
+    /// Two requests have one floor only if they are made in one µs.
+    #[tokio::test(start_paused = true)]
+    async fn floors_are_in_microseconds() {
+        let clock = Clock::tokio();
+        let clocks = clocks(clock, &[5_000, 7_000, 6_000]);
+        tokio::time::advance(Duration::from_micros(1)).await;
+        assert_eq!(clocks.floor().unwrap(), fence(7_000).next());
     }
 
     /// Its first calls go by the clock of another server, which would count twice otherwise.

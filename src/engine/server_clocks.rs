@@ -37,14 +37,9 @@ struct Known {
 }
 
 impl Known {
-    fn time(&self, now: LocalTime) -> ServerTime {
-        (self.offsets.server_time(now)).unwrap_or_else(|| time_by(&self.newest, now))
+    fn latest_us(&self, now: LocalTime) -> u64 {
+        (self.offsets.latest_us(now)).unwrap_or_else(|| self.newest.latest_us(now))
     }
-}
-
-/// The time of a server now, or a slightly later one, by what it showed in this sample.
-fn time_by(newest: &Sample, now: LocalTime) -> ServerTime {
-    newest.now.after(now.since(newest.sent))
 }
 
 impl ServerClocks {
@@ -77,13 +72,13 @@ impl ServerClocks {
         let now = self.clock.now();
         let state = locked(&self.state);
         let known = state.known.get(&server);
-        known.map_or_else(|| time_by(&state.newest, now), |known| known.time(now))
+        ServerTime::from_us(known.map_or_else(|| state.newest.latest_us(now), |known| known.latest_us(now)))
     }
 
-    /// The same. `None` if the server has not answered yet.
-    pub(super) fn heard_time(&self, server: ServerId) -> Option<ServerTime> {
+    /// The same in µs. `None` if the server has not answered yet.
+    pub(super) fn latest_us(&self, server: ServerId) -> Option<u64> {
         let now = self.clock.now();
-        Some(locked(&self.state).known.get(&server)?.time(now))
+        Some(locked(&self.state).known.get(&server)?.latest_us(now))
     }
 
     /// The likely time of this server now, in µs. `None` if it has not answered yet.

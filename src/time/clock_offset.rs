@@ -23,6 +23,12 @@ impl Sample {
         self.sent.after(span.saturating_sub(drift(span) + MARGIN))
     }
 
+    /// The server time at the local time `now`, or a slightly later time, in µs.
+    pub(crate) fn latest_us(&self, now: LocalTime) -> u64 {
+        let since = u64::try_from(now.since(self.sent).as_micros()).unwrap_or(u64::MAX);
+        self.now.ms().saturating_mul(1000).saturating_add(since)
+    }
+
     /// The lower bound of `local − server`, in ns.
     fn offset_at_least(&self) -> i128 {
         // Server times are cut to whole ms, so the clock may have shown up to 1 ms more.
@@ -122,10 +128,10 @@ impl ClockOffset {
         self.offsets().map(|sample| sample.local(deadline)).max()
     }
 
-    /// The server time at the local time `now`, or a slightly later time. Returns `None` without a sample.
-    pub(crate) fn server_time(&self, now: LocalTime) -> Option<ServerTime> {
-        let latest = |sample: &Sample| sample.now.after(now.since(sample.sent));
-        self.offsets().map(latest).min()
+    /// The server time at the local time `now`, or a slightly later time, in µs. Returns `None` without a
+    /// sample.
+    pub(crate) fn latest_us(&self, now: LocalTime) -> Option<u64> {
+        self.offsets().map(|sample| sample.latest_us(now)).min()
     }
 
     /// The likely time of the server now, in µs: in the middle of what all replies allow. It is off by no
@@ -219,7 +225,7 @@ mod tests {
         assert!(local(&offsets, 5000, 2).is_some());
         offsets.clear();
         assert_eq!(local(&offsets, 5000, 2), None);
-        assert_eq!(offsets.server_time(tick(2)), None);
+        assert_eq!(offsets.latest_us(tick(2)), None);
     }
 
     #[test]
@@ -328,7 +334,7 @@ mod tests {
         for (sent, up) in [(0, 400), (500, 3), (600, 90)] {
             offsets.record(sample(sent, up, 5, 0));
         }
-        assert_eq!(offsets.server_time(tick(900)), Some(server(903)));
+        assert_eq!(offsets.latest_us(tick(900)), Some(1000 * server(903).ms()));
     }
 
     #[test]

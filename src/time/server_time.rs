@@ -18,6 +18,11 @@ impl ServerTime {
         ServerTime(ms)
     }
 
+    /// The whole ms of this time, which is in µs.
+    pub(crate) fn from_us(us: u64) -> ServerTime {
+        ServerTime((us / 1000).min(Self::MAX.0))
+    }
+
     pub(crate) fn ms(self) -> u64 {
         self.0
     }
@@ -46,7 +51,7 @@ pub(crate) struct Ticket(pub(crate) u64);
 
 impl Ticket {
     pub(crate) fn time(self) -> ServerTime {
-        ServerTime::from_ms(self.0 / 1000)
+        ServerTime::from_us(self.0)
     }
 }
 

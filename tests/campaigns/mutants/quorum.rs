@@ -105,7 +105,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that was not waited for may be free", TRY, "self.votes().count() + outstanding, Duration::ZERO", "self.votes().count(), Duration::ZERO", IN_MEMORY),
     edit("a try does not wait for a server that hangs if a majority have answered", TRY, "until.filter(|_| self.votes().are_too_few())", "until.filter(|_| false)", IN_MEMORY),
     edit("a server that may be away is not free", TRY, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
-    edit("a server that has never answered has no clock", FLOOR, ".filter_map(|clocks| clocks.heard_time(ServerId::default()))", ".map(|clocks| clocks.server_time(ServerId::default()))", FLOORS),
+    edit("a server that has never answered has no clock", FLOOR, ".filter_map(|clocks| clocks.latest_us(ServerId::default()))", ".map(|clocks| 1000 * clocks.server_time(ServerId::default()).ms())", FLOORS),
     edit("the order of arrival begins again when the clocks are set back", "src/quorum.rs", "Some(ahead) if ahead < MOST_AHEAD_US => last + 1,", "Some(_) => last + 1,", IN_MEMORY),
     edit("a late call of a ballot has a fresh floor", FLOOR, "floor.max(self.own)", "floor.min(self.own)", IN_MEMORY),
     edit("what ends a ballot without a hold has a fresh floor", FLOOR, "            (None, None) => self.at(now),", "            (None, None) => self.own,", FLOORS),
@@ -125,7 +125,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
 
-    edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median.after(FAR_AHEAD)", "*time <= ServerTime::MAX", FAULTS),
+    edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median + FAR_AHEAD_US", "*time < u64::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            turns: self.wanted.turns,\n", "            turns: 1,\n", TURNS),
