@@ -12,6 +12,7 @@
 mod answers;
 mod applicants;
 mod ballot;
+mod links;
 mod look;
 mod majority;
 mod operator;
@@ -37,6 +38,7 @@ pub(crate) use self::answers::{next_until, stragglers_until};
 use self::applicants::Applicants;
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
+use self::links::Links;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::Votes;
@@ -72,6 +74,7 @@ pub(crate) struct Quorum {
     held: Mutex<BTreeMap<u64, Arc<Votes>>>,
     applicants: Applicants,
     local_queues: LocalQueues<Quorum>,
+    links: Links,
 }
 
 /// When a caller asked for the lock: by this client's clock, and among the requests of all clients.
@@ -93,6 +96,7 @@ impl Quorum {
             held: Mutex::default(),
             applicants: Applicants::default(),
             local_queues: LocalQueues::default(),
+            links: Links::new(),
         }
     }
 
@@ -108,7 +112,9 @@ impl Quorum {
 
     /// Starts the background tasks of all clients.
     pub(crate) fn start(&self) -> Result<()> {
-        self.servers.iter().try_for_each(|server| server.start())
+        self.servers.iter().try_for_each(|server| server.start())?;
+        self.links.start(&self.servers);
+        Ok(())
     }
 
     fn next_ballot(&self) -> u64 {

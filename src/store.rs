@@ -22,6 +22,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 pub(crate) use self::calls::{
     Acquire, Acquired, Confirmed, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked,
     MAX_WITHDRAWN, Mode, Page, Position, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed,
@@ -186,6 +188,12 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks for a new connection for a subscription that the server does not see, although the server
     /// confirmed it twice. The connection may lead to another server. The replacement happens later.
     fn unseen(&self, channel: &str);
+
+    /// Whether there is a connection, as it changes. Of several connections to one server, the first one
+    /// counts. A store without connections has no news.
+    fn link(&self) -> watch::Receiver<bool> {
+        watch::channel(true).1
+    }
 
     /// The local clock of the samples.
     fn clock(&self) -> Clock;

@@ -7,8 +7,7 @@
 //! While it has too few votes, it [looks](super::look) at each of them from time to time, to hear whether an
 //! earlier request is queued at that server. Such a vote is given up. It counts no more; a new request queues
 //! under the same ticket, and thus behind the earlier one; once that is queued, the vote is released. A lost
-//! vote takes the same way. A ballot that [reaches](super::reach) too few servers gives its votes up for any
-//! request.
+//! vote takes the same way. A ballot that [reaches](super::reach) too few servers leaves them.
 //!
 //! A ballot that is decided goes on for as long as the hold lasts ([repair](super::repair)).
 
@@ -20,9 +19,10 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::links::ServerSet;
 use super::look::FIRST_LOOK;
 use super::seat;
 use super::seat::{Seat, SeatAnswer};
@@ -91,8 +91,6 @@ pub(super) enum Event {
         /// Whether an earlier request is queued, or why the server does not say so.
         earlier: Result<bool>,
     },
-    /// Whether the server answers.
-    Reached(bool),
 }
 
 type Pending = Pin<Box<dyn Future<Output = (usize, Event)> + Send>>;
@@ -117,6 +115,8 @@ pub(crate) struct Ballot {
         mpsc::UnboundedSender<VoteAttempt>,
         mpsc::UnboundedReceiver<VoteAttempt>,
     ),
+    /// To which servers there are connections.
+    pub(super) links: watch::Receiver<ServerSet>,
     pub(super) look_after: Duration,
     pub(super) look_at: Option<Instant>,
 }
@@ -136,6 +136,7 @@ impl Ballot {
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
             ticket: arrival.ticket,
             floor,
+            links: quorum.links.subscribe(),
             quorum: Arc::clone(quorum),
             wanted,
             votes: Arc::new(votes),
@@ -245,7 +246,6 @@ impl Ballot {
                 }
             }
             Event::Looked { hold, earlier } => self.looked(server, &hold, earlier)?,
-            Event::Reached(answers) => self.reached(server, answers),
         }
         Ok(())
     }
@@ -296,6 +296,8 @@ impl Ballot {
             }
             Some((server, event)) = self.pending.next() => self.on(server, event)?,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => self.look_at_all(),
+            // The quorum has the sender.
+            Ok(()) = self.links.changed() => {}
         }
         Ok(())
     }
@@ -309,8 +311,8 @@ impl Ballot {
             if let Some(fence) = self.decide() {
                 return Ok(fence);
             }
+            self.leave_or_come_back();
             self.step().await?;
-            self.ask_for_given_up_votes();
         }
     }
 }

@@ -18,13 +18,16 @@ use crate::time::backoff::Backoff;
 /// arrive within this time.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
 
+/// The longest pause between two looks. A client that is cut off again and again may reach its servers for
+/// some 100 ms at a time, and needs the votes of others then.
+const MAX_PAUSE: Duration = Duration::from_millis(160);
+
 impl Ballot {
     /// Looks at all votes, since there are too few.
     pub(super) fn look_at_all(&mut self) {
-        if self.look_after > FIRST_LOOK {
-            self.ask_for_answers();
-        }
-        self.look_after = (2 * self.look_after).min(self.wanted.terms.grant() / 3);
+        self.look_after = (2 * self.look_after)
+            .min(MAX_PAUSE)
+            .min(self.wanted.terms.grant() / 3);
         self.look_at = None;
         for (server, hold) in self.votes().holds() {
             let fence = hold.fence();
@@ -52,7 +55,7 @@ impl Ballot {
         }
         let background = Arc::clone(self.quorum.servers[server].background());
         let (until, arrived) = (self.wanted.until, self.arrived);
-        let ticket = self.yields_to_earlier_than();
+        let ticket = self.ticket;
         let (quorum, channel) = (Arc::clone(&self.quorum), Arc::clone(&self.wanted.channel));
         self.pending.push(Box::pin(async move {
             let looked = async {
@@ -85,7 +88,7 @@ impl Ballot {
         match earlier {
             Ok(true) if self.votes().are_too_few() => {
                 count(&self.quorum.counters.yielded);
-                self.yield_vote(server);
+                self.begin_again(server);
                 Ok(())
             }
             Ok(_) => Ok(()),

@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::future::AbortHandle;
 
 use super::answers::no_majority;
-use super::reach::Reach;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
 use crate::time::backoff::Backoff;
@@ -19,9 +18,8 @@ pub(super) struct Seat {
     /// A vote that counts no more. It is released once the present attempt has its place.
     pub(super) leaving: Option<OwnedHold>,
     pub(super) is_looking: bool,
-    pub(super) reach: Reach,
-    /// A vote was given up, and is asked for again once the ballot reaches a majority.
-    pub(super) is_given_up: bool,
+    /// Nothing is asked of the server, until the ballot reaches a majority.
+    pub(super) is_left: bool,
     pub(super) answer: SeatAnswer,
     /// The pauses before a server that failed is asked again.
     pub(super) backoff: Backoff,
@@ -43,16 +41,10 @@ impl Seat {
             attempt: None,
             leaving: None,
             is_looking: false,
-            reach: Reach::Answers,
-            is_given_up: false,
+            is_left: false,
             answer: SeatAnswer::Outstanding,
             backoff: Backoff::new(),
         }
-    }
-
-    /// Whether the server may give its vote, as far as is known.
-    pub(super) fn is_reached(&self) -> bool {
-        self.reach != Reach::Silent && !matches!(self.answer, SeatAnswer::Failed(_))
     }
 
     /// The present attempt is in the queue, or has the vote. Releases the vote before.
@@ -68,9 +60,9 @@ pub(super) fn check_failures(seats: &[Seat], majority: usize, waited: Duration) 
     let (mut answering, mut failures) = (0, Vec::new());
     for seat in seats {
         match &seat.answer {
-            SeatAnswer::Outstanding => {}
-            SeatAnswer::Placed => answering += 1,
             SeatAnswer::Failed(error) => failures.push(error.clone()),
+            SeatAnswer::Placed => answering += 1,
+            SeatAnswer::Outstanding => answering += usize::from(seat.is_left),
         }
     }
     if seats.len() - failures.len() >= majority {

@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -30,7 +31,6 @@ use crate::options::{LockOptions, ManagerOptions};
 use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
-use crate::sync::locked;
 use crate::{LockManager, MemoryStore};
 
 const MS: Duration = Duration::from_millis(1);
@@ -65,15 +65,18 @@ impl Servers {
                 server: server.connect(Arc::downgrade(&late_listener) as _),
                 state: Mutex::new(NEAR),
                 done: Mutex::new(Instant::now()),
+                is_connected: watch::Sender::new(true),
+                channels: Mutex::default(),
+                listener: Arc::clone(&late_listener),
             });
             links.push(Arc::clone(&link));
             let first = link.time().now_or_never().unwrap().unwrap();
             let id = ClientId::from_number(number);
             let shared = Shared::new(late_listener, id, link, options.clone(), &first);
-            shared.start().unwrap();
             Arc::new(shared)
         });
         let quorum = Arc::new(Quorum::new(servers.collect()));
+        quorum.start().unwrap();
         Process { quorum, links }
     }
 
@@ -99,7 +102,7 @@ impl Servers {
 
 impl Process {
     fn set(&self, server: usize, state: State) {
-        *locked(&self.links[server].state) = state;
+        self.links[server].set(state);
     }
 
     async fn acquire(&self) -> Majority {

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
@@ -54,6 +54,8 @@ type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>
 pub(crate) struct Pipeline<W: Wire> {
     server: ServerId,
     state: Mutex<State<W>>,
+    /// Whether the gate is open.
+    link: watch::Sender<bool>,
     in_flight: InFlight,
     /// When the last reply arrived, in ns of the clock.
     response: AtomicU64,
@@ -153,6 +155,7 @@ impl<W: Wire> Pipeline<W> {
         let pipeline = Pipeline {
             server,
             state: Mutex::new(state),
+            link: watch::Sender::new(false),
             in_flight: InFlight::new(max_in_flight),
             response: AtomicU64::new(0),
             condemned,
@@ -319,7 +322,7 @@ impl<W: Wire> Pipeline<W> {
     pub(crate) fn open(self: &Arc<Self>, wire: W) -> u64 {
         let mut state = self.state();
         if !matches!(state.gate, Gate::Closed) {
-            state.gate = Gate::Open(wire);
+            self.set_gate(&mut state, Gate::Open(wire));
             state.generation += 1;
             self.in_flight.start_over();
         }
@@ -338,12 +341,12 @@ impl<W: Wire> Pipeline<W> {
         if matches!(failure, Failure::Refused(_)) {
             std::mem::take(&mut state.backlog).fail(&failure);
         }
-        state.gate = Gate::Down(failure);
+        self.set_gate(&mut state, Gate::Down(failure));
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        state.gate = Gate::Closed;
+        self.set_gate(&mut state, Gate::Closed);
         let backlog = std::mem::take(&mut state.backlog);
         drop(state);
         drop(backlog);
@@ -353,8 +356,17 @@ impl<W: Wire> Pipeline<W> {
         matches!(self.state().gate, Gate::Closed)
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state().gate, Gate::Open(_))
+    /// Whether there is a connection, as it changes.
+    pub(crate) fn link(&self) -> watch::Receiver<bool> {
+        self.link.subscribe()
+    }
+
+    fn set_gate(&self, state: &mut State<W>, gate: Gate<W>) {
+        let is_open = matches!(gate, Gate::Open(_));
+        state.gate = gate;
+        // Nobody need listen. A receiver is woken by changes alone.
+        self.link
+            .send_if_modified(|before| std::mem::replace(before, is_open) != is_open);
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {

@@ -22,7 +22,7 @@ impl Process {
     /// Only this server answers.
     fn reaches_only(&self, server: usize) {
         for other in 0..self.links.len() {
-            self.set(other, if other == server { NEAR } else { State::Down });
+            self.set(other, if other == server { NEAR } else { State::Busy });
         }
     }
 

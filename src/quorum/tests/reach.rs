@@ -1,7 +1,9 @@
 //! Callers that reach too few servers, while the others need every vote because a server is down.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
@@ -48,6 +50,25 @@ async fn caller_that_reaches_no_majority_keeps_no_vote_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn caller_that_reaches_no_majority_has_no_place_in_a_queue() {
+    let servers = Servers::new(3);
+    let [process, other] = with_a_server_down(&servers);
+    let held = other.acquire().await;
+    let waits = process.waits();
+    sleep(MS).await;
+    assert_eq!(servers.left().await, 4);
+    process.set(1, State::Cut);
+    sleep(MS).await;
+    // A server hears nothing while it is not reached.
+    assert_eq!(servers.left().await, 3);
+    process.set(1, NEAR);
+    sleep(MS).await;
+    assert_eq!(servers.left().await, 4);
+    held.release().await.unwrap();
+    waits.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn caller_that_reaches_a_majority_again_is_served_in_order() {
     let servers = Servers::new(3);
     let [process, other] = with_a_server_down(&servers);
@@ -85,4 +106,50 @@ async fn bounded_wait_of_a_caller_that_reaches_no_majority_ends_in_time() {
     held.release().await.unwrap();
     sleep(SECOND).await;
     assert_eq!(servers.left().await, 0);
+}
+
+/// Race: The connection of a client comes and goes, while others need every vote
+#[tokio::test(start_paused = true)]
+async fn client_whose_connection_comes_and_goes_stops_nobody() {
+    let servers = Servers::new(3);
+    let processes = with_a_server_down(&servers);
+    let end = Instant::now() + 60 * SECOND;
+    let mut tasks = JoinSet::new();
+    for (n, process) in (0..40).map(|n| (n, &processes[n % 2])) {
+        let quorum = Arc::clone(&process.quorum);
+        let patience = if n % 4 == 0 { 200 * MS } else { 60 * SECOND };
+        tasks.spawn(async move {
+            let (mut holds, mut longest) = (0, Duration::ZERO);
+            while Instant::now() < end {
+                let began = Instant::now();
+                if let Ok(held) = acquire_with(&quorum, Some(began + patience)).await {
+                    holds += 1;
+                    sleep(MS).await;
+                    held.release().await.unwrap_or_default();
+                }
+                longest = longest.max(began.elapsed());
+            }
+            (n % 2, holds, longest)
+        });
+    }
+    let flapping = Arc::clone(&processes[0].links[1]);
+    let comes_and_goes = tokio::spawn(async move {
+        loop {
+            sleep(300 * MS).await;
+            flapping.set(State::Cut);
+            sleep(700 * MS).await;
+            flapping.set(NEAR);
+        }
+    });
+    let (mut holds, mut longest) = ([0; 2], [Duration::ZERO; 2]);
+    while let Some(task) = tasks.join_next().await {
+        let (process, held, waited) = task.unwrap();
+        holds[process] += held;
+        longest[process] = longest[process].max(waited);
+    }
+    comes_and_goes.abort();
+    // The others wait until the client can release its hold.
+    let waited = longest[0].max(longest[1]);
+    assert!(waited < 3 * SECOND, "{waited:?}");
+    assert!(holds[0] > 1_000 && holds[1] > 1_000, "{holds:?}");
 }

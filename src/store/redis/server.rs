@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fred::types::Value;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -144,7 +145,7 @@ impl RedisStore {
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.lines.iter().any(|line| line.pipeline.is_open())
+        self.lines.iter().any(|line| *line.pipeline.link().borrow())
     }
 
     /// Reports that the server has ended a subscription by itself.
@@ -246,6 +247,10 @@ impl Store for RedisStore {
             let next = (cursor != 0).then_some(Position { cursor, ..from });
             Ok(Page { keys, next })
         })
+    }
+
+    fn link(&self) -> watch::Receiver<bool> {
+        self.pipeline().link()
     }
 
     fn time(&self) -> Call<()> {

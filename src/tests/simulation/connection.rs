@@ -214,7 +214,7 @@ impl Ends {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.pipeline.is_open()
+        *self.pipeline.link().borrow()
     }
 
     pub(super) fn is_closed(&self) -> bool {

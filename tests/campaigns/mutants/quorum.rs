@@ -16,6 +16,7 @@ const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
 const LOOK: &str = "src/quorum/look.rs";
+const LINKS: &str = "src/quorum/links.rs";
 const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes/release.rs";
@@ -130,12 +131,16 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            turns: self.wanted.turns,\n", "            turns: 1,\n", TURNS),
     edit("a release tells each server the last fence of the turns", RELEASE, "                vote.hold().end_turns(turns.fence());\n", "                let _ = turns;\n", TURNS),
-    edit("a caller that reaches no majority yields to everybody", REACH, "            AFTER_ALL\n", "            self.ticket\n", REACHES),
-    edit("a caller that reaches no majority does not ask for its vote again at once", REACH, "        if self.reaches_majority() {\n            self.begin_again(server);", "        if true {\n            self.begin_again(server);", REACHES),
-    edit("a vote that was given up is asked for once a majority is reached", BALLOT, "            self.ask_for_given_up_votes();\n", "", REACHES),
-    edit("a ballot with too few votes asks which servers answer", LOOK, "            self.ask_for_answers();\n", "", REACHES),
-    edit("a silent server is asked again until it answers", REACH, "            self.await_answer(server, pause);\n", "            let _ = pause;\n", REACHES),
-    edit("a server that refuses is not reached", SEAT, " && !matches!(self.answer, SeatAnswer::Failed(_))", "", REACHES),
+    edit("a caller that reaches no majority leaves the servers that it reaches", REACH, "                (false, true) => self.leave(server),\n", "                (false, true) => {}\n", REACHES),
+    edit("a caller that reaches no majority has no vote", REACH, "        drop(self.votes().take(server));\n", "", REACHES),
+    edit("a caller that reaches no majority has no place in a queue", REACH, "            attempt.abort();\n", "            seat.attempt = Some(attempt);\n", REACHES),
+    edit("a caller that reaches a majority comes back", REACH, "                (true, false) => self.ask(server, Duration::ZERO),\n", "                (true, false) => {}\n", REACHES),
+    edit("a caller follows the connections", BALLOT, "Ok(()) = self.links.changed() => {}", "Ok(()) = self.links.changed(), if false => {}", REACHES),
+    edit("a client follows its connections", LINKS, "if link.changed().await.is_err() {", "if true {", REACHES),
+    edit("a server without a connection is not reached", REACH, "self.links.borrow().has(server) && ", "", REACHES),
+    edit("a server that was left counts as answering", SEAT, "answering += usize::from(seat.is_left)", "{}", REACHES),
+    edit("a caller with too few votes looks often enough for a client that is cut off again and again", LOOK, ".min(MAX_PAUSE)", "", REACHES),
+    edit("a server that refuses is not reached", REACH, " && !has_failed", " && (true || has_failed)", REACHES),
     edit("the next holder has a larger fence than all turns, at all servers", VOTES, "fences.chain(self.turns().map(Turns::fence)).max()", "fences.max()", TURNS),
     edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "state.last_turn.or_else(reserved)", "state.last_turn.or_else(|| reserved().filter(|_| false))", &["--lib hold::tests"]),
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),

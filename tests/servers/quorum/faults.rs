@@ -242,6 +242,69 @@ async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
     assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error}");
 }
 
+/// One of three servers is dead, and the connection of a client to another one comes and goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_whose_connection_comes_and_goes_stops_nobody() {
+    let servers = servers::<3>().await;
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let there = client(&servers).await;
+    let here = LockManager::builder().durable(true);
+    let here = here.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    servers[0].kill();
+    let end = Instant::now() + Duration::from_secs(10);
+    let comes_and_goes = async {
+        while Instant::now() < end {
+            sleep(Duration::from_millis(300)).await;
+            proxies[1].refuse();
+            proxies[1].cut();
+            sleep(Duration::from_millis(700)).await;
+            proxies[1].heal();
+        }
+    };
+    let history = History::default();
+    let mut tasks = JoinSet::new();
+    for n in 0..20 {
+        let lock = if n % 2 == 0 { &here } else { &there }.lock("a");
+        let patience = if n % 4 == 0 {
+            Duration::from_millis(200)
+        } else {
+            LIMIT
+        };
+        let history = history.clone();
+        tasks.spawn(async move {
+            let mut longest = Duration::ZERO;
+            while Instant::now() < end {
+                let entry = history.asks(n);
+                let began = Instant::now();
+                let acquired = lock.acquire_timeout(patience).await;
+                longest = longest.max(began.elapsed());
+                // Its connection may be lost just after the grant.
+                let Ok(guard) = acquired else { continue };
+                if guard.check().is_ok() {
+                    entry.granted(guard.fence().get());
+                    entry.released();
+                }
+                let _ = guard.release().await;
+            }
+            (n, longest)
+        });
+    }
+    let mut longest = Duration::ZERO;
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            let (n, waited) = task.unwrap();
+            if n % 2 == 1 {
+                longest = longest.max(waited);
+            }
+        }
+    };
+    tokio::join!(all, comes_and_goes);
+    // A hold that its client cannot release ends with its lease.
+    assert!(longest < Duration::from_secs(7), "{longest:?}");
+    history.assert_no_overlap();
+    history.assert_fences_increase();
+}
+
 /// Every process is nearest to another server, so each has one vote at first.
 #[tokio::test(flavor = "multi_thread")]
 async fn split_votes_are_resolved_and_nothing_is_left() {

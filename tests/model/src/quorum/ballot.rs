@@ -50,7 +50,7 @@ impl Protocol {
         for server in 0..SERVERS {
             let voter = state.voter(server, client);
             if voter.vote.is_some_and(|fence| fence < floor) && !voter.is_renewing() {
-                self.renew(state, server, client, floor, false);
+                self.renew(state, server, client, floor);
             }
         }
     }
@@ -100,25 +100,18 @@ impl Protocol {
             && !voter.is_renewing()
             && !state.servers[server].mute
             && !voter.is_cut_off
-            && (self.has(Rule::YieldToEarlier)
-                && self.somebody_is_earlier(state, server, client, voter.attempt)
-                || self.yields_to_any(state, client) && !state.servers[server].queue.is_empty())
-    }
-
-    /// Whether the votes of this client are of use to others only.
-    fn yields_to_any(&self, state: &State, client: ClientId) -> bool {
-        self.has(Rule::YieldWithoutMajority) && !state.reaches_majority(client)
+            && self.has(Rule::YieldToEarlier)
+            && self.somebody_is_earlier(state, server, client, voter.attempt)
     }
 
     /// Renews a vote, to hear whether somebody is earlier.
     pub fn look(&self, state: &mut State, server: ServerId, client: ClientId) {
-        let any = self.yields_to_any(state, client);
-        self.renew(state, server, client, 0, any);
+        self.renew(state, server, client, 0);
     }
 
-    fn renew(&self, state: &mut State, server: ServerId, client: ClientId, floor: Fence, any: bool) {
+    fn renew(&self, state: &mut State, server: ServerId, client: ClientId, floor: Fence) {
         let attempt = state.voter(server, client).attempt;
-        self.send(state, server, client, Call::Renew { attempt, floor, any });
+        self.send(state, server, client, Call::Renew { attempt, floor });
     }
 
     /// Handles the reply to the renewal of a vote that counted until now.
@@ -129,9 +122,7 @@ impl Protocol {
         }
         let may_yield = Protocol::is_short(state, client)
             || state.client(client).believes() && !self.has(Rule::HolderYieldsNothing);
-        if earlier && may_yield && self.yields_to_any(state, client) {
-            self.give_up(state, server, client);
-        } else if earlier && may_yield && self.has(Rule::YieldToEarlier) {
+        if earlier && may_yield && self.has(Rule::YieldToEarlier) {
             let vote = state.voter(server, client).vote;
             self.begin_again(state, server, client, 0);
             if !self.has(Rule::UncountBeforeYield) {
@@ -141,26 +132,40 @@ impl Protocol {
         self.count(state, client);
     }
 
-    /// Releases a vote, and asks for it again only when a majority is reached.
-    fn give_up(&self, state: &mut State, server: ServerId, client: ClientId) {
-        let withdrawal = Call::Withdraw {
-            attempts: Attempts::of(state.voter(server, client).attempt),
-            floor: 0,
-            used: self.told(0),
-        };
-        self.send(state, server, client, withdrawal);
-        let voter = state.voter_mut(server, client);
-        voter.attempt += 1;
-        voter.vote = None;
-        voter.is_given_up = true;
+    /// Whether a request at this server is only in the way of others, because the servers that the client
+    /// reaches are no majority.
+    fn is_in_the_way(state: &State, server: ServerId, client: ClientId) -> bool {
+        !state.reaches_majority(client) && state.reaches(server, client)
     }
 
-    /// Whether a vote that was given up is asked for again now.
-    pub fn asks_again(&self, state: &State, server: ServerId, client: ClientId) -> bool {
-        self.has(Rule::AskOnceReached)
+    pub fn leaves(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        self.has(Rule::LeaveWithoutMajority)
             && state.client(client) == Client::Waiting
-            && state.voter(server, client).is_given_up
-            && state.reaches_majority(client)
+            && !state.voter(server, client).is_left
+            && Protocol::is_in_the_way(state, server, client)
+    }
+
+    /// Withdraws everything from a server, and asks it again only when a majority is reached.
+    pub fn leave(&self, state: &mut State, server: ServerId, client: ClientId) {
+        let told = self.told(0);
+        let voter = state.voter_mut(server, client);
+        let withdrawal = Call::Withdraw {
+            attempts: std::mem::take(&mut voter.leaving).and(Attempts::of(voter.attempt)),
+            floor: 0,
+            used: voter.leaving_used.take().max(told),
+        };
+        voter.attempt += 1;
+        voter.vote = None;
+        voter.is_left = true;
+        self.send(state, server, client, withdrawal);
+    }
+
+    /// Whether a server that was left is asked again now.
+    pub fn comes_back(&self, state: &State, server: ServerId, client: ClientId) -> bool {
+        self.has(Rule::ComeBackOnceReached)
+            && state.client(client) == Client::Waiting
+            && state.voter(server, client).is_left
+            && !Protocol::is_in_the_way(state, server, client)
     }
 
     /// A vote counts no more: its lease is nearly over, or the server does not know it. A hold with too few

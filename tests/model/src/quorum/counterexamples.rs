@@ -51,9 +51,13 @@ pub const COUNTEREXAMPLES: [Counterexample; 21] = [
         LARGER_FENCES,
     ),
     example(
-        Rule::YieldWithoutMajority,
+        Rule::LeaveWithoutMajority,
         two_clients(RESTART.and(CUT)),
         NOBODY_STUCK,
     ),
-    example(Rule::AskOnceReached, two_clients(RESTART.and(CUT)), NOBODY_STUCK),
+    example(
+        Rule::ComeBackOnceReached,
+        two_clients(RESTART.and(CUT)),
+        NOBODY_STUCK,
+    ),
 ];

@@ -55,7 +55,7 @@ impl Protocol {
 
     fn connect_again(&self, state: &mut State, server: ServerId, client: ClientId) {
         let voter = state.voter(server, client);
-        if state.client(client).asks() && voter.vote.is_none() && !voter.is_given_up {
+        if state.client(client).asks() && voter.vote.is_none() && !voter.is_left {
             self.ask(state, server, client);
         }
         self.count(state, client);
@@ -94,7 +94,7 @@ impl Protocol {
                 attempt: voter.attempt,
                 vote: voter.vote,
                 is_cut_off: voter.is_cut_off,
-                is_given_up: voter.is_given_up,
+                is_left: voter.is_left,
                 ..Voter::default()
             };
             self.connect_again(state, server, client);

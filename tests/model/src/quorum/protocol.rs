@@ -46,8 +46,9 @@ pub enum Action {
     ServerVotesAgain(ServerId),
     ConnectionBreaks(ClientId, ServerId),
     ClientIsCutOff(ClientId, ServerId),
-    ClientIsBack(ClientId, ServerId),
-    ClientAsksAgain(ClientId, ServerId),
+    ClientIsConnectedAgain(ClientId, ServerId),
+    ClientLeaves(ClientId, ServerId),
+    ClientComesBack(ClientId, ServerId),
     PushIsLost(ClientId, ServerId),
 }
 
@@ -102,8 +103,11 @@ impl Protocol {
             if self.look_has_news(state, server, client) {
                 actions.push(Action::ClientLooks(client, server));
             }
-            if self.asks_again(state, server, client) {
-                actions.push(Action::ClientAsksAgain(client, server));
+            if self.leaves(state, server, client) {
+                actions.push(Action::ClientLeaves(client, server));
+            }
+            if self.comes_back(state, server, client) {
+                actions.push(Action::ClientComesBack(client, server));
             }
             if !self.left_unanswered(state, server, client).is_empty() {
                 actions.push(Action::ClientSendsLastWithdrawal(client, server));
@@ -218,7 +222,7 @@ impl Protocol {
                         budget.cuts > 0 && state.client(client).asks() && !is_cut_off,
                         Action::ClientIsCutOff(client, server),
                     ),
-                    (is_cut_off, Action::ClientIsBack(client, server)),
+                    (is_cut_off, Action::ClientIsConnectedAgain(client, server)),
                     (
                         budget.lost_pushes > 0 && !voter.pushes.is_empty(),
                         Action::PushIsLost(client, server),
@@ -353,10 +357,11 @@ impl Model for Protocol {
                 state.budget.cuts -= 1;
                 self.cut_off(state, server, client);
             }
-            Action::ClientIsBack(client, server) => {
+            Action::ClientIsConnectedAgain(client, server) => {
                 state.voter_mut(server, client).is_cut_off = false;
             }
-            Action::ClientAsksAgain(client, server) => self.ask(state, server, client),
+            Action::ClientLeaves(client, server) => self.leave(state, server, client),
+            Action::ClientComesBack(client, server) => self.ask(state, server, client),
             Action::PushIsLost(client, server) => {
                 state.budget.lost_pushes -= 1;
                 state.voter_mut(server, client).pushes.remove(0);

@@ -23,8 +23,8 @@ pub enum Rule {
     ReserveFences,
     TellLastFence,
     LostVoteUsesAll,
-    YieldWithoutMajority,
-    AskOnceReached,
+    LeaveWithoutMajority,
+    ComeBackOnceReached,
 }
 
 impl Rule {
@@ -48,8 +48,8 @@ impl Rule {
         Rule::ReserveFences,
         Rule::TellLastFence,
         Rule::LostVoteUsesAll,
-        Rule::YieldWithoutMajority,
-        Rule::AskOnceReached,
+        Rule::LeaveWithoutMajority,
+        Rule::ComeBackOnceReached,
     ];
 }
 
@@ -77,8 +77,12 @@ impl fmt::Display for Rule {
             }
             Rule::TellLastFence => "a release tells the last fence that its hold used",
             Rule::LostVoteUsesAll => "a vote that leaves a hold early tells the last fence that it reserved",
-            Rule::YieldWithoutMajority => "a client that reaches no majority yields to everybody",
-            Rule::AskOnceReached => "a client asks for what it gave up once it reaches a majority",
+            Rule::LeaveWithoutMajority => {
+                "a client that reaches no majority leaves the servers that it reaches"
+            }
+            Rule::ComeBackOnceReached => {
+                "a client comes back to servers that it left once it reaches a majority"
+            }
         })
     }
 }

@@ -32,12 +32,8 @@ impl Protocol {
             Call::Acquire { attempt, ticket } => {
                 Some(self.run_acquire(state, server, client, attempt, ticket, reach))
             }
-            Call::Renew { attempt, floor, any } => {
-                let earlier = if any {
-                    !state.servers[server].queue.is_empty()
-                } else {
-                    self.somebody_is_earlier(state, server, client, attempt)
-                };
+            Call::Renew { attempt, floor } => {
+                let earlier = self.somebody_is_earlier(state, server, client, attempt);
                 Some(self.run_renew(state, server, client, attempt, floor, earlier))
             }
             Call::Withdraw {

@@ -85,8 +85,8 @@ pub struct Voter {
     pub pushes: List<Grant, 4>,
     /// The client is cut off from the server. Its calls are not written.
     pub is_cut_off: bool,
-    /// The vote was given up, and is not asked for.
-    pub is_given_up: bool,
+    /// The client has left the server, and asks for no vote.
+    pub is_left: bool,
     /// Calls on closed connections. They may still run at any time and in any order, or never; their replies
     /// are lost.
     pub stuck: List<Call, 6>,
@@ -102,11 +102,10 @@ pub enum Call {
         attempt: Attempt,
         ticket: Ticket,
     },
-    /// Renews a vote, raises its fence to the floor, and asks whether an earlier ticket, or `any`, is queued.
+    /// Renews a vote, raises its fence to the floor, and asks whether an earlier ticket is queued.
     Renew {
         attempt: Attempt,
         floor: Fence,
-        any: bool,
     },
     /// Ends whatever the server has of these requests. The next grant has the floor as its least fence.
     Withdraw {
@@ -201,10 +200,17 @@ impl State {
             .filter_map(move |server| server.voters[usize::from(client)].vote)
     }
 
+    /// Whether the client can get the vote of this server.
+    pub fn reaches(&self, server: ServerId, client: ClientId) -> bool {
+        !self.servers[server].mute && !self.voter(server, client).is_cut_off
+    }
+
     /// Whether the client can get votes of a majority.
     pub fn reaches_majority(&self, client: ClientId) -> bool {
-        let reached = |server: &&Server| !server.mute && !server.voters[usize::from(client)].is_cut_off;
-        self.servers.iter().filter(reached).count() >= QUORUM
+        (0..SERVERS)
+            .filter(|server| self.reaches(*server, client))
+            .count()
+            >= QUORUM
     }
 }
 

@@ -31,7 +31,7 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, server: ServerId, client: ClientId) {
         let attempt = state.voter(server, client).attempt;
         let ticket = self.ticket(state, client);
-        state.voter_mut(server, client).is_given_up = false;
+        state.voter_mut(server, client).is_left = false;
         self.send(state, server, client, Call::Acquire { attempt, ticket });
     }
 
@@ -128,7 +128,7 @@ impl Protocol {
     pub fn poll_has_news(&self, state: &State, server: ServerId, client: ClientId) -> bool {
         let voter = state.voter(server, client);
         let this = &state.servers[server];
-        let is_due = state.client(client).asks() && voter.vote.is_none() && !this.mute && !voter.is_given_up;
+        let is_due = state.client(client).asks() && voter.vote.is_none() && !this.mute && !voter.is_left;
         is_due
             && voter.calls.is_empty()
             && voter.replies.is_empty()
