@@ -199,7 +199,7 @@ pub(super) const EDITS: &[Edit] = &[
         "state.known.get(&server)?.offsets.local(deadline, now, span)", "state.known.values().next()?.offsets.local(deadline, now, span)", CLOCK_TESTS),
     edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n", "        let known = state.known.values().next();\n", CLOCK_TESTS),
     edit("the time of a server follows its own last sample after a reconnect", CLOCKS,
-        "|known| known.time(now))\n", "|known| known.offsets.server_time(now).unwrap_or_else(|| time_by(&state.newest, now)))\n", CLOCK_TESTS),
+        "|known| known.latest_us(now)))\n", "|known| known.offsets.latest_us(now).unwrap_or_else(|| state.newest.latest_us(now))))\n", CLOCK_TESTS),
 
     edit("the time in which the machine was suspended counts", CLOCK, "rustix::time::ClockId::Boottime", "rustix::time::ClockId::Monotonic", &["--lib clock::"]),
     edit("a timer is not trusted across a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),
@@ -221,7 +221,7 @@ pub(super) const EDITS: &[Edit] = &[
         "state.latest_not_after.max(not_after)", "not_after", PENDING_TESTS),
 
     edit("the last of several expired leases of a lock counts", PRESENCE, "*latest = end.max(*latest);", "*latest = end;", &["--lib client::", "--lib presence"]),
-    edit("the time of a server is never estimated too early", CLOCKS, "newest.now.after(now.since(newest.sent))", "newest.now.after(now.since(newest.received))", CLOCK_TESTS),
+    edit("the time of a server is never estimated too early", CLOCK_OFFSET, "now.since(self.sent).as_micros()", "now.since(self.received).as_micros()", CLOCK_TESTS),
 
     edit("a lost guard says so although no server answers", GUARD,
         "        self.check()?;\n        self.held.renew()", "        self.held.renew()", BACKGROUND_TESTS),
