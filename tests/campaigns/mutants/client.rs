@@ -194,7 +194,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("closing outside a runtime waits for nothing", CLIENT, "if runtime().is_err() {", "if false {", &["--test promises cancellation::"]),
     edit("a call outside a runtime is refused", CLIENT,
         "    Handle::try_current().map_err(|_| {", "    Ok(Handle::current()).map_err(|()| {", &["--test promises outside_a_runtime"]),
-    edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.server_time(LocalTime::ZERO);", CLOCK_TESTS),
+    edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.latest_us(LocalTime::ZERO);", CLOCK_TESTS),
     edit("a deadline of one server is never converted with the clock offset of another", CLOCKS,
         "state.known.get(&server)?.offsets.local(deadline, now, span)", "state.known.values().next()?.offsets.local(deadline, now, span)", CLOCK_TESTS),
     edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n", "        let known = state.known.values().next();\n", CLOCK_TESTS),
