@@ -12,7 +12,7 @@
 mod answers;
 mod applicants;
 mod ballot;
-mod links;
+mod connected;
 mod look;
 mod majority;
 mod operator;
@@ -38,7 +38,7 @@ pub(crate) use self::answers::{next_until, stragglers_until};
 use self::applicants::Applicants;
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
-use self::links::Links;
+use self::connected::Connected;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::Votes;
@@ -74,7 +74,7 @@ pub(crate) struct Quorum {
     held: Mutex<BTreeMap<u64, Arc<Votes>>>,
     applicants: Applicants,
     local_queues: LocalQueues<Quorum>,
-    links: Links,
+    connected: Connected,
 }
 
 /// When a caller asked for the lock: by this client's clock, and among the requests of all clients.
@@ -96,7 +96,7 @@ impl Quorum {
             held: Mutex::default(),
             applicants: Applicants::default(),
             local_queues: LocalQueues::default(),
-            links: Links::new(),
+            connected: Connected::new(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Quorum {
     /// Starts the background tasks of all clients.
     pub(crate) fn start(&self) -> Result<()> {
         self.servers.iter().try_for_each(|server| server.start())?;
-        self.links.start(&self.servers);
+        self.connected.start(&self.servers);
         Ok(())
     }
 

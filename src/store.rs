@@ -191,7 +191,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Whether there is a connection, as it changes. Of several connections to one server, the first one
     /// counts. A store without connections has no news.
-    fn link(&self) -> watch::Receiver<bool> {
+    fn connected(&self) -> watch::Receiver<bool> {
         watch::channel(true).1
     }
 

@@ -22,7 +22,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::links::ServerSet;
+use super::connected::ServerSet;
 use super::look::FIRST_LOOK;
 use super::seat;
 use super::seat::{Seat, SeatAnswer};
@@ -116,7 +116,7 @@ pub(crate) struct Ballot {
         mpsc::UnboundedReceiver<VoteAttempt>,
     ),
     /// To which servers there are connections.
-    pub(super) links: watch::Receiver<ServerSet>,
+    pub(super) connected: watch::Receiver<ServerSet>,
     pub(super) look_after: Duration,
     pub(super) look_at: Option<Instant>,
 }
@@ -136,7 +136,7 @@ impl Ballot {
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
             ticket: arrival.ticket,
             floor,
-            links: quorum.links.subscribe(),
+            connected: quorum.connected.subscribe(),
             quorum: Arc::clone(quorum),
             wanted,
             votes: Arc::new(votes),
@@ -297,7 +297,7 @@ impl Ballot {
             Some((server, event)) = self.pending.next() => self.on(server, event)?,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => self.look_at_all(),
             // The quorum has the sender.
-            Ok(()) = self.links.changed() => {}
+            Ok(()) = self.connected.changed() => {}
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ impl Ballot {
     /// Whether the server may give its vote, as far as is known.
     fn reaches(&self, server: usize) -> bool {
         let has_failed = matches!(self.seats[server].answer, SeatAnswer::Failed(_));
-        self.links.borrow().has(server) && !has_failed
+        self.connected.borrow().has(server) && !has_failed
     }
 
     /// Leaves the servers that are reached, if they are no majority. Otherwise comes back to those that were

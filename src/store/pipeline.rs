@@ -55,7 +55,7 @@ pub(crate) struct Pipeline<W: Wire> {
     server: ServerId,
     state: Mutex<State<W>>,
     /// Whether the gate is open.
-    link: watch::Sender<bool>,
+    connected: watch::Sender<bool>,
     in_flight: InFlight,
     /// When the last reply arrived, in ns of the clock.
     response: AtomicU64,
@@ -155,7 +155,7 @@ impl<W: Wire> Pipeline<W> {
         let pipeline = Pipeline {
             server,
             state: Mutex::new(state),
-            link: watch::Sender::new(false),
+            connected: watch::Sender::new(false),
             in_flight: InFlight::new(max_in_flight),
             response: AtomicU64::new(0),
             condemned,
@@ -357,15 +357,15 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Whether there is a connection, as it changes.
-    pub(crate) fn link(&self) -> watch::Receiver<bool> {
-        self.link.subscribe()
+    pub(crate) fn connected(&self) -> watch::Receiver<bool> {
+        self.connected.subscribe()
     }
 
     fn set_gate(&self, state: &mut State<W>, gate: Gate<W>) {
         let is_open = matches!(gate, Gate::Open(_));
         state.gate = gate;
         // Nobody need listen. A receiver is woken by changes alone.
-        self.link
+        self.connected
             .send_if_modified(|before| std::mem::replace(before, is_open) != is_open);
     }
 

@@ -209,7 +209,7 @@ impl Store for Link {
         self.server.unseen(channel);
     }
 
-    fn link(&self) -> watch::Receiver<bool> {
+    fn connected(&self) -> watch::Receiver<bool> {
         self.is_connected.subscribe()
     }
 

@@ -448,15 +448,15 @@ async fn calls_without_their_scripts_are_repeated_in_order_before_newcomers() {
 #[tokio::test(start_paused = true)]
 async fn whoever_follows_the_connection_hears_of_each_change_once() {
     let fixture = Fixture::down();
-    let mut link = fixture.pipeline.link();
-    assert!(!*link.borrow_and_update());
+    let mut connected = fixture.pipeline.connected();
+    assert!(!*connected.borrow_and_update());
     fixture.pipeline.open(fixture.wire.clone());
-    assert!(link.has_changed().unwrap() && *link.borrow_and_update());
+    assert!(connected.has_changed().unwrap() && *connected.borrow_and_update());
     for is_new in [true, false] {
         let lost = Failure::NotExecuted(ServerError::new("connection lost"));
         fixture.pipeline.down(lost);
-        assert_eq!(link.has_changed().unwrap(), is_new);
-        assert!(!*link.borrow_and_update());
+        assert_eq!(connected.has_changed().unwrap(), is_new);
+        assert!(!*connected.borrow_and_update());
     }
 }
 

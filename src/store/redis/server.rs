@@ -145,7 +145,7 @@ impl RedisStore {
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.lines.iter().any(|line| *line.pipeline.link().borrow())
+        self.lines.iter().any(|line| *line.pipeline.connected().borrow())
     }
 
     /// Reports that the server has ended a subscription by itself.
@@ -249,8 +249,8 @@ impl Store for RedisStore {
         })
     }
 
-    fn link(&self) -> watch::Receiver<bool> {
-        self.pipeline().link()
+    fn connected(&self) -> watch::Receiver<bool> {
+        self.pipeline().connected()
     }
 
     fn time(&self) -> Call<()> {

@@ -214,7 +214,7 @@ impl Ends {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        *self.pipeline.link().borrow()
+        *self.pipeline.connected().borrow()
     }
 
     pub(super) fn is_closed(&self) -> bool {

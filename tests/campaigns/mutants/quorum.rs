@@ -16,7 +16,7 @@ const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
 const LOOK: &str = "src/quorum/look.rs";
-const LINKS: &str = "src/quorum/links.rs";
+const CONNECTED: &str = "src/quorum/connected.rs";
 const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes/release.rs";
@@ -135,9 +135,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that reaches no majority has no vote", REACH, "        drop(self.votes().take(server));\n", "", REACHES),
     edit("a caller that reaches no majority has no place in a queue", REACH, "            attempt.abort();\n", "            seat.attempt = Some(attempt);\n", REACHES),
     edit("a caller that reaches a majority comes back", REACH, "                (true, false) => self.ask(server, Duration::ZERO),\n", "                (true, false) => {}\n", REACHES),
-    edit("a caller follows the connections", BALLOT, "Ok(()) = self.links.changed() => {}", "Ok(()) = self.links.changed(), if false => {}", REACHES),
-    edit("a client follows its connections", LINKS, "if link.changed().await.is_err() {", "if true {", REACHES),
-    edit("a server without a connection is not reached", REACH, "self.links.borrow().has(server) && ", "", REACHES),
+    edit("a caller follows the connections", BALLOT, "Ok(()) = self.connected.changed() => {}", "Ok(()) = self.connected.changed(), if false => {}", REACHES),
+    edit("a client follows its connections", CONNECTED, "if news.changed().await.is_err() {", "if true {", REACHES),
+    edit("a server without a connection is not reached", REACH, "self.connected.borrow().has(server) && ", "", REACHES),
     edit("a server that was left counts as answering", SEAT, "answering += usize::from(seat.is_left)", "{}", REACHES),
     edit("a caller with too few votes looks often enough for a client that is cut off again and again", LOOK, ".min(MAX_PAUSE)", "", REACHES),
     edit("a server that refuses is not reached", REACH, " && !has_failed", " && (true || has_failed)", REACHES),

@@ -13,8 +13,8 @@ pub(super) struct ServerSet(u16);
 /// The servers to which there is a connection, as far as is known. A server counts as connected until it is
 /// known not to be.
 #[derive(Debug)]
-pub(super) struct Links {
-    connected: Arc<watch::Sender<ServerSet>>,
+pub(super) struct Connected {
+    servers: Arc<watch::Sender<ServerSet>>,
     is_started: Once,
 }
 
@@ -30,10 +30,10 @@ impl ServerSet {
     }
 }
 
-impl Links {
-    pub(super) fn new() -> Links {
-        Links {
-            connected: Arc::new(watch::Sender::new(ServerSet(u16::MAX))),
+impl Connected {
+    pub(super) fn new() -> Connected {
+        Connected {
+            servers: Arc::new(watch::Sender::new(ServerSet(u16::MAX))),
             is_started: Once::new(),
         }
     }
@@ -42,13 +42,13 @@ impl Links {
     pub(super) fn start(&self, servers: &[Arc<Shared>]) {
         self.is_started.call_once(|| {
             for (n, server) in servers.iter().enumerate() {
-                let connected = Arc::clone(&self.connected);
-                let mut link = server.client().store.link();
+                let connected = Arc::clone(&self.servers);
+                let mut news = server.client().store.connected();
                 server.client().spawn(async move {
                     loop {
-                        let is_connected = *link.borrow_and_update();
+                        let is_connected = *news.borrow_and_update();
                         connected.send_if_modified(|servers| servers.set(n, is_connected));
-                        if link.changed().await.is_err() {
+                        if news.changed().await.is_err() {
                             // The store is gone, or has no news.
                             return;
                         }
@@ -60,6 +60,6 @@ impl Links {
 
     /// The servers that are connected, as they change.
     pub(super) fn subscribe(&self) -> watch::Receiver<ServerSet> {
-        self.connected.subscribe()
+        self.servers.subscribe()
     }
 }
