@@ -84,7 +84,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
 
     edit("a script is not loaded on another connection than the one that told the uptime", CONNECTION,
-        "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM),
+        "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM)
+        .equal("whoever loads the scripts hears of the loss, and ends the client, before fred connects again"),
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a user in a URL has a password", CONNECTOR, "if self.config.username.is_some() && self.config.password.is_none() {", "if false {", &["--test servers connecting::"]),
