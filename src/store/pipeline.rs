@@ -364,7 +364,7 @@ impl<W: Wire> Pipeline<W> {
     fn set_gate(&self, state: &mut State<W>, gate: Gate<W>) {
         let is_open = matches!(gate, Gate::Open(_));
         state.gate = gate;
-        // Nobody need listen. A receiver is woken by changes alone.
+        // Receivers are woken only by a change.
         self.connected
             .send_if_modified(|before| std::mem::replace(before, is_open) != is_open);
     }

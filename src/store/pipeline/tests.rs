@@ -446,7 +446,7 @@ async fn calls_without_their_scripts_are_repeated_in_order_before_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_follows_the_connection_hears_of_each_change_once() {
+async fn each_change_of_the_connection_is_reported_once() {
     let fixture = Fixture::down();
     let mut connected = fixture.pipeline.connected();
     assert!(!*connected.borrow_and_update());

@@ -85,7 +85,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a script is not loaded on another connection than the one that told the uptime", CONNECTION,
         "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM)
-        .equal("whoever loads the scripts hears of the loss, and ends the client, before fred connects again"),
+        .equal("the loss of the connection ends the client before fred connects again"),
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a user in a URL has a password", CONNECTOR, "if self.config.username.is_some() && self.config.password.is_none() {", "if false {", &["--test servers connecting::"]),
@@ -105,7 +105,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a cluster that is down leaves it unknown whether a call was executed", FAILURE,
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(message(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(message(error)),", FAILURES),
 
-    edit("whoever follows a connection hears that it is lost", PIPELINE, "        self.set_gate(&mut state, Gate::Down(failure));\n", "        state.gate = Gate::Down(failure);\n", PIPELINE_TESTS),
+    edit("the loss of a connection is reported to those that follow it", PIPELINE, "        self.set_gate(&mut state, Gate::Down(failure));\n", "        state.gate = Gate::Down(failure);\n", PIPELINE_TESTS),
     edit("a call that keeps a hold waits for no answer to another", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
     edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
     edit("a call that waited is sent on the runtime of its connection", BACKLOG, "        let _runtime = wire.enter();\n", "", &["--lib pipeline"]),

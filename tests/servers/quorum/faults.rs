@@ -3,12 +3,23 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockGuard, LockManager, LostReason};
+use fairlock::{Error, LockGuard, LockManager, LockManagerBuilder, LostReason};
 use fairlock_testkit::{History, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{AT_ONCE, LIMIT, client, client_with, left, queued_everywhere, servers, urls};
+
+/// A client that reaches each server through a proxy.
+async fn client_through_proxies(
+    servers: &[Server],
+    settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
+) -> (Vec<Proxy>, LockManager) {
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let builder = settings(LockManager::builder().durable(true));
+    let client = builder.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    (proxies, client)
+}
 
 /// How many clients listen for their locks, without that of the holder. A client that once waited listens for
 /// a while.
@@ -123,10 +134,8 @@ async fn dead_majority_is_no_quorum_and_waiters_get_the_lock_once_it_is_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn holder_that_is_cut_off_from_a_majority_is_told_before_others_get_the_lock() {
     let servers = servers::<3>().await;
-    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let lease = Duration::from_secs(3);
-    let through = LockManager::builder().durable(true).lease(lease);
-    let here = through.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let (proxies, here) = client_through_proxies(&servers, |settings| settings.lease(lease)).await;
     let there = client(&servers).await;
     let guard = here.lock("a").acquire().await.unwrap();
     let lost = guard.lost();
@@ -194,10 +203,8 @@ async fn dead_waiter_costs_the_next_one_no_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_that_one_server_cannot_reach_gets_the_lock_by_the_others() {
     let servers = servers::<3>().await;
-    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let here = client(&servers).await;
-    let there = LockManager::builder().durable(true);
-    let there = there.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let (proxies, there) = client_through_proxies(&servers, |settings| settings).await;
     let guard = here.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(there.lock("a").acquire());
     eventually("queued everywhere", LIMIT, async || {
@@ -220,10 +227,8 @@ async fn waiter_that_one_server_cannot_reach_gets_the_lock_by_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
     let servers = servers::<3>().await;
-    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let there = client(&servers).await;
-    let here = LockManager::builder().durable(true);
-    let here = here.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let (proxies, here) = client_through_proxies(&servers, |settings| settings).await;
     let guard = there.lock("a").acquire().await.unwrap();
     let first = tokio::spawn(here.lock("a").acquire());
     queued_everywhere(&servers, 1).await;
@@ -246,10 +251,8 @@ async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_whose_connection_comes_and_goes_stops_nobody() {
     let servers = servers::<3>().await;
-    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let there = client(&servers).await;
-    let here = LockManager::builder().durable(true);
-    let here = here.quorum(proxies.iter().map(Proxy::url)).await.unwrap();
+    let (proxies, here) = client_through_proxies(&servers, |settings| settings).await;
     servers[0].kill();
     let end = Instant::now() + Duration::from_secs(10);
     let comes_and_goes = async {
