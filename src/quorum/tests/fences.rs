@@ -91,6 +91,27 @@ async fn vote_that_comes_after_the_release_gives_the_next_holder_the_same_fence(
     next.release().await.unwrap();
 }
 
+/// Race: A server is away when the others hear of the release, and hears of it later.
+#[tokio::test(start_paused = true)]
+async fn server_that_hears_of_the_release_later_gives_the_next_holder_the_same_fence() {
+    let servers = Servers::new(3);
+    let (first, second) = (servers.process(1), servers.process(2));
+    // It has a vote there that it does not know of.
+    first.set(2, State::Replies(SECOND));
+    let held = first.acquire().await;
+    let waiter = second.waits();
+    sleep(SECOND / 2).await;
+    first.set(2, State::Down);
+    held.release().await.unwrap();
+    let next = waiter.await.unwrap();
+    sleep(SECOND / 2).await;
+    assert_eq!(fences(&next), [next.fence; 2]);
+    first.set(2, NEAR);
+    sleep(SECOND).await;
+    assert_eq!(fences(&next), [next.fence; 3]);
+    next.release().await.unwrap();
+}
+
 /// Race: All servers lose their data while a caller waits. Holders that began after it had asked had larger
 /// fences than those of the time when it asked.
 #[tokio::test(start_paused = true)]
