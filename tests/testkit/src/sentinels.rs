@@ -195,6 +195,19 @@ impl Sentinels {
     }
 }
 
+/// A failed test shows what the sentinels did. A sentinel that could not run for 2 s does nothing for the
+/// next 30 s, which Redis calls TILT. Afterwards it may refuse all replicas, since they lost the primary so
+/// long ago.
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for sentinel in &self.sentinels {
+                eprintln!("{}", sentinel.log());
+            }
+        }
+    }
+}
+
 /// The port at which others find this server if it has no proxy.
 fn port(server: &Server) -> u16 {
     server.tls_port().unwrap_or(server.port())

@@ -451,7 +451,7 @@ impl Server {
             .unwrap_or(false)
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
 }
