@@ -5,7 +5,8 @@
 --
 -- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
 -- status is NEWER_FORMAT or one of these:
-local GRANTED = '1'         -- fence pushed; granted by this call, or (with the same fence) by an earlier one
+local GRANTED = '1'         -- fence pushed was_queued; granted by this call, or (with the same fence) by an
+                            -- earlier one
 local QUEUED = '2'          -- ticket ahead enqueued seen own_grant fence deadline pushed
 local BUSY = '3'            -- the same words, for a try, which is never queued
 local EXPIRED_CALL = '4'    -- nothing done: the call came after its `not_after`
@@ -16,10 +17,10 @@ local ELSEWHERE = '7'       -- nothing done: the queue decides, and this is a ca
 local FULL = '8'            -- nothing done: this owner has as many holds as one may have
 local CLOCK_BEHIND = '9'    -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
--- queued before this one. `enqueued`: 1 if this call queued the request, or moved it forward to its ticket.
--- `seen`: 1 if the server sees the client's subscription (polls only). `own_grant` and the words after it:
--- the holder's grant, if the holder is a request of the same client, which may not have heard of it; else
--- - 0 0 0.
+-- queued before this one. `was_queued`: 1 if this call granted the lock, and found the request in the queue.
+-- `enqueued`: 1 if this call queued the request, or moved it forward to its ticket. `seen`: 1 if the server
+-- sees the client's subscription (polls only). `own_grant` and the words after it: the holder's grant, if the
+-- holder is a request of the same client, which may not have heard of it; else - 0 0 0.
 --
 -- Writes the lock when it changes hands, when its owner gets one more hold, and when the first request is
 -- queued; the queue when it queues; the client's presence record when it registers or polls.
@@ -64,5 +65,6 @@ if summary < NOT_RELEASED and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == N
   local deadline = string.format('%d', now + lease_ms)
   redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO .. ' ' .. NO .. ' ' .. ONE
     .. ' ' .. least_us .. ' ' .. request)
-  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. least_us .. ' ' .. NO
+  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. least_us .. ' ' .. NO .. ' '
+    .. NO
 end

@@ -18,7 +18,7 @@ end
 if held_until then
   local pushed = string.sub(summary, REQUEST) == request and string.sub(summary, PUSHED, PUSHED) or NO
   return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. held_until .. ' '
-    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. pushed
+    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. pushed .. ' ' .. NO
 end
 if now > not_after then
   return EXPIRED_CALL .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
@@ -59,7 +59,7 @@ if deadline ~= FREE and string.sub(request, LAST) ~= ':'
   lock.set_hold(request, deadline, lease_ms)
   lock.write()
   return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' '
-    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. NO
+    .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. NO .. ' ' .. (place and YES or NO)
 end
 
 if not queue_key and mode ~= 'try' and deadline ~= FREE then
@@ -97,7 +97,9 @@ if deadline == FREE then
   end
   summary = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and YES or NO, fence, grantee)
   if grantee == request then
-    return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' ' .. NO
+    local was_queued = queued > 0 and mode ~= 'try' and enqueued == NO
+    return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' ' .. NO .. ' '
+      .. (was_queued and YES or NO)
   end
 end
 

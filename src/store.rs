@@ -107,6 +107,9 @@ pub(crate) enum Failure {
     /// The call was not executed and will fail until somebody corrects the set-up: permissions, password, or
     /// a key that does not belong to fairlock.
     Refused(ServerError),
+    /// The call did nothing, and nobody waits for it any more: its caller gave up, or has what it asked for.
+    /// It was not written, or the server read it too late. This says nothing about the server.
+    GivenUp,
     Closed,
 }
 
@@ -125,6 +128,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Unknown(e) | Failure::NotExecuted(e) => Error::Unavailable(e),
             Failure::Refused(e) => Error::Refused(e),
+            Failure::GivenUp => Error::Unavailable(ServerError::new("given up before it was sent")),
             Failure::Closed => Error::Closed,
         }
     }

@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
+use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Mode};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
@@ -196,7 +196,7 @@ pub(crate) async fn try_acquire(
     loop {
         let (Answer { at, reply, .. }, _) = until_answered(&client, ask).await?;
         match reply {
-            Acquired::Granted(grant) => {
+            Acquired::Granted { grant, .. } => {
                 let deadline = at.local(grant.deadline);
                 cancelled.done = true;
                 let calls = Arc::clone(&calls);
@@ -316,6 +316,8 @@ impl Entry<'_> {
                     }
                     break;
                 }
+                // The bound is over, or the outcome is there.
+                Err(Failure::GivenUp) => break,
                 Err(failure) => {
                     let next = patience.next_delay(failure);
                     // The grant may have come another way meanwhile. So may the end of the client.

@@ -84,25 +84,27 @@ impl Client {
         let timer = self.counters.metrics.timer(&self.clock);
         let answer = self.noted(self.store.acquire(call).await);
         pending.answered(&answer);
-        let metrics = &self.counters.metrics;
-        match answer {
+        let answer = match answer {
             Ok(Answer {
                 reply: Acquired::ExpiredCall,
                 ..
             }) => {
                 count(&self.counters.late);
-                let failure = Failure::NotExecuted(ServerError::new(format!(
-                    "the call came to the server after its caller gave up, or more than {NOT_AFTER:?} after it was sent"
-                )));
-                metrics.called(&timer, Operation::Acquire, &self.clock, Err(&failure));
-                Err(failure)
+                Err(if pending.is_given_up() {
+                    Failure::GivenUp
+                } else {
+                    Failure::NotExecuted(ServerError::new(format!(
+                        "the call came to the server more than {NOT_AFTER:?} after it was sent"
+                    )))
+                })
             }
-            answer => {
-                let over = answer.as_ref().map(|answer| answer.at.received);
-                metrics.called(&timer, Operation::Acquire, &self.clock, over);
-                answer
-            }
-        }
+            answer => answer,
+        };
+        let over = answer.as_ref().map(|answer| answer.at.received);
+        self.counters
+            .metrics
+            .called(&timer, Operation::Acquire, &self.clock, over);
+        answer
     }
 
     pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
@@ -266,13 +268,11 @@ mod tests {
         Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)
     }
 
-    /// As a failure, it is repeated with pauses, and not without end.
-    #[tokio::test(start_paused = true)]
-    async fn expired_call_fails() {
-        let client = client();
+    /// The reply to a call that comes to its server too late, and whose caller gives up as told.
+    async fn expired(client: &Client, gives_up: GivesUp) -> Result<Answer<Acquired>, Failure> {
         let lease = Duration::from_secs(1);
         let terms = LockOptions::default().terms(&client.options).unwrap();
-        let pending = PendingCalls::begin(&PendingCalls::new(lease, GivesUp::Unknown, None), &client.clocks);
+        let pending = PendingCalls::begin(&PendingCalls::new(lease, gives_up, None), &client.clocks);
         let call = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
             request: client.next_request(&terms, None),
@@ -283,8 +283,26 @@ mod tests {
             heartbeat: lease,
             floor: None,
         };
-        let answer = client.acquire(call, &pending).await;
+        client.acquire(call, &pending).await
+    }
+
+    /// As a failure, it is repeated with pauses, and not without end.
+    #[tokio::test(start_paused = true)]
+    async fn expired_call_fails() {
+        let client = client();
+        let answer = expired(&client, GivesUp::Unknown).await;
         assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
         assert_eq!(client.counters.late.load(Ordering::Relaxed), 1);
+    }
+
+    /// It does not show that the server is slow.
+    #[tokio::test(start_paused = true)]
+    async fn call_that_expires_after_its_caller_gave_up_is_no_failure_of_the_server() {
+        let client = client();
+        let answer = expired(&client, GivesUp::At(client.now())).await;
+        assert!(matches!(answer, Err(Failure::GivenUp)), "{answer:?}");
+        let later = client.now().after(Duration::from_millis(1));
+        let answer = expired(&client, GivesUp::At(later)).await;
+        assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
     }
 }

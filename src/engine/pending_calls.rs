@@ -143,6 +143,12 @@ impl PendingCall {
         }
     }
 
+    /// Whether nobody waits for the call any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        let until = self.of.gives_up.bound();
+        until.is_some_and(|until| until <= self.clocks.now()) || locked(&self.of.state).has_ended
+    }
+
     fn close(&self, state: &mut State) {
         if self.is_open.swap(false, Ordering::Relaxed) {
             state.open -= 1;

@@ -14,6 +14,7 @@ pub(crate) struct RetryBudget<'a> {
     client: &'a Client,
     /// The start of the first failed call, or of the next call if none has failed yet.
     since: LocalTime,
+    has_failed: bool,
     backoff: Backoff,
 }
 
@@ -22,14 +23,23 @@ impl RetryBudget<'_> {
         RetryBudget {
             client,
             since: client.now(),
+            has_failed: false,
             backoff: Backoff::new(),
         }
     }
 
-    /// How long to wait before the next attempt, or the error for the caller.
+    /// How long to wait before the next attempt, or the error for the caller. A call that was given up is
+    /// no failed one, however long it waited in this process.
     pub(crate) fn next_delay(&mut self, failure: Failure) -> Result<Duration> {
-        if matches!(failure, Failure::Refused(_) | Failure::Closed) {
-            return Err(failure.into());
+        match failure {
+            Failure::Refused(_) | Failure::Closed => return Err(failure.into()),
+            Failure::GivenUp => {
+                if !self.has_failed {
+                    self.reset();
+                }
+                return Ok(Duration::ZERO);
+            }
+            Failure::Unknown(_) | Failure::NotExecuted(_) => self.has_failed = true,
         }
         if self.client.now().since(self.since) >= self.client.options.server_timeout {
             return Err(failure.into());
@@ -59,5 +69,35 @@ where
                 tokio::time::sleep(patience.next_delay(failure)?).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+    use crate::error::ServerError;
+    use crate::tests::scripted_store;
+
+    fn failed() -> Failure {
+        Failure::NotExecuted(ServerError::new("LOADING"))
+    }
+
+    /// Race: A poll that waits in a saturated client loses the race with the grant of its request, again and
+    /// again.
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_are_given_up_neither_use_up_the_budget_nor_renew_it() {
+        let (locks, _) = scripted_store::client(&MemoryStore::new(), &[]);
+        let client = locks.shared().waitlists().client();
+        let timeout = client.options.server_timeout;
+        let mut budget = RetryBudget::new(client);
+        tokio::time::sleep(2 * timeout).await;
+        assert_eq!(budget.next_delay(Failure::GivenUp).unwrap(), Duration::ZERO);
+        tokio::time::sleep(timeout / 2).await;
+        assert!(budget.next_delay(failed()).is_ok());
+        tokio::time::sleep(timeout / 4).await;
+        assert!(budget.next_delay(Failure::GivenUp).is_ok());
+        tokio::time::sleep(timeout / 4).await;
+        assert!(budget.next_delay(failed()).is_err());
     }
 }

@@ -43,10 +43,23 @@ pub(crate) struct Acquire {
     pub(crate) floor: Option<Fence>,
 }
 
+impl Acquire {
+    /// Whether the client knows of a place that the request has or had in the queue, or asks whether its
+    /// requests still have theirs. Such a call goes before those that ask for a new place. In a quorum, each
+    /// request brings a ticket, and none goes before others because of it.
+    pub(crate) fn has_place(&self) -> bool {
+        self.mode == Mode::Poll || self.ticket.is_some() && self.floor.is_none()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     /// The request holds the lock, by this call or by an earlier grant.
-    Granted(Grant),
+    Granted {
+        grant: Grant,
+        /// This call granted the lock, and found the request in the queue.
+        was_queued: bool,
+    },
     /// Another owner holds the lock.
     Contended(Contended),
     /// The call ran after its `not_after`: nothing was done.

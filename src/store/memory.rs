@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::error::ServerError;
 use crate::fence::Fence;
 use crate::store::label::Label;
 use crate::store::{
@@ -304,7 +303,7 @@ impl Store for Connection {
         Box::pin(async move {
             // The call is written and executed in one step.
             let not_after = call.not_after.written(ConnectionId::default());
-            let not_after = not_after.ok_or_else(|| Failure::NotExecuted(ServerError::new("given up")))?;
+            let not_after = not_after.ok_or(Failure::GivenUp)?;
             client.execute(call.floor, move |rules, now, channels| {
                 rules.acquire(&call, not_after, now, channels)
             })

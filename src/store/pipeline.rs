@@ -6,10 +6,10 @@
 //!   the waiting calls are sent in the order in which they entered, before any newer call. So nothing is ever
 //!   written to a connection that is not open.
 //! - When the window is full, further calls wait in the backlog, and are sent as earlier calls are answered.
-//!   Calls that keep a hold go first ([`Priority`]), then calls that end one, then calls that ask for one. So
-//!   many acquires at once cannot delay a renewal or a release, and do not time out while the server works at
-//!   full speed. A caller that does not read its reply delays no other call: a PING after all calls in flight
-//!   shows that they are answered.
+//!   Calls that keep a hold go first ([`Priority`]), then calls that end one, then calls for requests that
+//!   have been queued before, then those that ask for a lock. So many acquires at once cannot delay a renewal
+//!   or a release, and do not time out while the server works at full speed. A caller that does not read its
+//!   reply delays no other call: a PING after all calls in flight shows that they are answered.
 //! - A call leaves the backlog when its caller is dropped. A call is not sent if its sender has given it up
 //!   ([`Command::prepare`]).
 //!
@@ -267,7 +267,7 @@ impl<W: Wire> Pipeline<W> {
         let can_wait = command.priority() != Priority::Keep;
         let command = command
             .prepare(self.connection(state.generation))
-            .ok_or_else(|| not_executed("given up before it was sent"))?;
+            .ok_or(Failure::GivenUp)?;
         let (number, token) = self.in_flight.begin(can_wait);
         let flight = Flight {
             pipeline: Arc::clone(self),

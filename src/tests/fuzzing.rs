@@ -197,12 +197,16 @@ fn flag(flag: bool) -> String {
 
 fn acquired(reply: &Acquired, now: ServerTime) -> Written {
     match reply {
-        Acquired::Granted(grant) => {
+        Acquired::Granted { grant, was_queued } => {
             assert_eq!(grant.request.as_str(), OWN);
             (
                 1,
                 grant.deadline.ms(),
-                vec![grant.fence.get().to_string(), flag(grant.pushed)],
+                vec![
+                    grant.fence.get().to_string(),
+                    flag(grant.pushed),
+                    flag(*was_queued),
+                ],
             )
         }
         Acquired::Contended(contended) => {

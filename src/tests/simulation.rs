@@ -68,6 +68,7 @@ mod overload;
 mod plan;
 pub(crate) mod process;
 mod run;
+mod saturation;
 mod server;
 mod subscriber;
 mod summary;

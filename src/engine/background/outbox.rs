@@ -167,7 +167,9 @@ impl Background {
                     return Done::Outgoing;
                 }
                 Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
-                Err(Failure::Unknown(_) | Failure::NotExecuted(_)) => backoff.pause().await,
+                Err(Failure::Unknown(_) | Failure::NotExecuted(_) | Failure::GivenUp) => {
+                    backoff.pause().await;
+                }
             }
         }
         self.client.presence.lease_expires(

@@ -186,7 +186,7 @@ async fn poll_at_the_end_of_its_hold_leaves_nothing() {
         matches!(
             answer,
             Some(Ok(Answer {
-                reply: Acquired::Granted(_),
+                reply: Acquired::Granted { .. },
                 ..
             }))
         ),
@@ -217,7 +217,7 @@ async fn poll_after_the_release_leaves_nothing() {
     sleep(Duration::from_millis(500)).await;
     let answer = shared.client().acquire(call, &pending).await;
     assert!(
-        matches!(answer.as_ref().unwrap().reply, Acquired::Granted(_)),
+        matches!(answer.as_ref().unwrap().reply, Acquired::Granted { .. }),
         "{answer:?}"
     );
     release.await.unwrap().unwrap();
@@ -278,7 +278,7 @@ async fn release_stops_an_unwritten_poll() {
     let release = tokio::spawn(guard.release());
     sleep(Duration::from_millis(500)).await;
     let asked = shared.client().acquire(poll(&hold, &pending), &pending);
-    assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
+    assert!(matches!(asked.await, Err(Failure::GivenUp)));
     release.await.unwrap().unwrap();
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "a hold is left on the server");
@@ -295,7 +295,7 @@ async fn unwritten_poll_does_not_take_a_forgotten_lock_again() {
     guard.forget();
     sleep(LEASE).await;
     let asked = shared.client().acquire(poll(&hold, &pending), &pending);
-    assert!(matches!(asked.await, Err(Failure::NotExecuted(_))));
+    assert!(matches!(asked.await, Err(Failure::GivenUp)));
     let tried = locks.lock("a").try_acquire().await.unwrap();
     assert!(tried.acquired().is_some(), "a hold is left on the server");
 }
@@ -388,7 +388,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
         heartbeat: LEASE,
         floor: None,
     };
-    let Acquired::Granted(grant) = client.acquire(call, &pending).await.unwrap().reply else {
+    let Acquired::Granted { grant, .. } = client.acquire(call, &pending).await.unwrap().reply else {
         panic!("it is free");
     };
     (shared, keys, terms, grant)

@@ -82,14 +82,15 @@ pub(crate) struct Metrics {
 const OPERATIONS: [&str; 6] = ["acquire", "release", "withdraw", "renew", "confirm", "inspect"];
 const CALL_OUTCOMES: [&str; 5] = ["ok", "unknown", "not_executed", "refused", "closed"];
 
-/// The place of a call's outcome in [`CALL_OUTCOMES`].
-fn outcome_of(answer: Result<LocalTime, &Failure>) -> usize {
+/// The place of a call's outcome in [`CALL_OUTCOMES`]. `None` if nobody waits for it any more.
+fn outcome_of(answer: Result<LocalTime, &Failure>) -> Option<usize> {
     match answer {
-        Ok(_) => 0,
-        Err(Failure::Unknown(_)) => 1,
-        Err(Failure::NotExecuted(_)) => 2,
-        Err(Failure::Refused(_)) => 3,
-        Err(Failure::Closed) => 4,
+        Ok(_) => Some(0),
+        Err(Failure::Unknown(_)) => Some(1),
+        Err(Failure::NotExecuted(_)) => Some(2),
+        Err(Failure::Refused(_)) => Some(3),
+        Err(Failure::Closed) => Some(4),
+        Err(Failure::GivenUp) => None,
     }
 }
 
@@ -133,7 +134,10 @@ impl Metrics {
         clock: &Clock,
         over: Result<LocalTime, &Failure>,
     ) {
-        let (of, outcome) = (operation as usize, outcome_of(over));
+        let Some(outcome) = outcome_of(over) else {
+            return;
+        };
+        let of = operation as usize;
         let calls = self.calls[of][outcome].get_or_init(|| {
             self.described.get_or_init(describe);
             let outcome = CALL_OUTCOMES[outcome];

@@ -116,6 +116,7 @@ impl Waitlist {
                 };
                 Ok((self.on_reply(context, &at, reply), seen))
             }
+            Err(Failure::GivenUp) => Err(Failure::GivenUp),
             Err(failure) => {
                 self.forget_registration();
                 Err(failure)
@@ -130,14 +131,18 @@ impl Waitlist {
 
     pub(super) fn on_reply(&self, context: CallContext, at: &Sample, reply: Acquired) -> Progress {
         match reply {
-            Acquired::Granted(grant) => {
+            Acquired::Granted { grant, was_queued } => {
                 let progress = self.deliver(&grant, Some(at.local(grant.deadline)));
-                // The call found the lock free. So the request may have missed its turn, the other waiters
-                // theirs, and the client may have lost its presence record.
-                let was_missed = context.again && !grant.pushed;
-                if was_missed || context.epoch.is_some() {
-                    // A request that is granted the lock neither writes nor prolongs a presence record.
+                // The request was not in the queue although it had been: it has missed its turn. The other
+                // waiters are not in it either, and those that come now would overtake them.
+                let lost_its_place = context.again && !grant.pushed && !was_queued;
+                // A request that is granted the lock neither writes nor prolongs a presence record.
+                if lost_its_place || context.epoch.is_some() {
                     self.forget_registration();
+                }
+                if lost_its_place {
+                    self.ask_all();
+                } else if context.epoch.is_some() {
                     self.poll_now();
                 }
                 progress

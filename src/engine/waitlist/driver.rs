@@ -137,14 +137,18 @@ async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Res
         Some(async move { (number, waitlist.send(prepared).await) })
     });
     let mut calls: FuturesUnordered<_> = calls.collect();
-    let mut outcome = Ok(());
+    let mut outcome = None;
     while let Some((number, answer)) = calls.next().await {
         if must_be_repeated(&answer) {
             waitlist.ask_again(number);
         }
-        outcome = outcome.and(answer.map(drop));
+        outcome = match (outcome, answer.map(drop)) {
+            (None | Some(Err(Failure::GivenUp)), answer) => Some(answer),
+            (told, Err(Failure::GivenUp)) => told,
+            (Some(told), answer) => Some(told.and(answer)),
+        };
     }
-    outcome
+    outcome.unwrap_or(Ok(()))
 }
 
 /// Polls for the first waiter, to learn whether anything was missed. Schedules the repetition if needed, for

@@ -384,9 +384,32 @@ async fn all_waiters_are_reached_once_a_missed_one_finds_the_lock_free() {
     assert_eq!(waitlist.numbers().len(), 3, "no waiter knows of its loss");
     // As after a lost reply.
     waitlist.ask_again(waitlist.numbers()[0]);
+    settle().await;
+    // Those who come now do not overtake them.
+    assert_eq!(fixture.store.queued(), 2);
     for waiter in waiters {
         released(granted(waiter).await).await;
     }
+}
+
+/// Otherwise the end of each lease would cost as many calls as there are waiters.
+#[tokio::test(start_paused = true)]
+async fn waiter_that_takes_its_turn_at_the_end_of_a_lease_makes_no_other_ask() {
+    let fixture = Fixture::new();
+    let lease = Duration::from_secs(2);
+    let holder = fixture.other.clone().fixed_lease(lease);
+    holder.acquire().await.unwrap().forget();
+    let (first, _second, _third) = (
+        fixture.waiter().await,
+        fixture.waiter().await,
+        fixture.waiter().await,
+    );
+    let asked = fixture.seen.acquires();
+    sleep(lease + 2 * JITTER).await;
+    let _guard = granted(first).await;
+    settle().await;
+    // It polled, and the next one did.
+    assert_eq!(fixture.seen.acquires(), asked + 2);
 }
 
 #[tokio::test(start_paused = true)]

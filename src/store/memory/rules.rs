@@ -74,7 +74,8 @@ impl Rules {
         let (mut holder, dead) = lock.read(now, Some(request.client()));
         let fence = next_fence(&holder, now.or_floor(call.floor));
         if let Some(grant) = holder.grant_of(request) {
-            return Acquired::Granted(grant);
+            let was_queued = false;
+            return Acquired::Granted { grant, was_queued };
         }
         if now.ms > not_after.ms() {
             return Acquired::ExpiredCall;
@@ -88,6 +89,7 @@ impl Rules {
         if *mode == Mode::Poll && !alive {
             return Acquired::NotRegistered { seen };
         }
+        let was_queued = lock.queue.ticket(request).is_some();
         if holder.is_of(request.owner()) {
             if holder.holds.len() >= MAX_HOLDS {
                 return Acquired::Full;
@@ -101,7 +103,7 @@ impl Rules {
             lock.grant(&mut holder, request, fence, now, lease, false);
         }
         if let Some(grant) = holder.grant_of(request) {
-            return Acquired::Granted(grant);
+            return Acquired::Granted { grant, was_queued };
         }
 
         let mut enqueued = false;
@@ -131,7 +133,8 @@ impl Rules {
                 HandOver::Handed => {}
             }
             if let Some(grant) = holder.grant_of(request) {
-                return Acquired::Granted(grant);
+                let was_queued = *mode != Mode::Try && !enqueued;
+                return Acquired::Granted { grant, was_queued };
             }
         }
 

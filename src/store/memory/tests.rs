@@ -96,7 +96,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 
 fn granted(answer: &Answer<Acquired>) -> Option<u64> {
     match &answer.reply {
-        Acquired::Granted(grant) => Some(grant.fence.get()),
+        Acquired::Granted { grant, .. } => Some(grant.fence.get()),
         _ => None,
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Place {
 }
 
 pub(super) struct Backlog<W: Wire> {
-    /// Calls that keep or end a hold.
+    /// Calls that keep or end a hold, or ask for a place that was lost.
     urgent: BTreeMap<(Priority, u64), Waiting<W>>,
     /// Calls that ask for a lock.
     asks: DeadlineQueue<Waiting<W>>,
@@ -170,11 +170,7 @@ impl<W: Wire> Pipeline<W> {
         }
         while let Some(expired) = state.backlog.asks.expired(self.clock.now()) {
             // Other callers may still wait for the outcome.
-            drop(
-                expired
-                    .resume
-                    .send(Err(not_executed("given up before it was sent"))),
-            );
+            drop(expired.resume.send(Err(Failure::GivenUp)));
         }
         self.mark(state);
     }

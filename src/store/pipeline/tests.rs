@@ -189,14 +189,16 @@ async fn failed(outcome: Outcome) -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_never_wait_and_releases_go_before_acquires() {
+async fn renewals_never_wait_and_releases_go_first_and_then_those_that_were_queued_before() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;
     for (name, priority) in [
         ("ask", Priority::Ask),
+        ("return", Priority::Return),
         ("end", Priority::End),
         ("another ask", Priority::Ask),
         ("another end", Priority::End),
+        ("another return", Priority::Return),
         ("keep", Priority::Keep),
     ] {
         drop(fixture.call(named(name, priority)).await);
@@ -204,7 +206,9 @@ async fn renewals_never_wait_and_releases_go_before_acquires() {
     assert_eq!(fixture.wire.written(), ["0", "1", "2", "3", "keep"]);
     fixture.wire.answer().await;
     let after = &fixture.wire.written()[5..];
-    assert_eq!(after, ["end", "another end", "ask", "another ask"]);
+    assert_eq!(after, ["end", "another end", "return", "another return"]);
+    fixture.wire.answer().await;
+    assert_eq!(fixture.wire.written()[9..], ["ask", "another ask"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -355,7 +359,7 @@ async fn call_waiting_longer_than_its_caller_fails() {
     sleep(PATIENCE / 2).await;
     fixture.wire.answer().await;
     assert!(outcome.is_finished(), "it waits forever");
-    assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
+    assert!(matches!(failed(outcome).await, Failure::GivenUp));
 }
 
 #[tokio::test(start_paused = true)]
@@ -385,7 +389,7 @@ async fn call_given_up_while_it_waited_is_not_written() {
     by_sender.given_up.store(true, Ordering::Relaxed);
     fixture.pipeline.open(fixture.wire.clone());
     fixture.wire.answer().await;
-    assert!(matches!(failed(outcome).await, Failure::NotExecuted(_)));
+    assert!(matches!(failed(outcome).await, Failure::GivenUp));
     assert_eq!(stays.await.unwrap().unwrap().value, "stays");
     assert_eq!(fixture.wire.written(), ["stays"]);
 }

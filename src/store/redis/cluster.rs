@@ -96,7 +96,7 @@ impl Cluster {
     fn call<O: Operation + Clone + Sync>(self: &Arc<Self>, operation: O) -> Call<O::Reply> {
         let patience = match operation.priority() {
             Priority::Keep => Duration::ZERO,
-            Priority::End | Priority::Ask => PATIENCE,
+            Priority::End | Priority::Return | Priority::Ask => PATIENCE,
         };
         let goes_alone = operation.goes_alone();
         self.route(

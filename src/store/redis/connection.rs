@@ -388,7 +388,7 @@ pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
             Ok(Ok(success)) => return Ok(success),
             Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
             Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
-            Ok(Err(Failure::Closed)) => return Err(Error::Closed),
+            Ok(Err(Failure::GivenUp | Failure::Closed)) => return Err(Error::Closed),
             Err(_) => return Err(Error::Unavailable(last)),
         }
     }

@@ -208,7 +208,7 @@ fn words(failure: Failure) -> (Verdict, String) {
     match failure {
         Failure::Refused(error) => (Verdict::Refused, error.to_string()),
         Failure::Unknown(error) | Failure::NotExecuted(error) => (Verdict::Unavailable, error.to_string()),
-        Failure::Closed => (Verdict::Unavailable, "the connection was closed".to_owned()),
+        Failure::GivenUp | Failure::Closed => (Verdict::Unavailable, "the connection was closed".to_owned()),
     }
 }
 

@@ -108,7 +108,7 @@ pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
         Failure::Unknown(error) => Failure::Unknown(named(error)),
         Failure::NotExecuted(error) => Failure::NotExecuted(named(error)),
         Failure::Refused(error) => Failure::Refused(named(error)),
-        Failure::Closed => Failure::Closed,
+        failure @ (Failure::GivenUp | Failure::Closed) => failure,
     }
 }
 

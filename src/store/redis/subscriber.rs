@@ -330,7 +330,7 @@ impl From<Failure> for Ended {
             Failure::Refused(error) | Failure::Unknown(error) | Failure::NotExecuted(error) => {
                 Ended::Lost(error)
             }
-            Failure::Closed => Ended::Over,
+            Failure::GivenUp | Failure::Closed => Ended::Over,
         }
     }
 }

@@ -132,7 +132,7 @@ impl Supervisor {
             Err(Failure::NotExecuted(error) | Failure::Refused(error)) => {
                 self.warn_of_missing_scripts(&error);
             }
-            Ok(()) | Err(Failure::Closed) => {}
+            Ok(()) | Err(Failure::GivenUp | Failure::Closed) => {}
         }
         Ok(connection)
     }

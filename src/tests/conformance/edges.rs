@@ -97,7 +97,7 @@ fn owner_gets_holds_up_to_its_limit() {
     let mut fence = None;
     for n in 0..=last {
         let call = acquisition(&world, &nth(n));
-        let Acquired::Granted(grant) = world.ask(&call) else {
+        let Acquired::Granted { grant, .. } = world.ask(&call) else {
             panic!("hold {n}");
         };
         fence.get_or_insert(grant.fence);
@@ -112,7 +112,7 @@ fn owner_gets_holds_up_to_its_limit() {
         floor: None,
     };
     assert_eq!(world.ask(&release).outcome, ReleaseOutcome::OneFewer);
-    assert!(matches!(world.ask(&one_more), Acquired::Granted(_)));
+    assert!(matches!(world.ask(&one_more), Acquired::Granted { .. }));
     // All holds but one expire together.
     world.now_us += 1_000_000;
     let renew = Renew {
@@ -159,7 +159,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     };
     // Two rounds, because a lock that never existed takes another path.
     for _ in 0..2 {
-        let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
+        let Ok(Acquired::Granted { grant, .. }) = world.ask_alone(&mine) else {
             panic!("the lock is free");
         };
         // A waiting call is sent on to the whole script, and a try is told that the lock is held.
@@ -177,10 +177,10 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
         lease: Duration::from_secs(600),
         ..owned
     };
-    let Ok(Acquired::Granted(grant)) = world.ask_alone(&owned) else {
+    let Ok(Acquired::Granted { grant, .. }) = world.ask_alone(&owned) else {
         panic!("the lock is free");
     };
-    assert!(matches!(world.ask_alone(&again), Ok(Acquired::Granted(_))));
+    assert!(matches!(world.ask_alone(&again), Ok(Acquired::Granted { .. })));
     for (call, outcome) in [
         (&again, ReleaseOutcome::OneFewer),
         (&owned, ReleaseOutcome::Released),
@@ -190,7 +190,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     }
 
     // While a request waits, the queue decides.
-    let Ok(Acquired::Granted(grant)) = world.ask_alone(&mine) else {
+    let Ok(Acquired::Granted { grant, .. }) = world.ask_alone(&mine) else {
         panic!("the lock is free");
     };
     let inspect = Inspect {
@@ -216,7 +216,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
         requests: vec![call.request.clone()],
         floor: None,
     };
-    let Ok(Acquired::Granted(_)) = world.ask_alone(&mine) else {
+    let Ok(Acquired::Granted { .. }) = world.ask_alone(&mine) else {
         panic!("the lock is free");
     };
     let done = Withdrawn { more: false };
@@ -231,7 +231,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
     // A call for the lock alone does not overtake a waiter after the lease has expired.
     let mut world = World::new(&mut setting);
     let [mine, other, third] = [0, 1, 2].map(|n| acquisition(&world, &world.requests[n].clone()));
-    assert!(matches!(world.ask_alone(&mine), Ok(Acquired::Granted(_))));
+    assert!(matches!(world.ask_alone(&mine), Ok(Acquired::Granted { .. })));
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     world.now_us += 30_000_000;
     assert_eq!(world.ask_alone(&third), Err(ReplyError::Elsewhere));
@@ -245,7 +245,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
         let keys = world.keys[0].clone();
         let of = |client| RequestId::new(&ClientId::from_number(client), Duration::from_secs(5), 1, None);
         let call = acquisition(&world, &of(1));
-        let Acquired::Granted(grant) = world.ask(&call) else {
+        let Acquired::Granted { grant, .. } = world.ask(&call) else {
             panic!("the lock is free");
         };
         // This client has a presence record, but no subscription on this server.
@@ -292,7 +292,7 @@ fn first_hold_by_name_stands_for_the_owner_among_equal_deadlines() {
     let mut fence = None;
     for n in 10..20 {
         let call = acquisition(&world, &nth(n));
-        let Acquired::Granted(grant) = world.ask(&call) else {
+        let Acquired::Granted { grant, .. } = world.ask(&call) else {
             panic!("the owner gets no further hold");
         };
         fence = Some(grant.fence);

@@ -90,7 +90,7 @@ fn a_lock_lives_for_a_minute_after_its_end() {
     let request = world.requests[0].clone();
     let mut call = acquisition(&world, &request);
     call.lease = LONG;
-    let Acquired::Granted(grant) = world.ask(&call) else {
+    let Acquired::Granted { grant, .. } = world.ask(&call) else {
         panic!("the lock is free");
     };
     assert_lives(&mut world, LOCK, ms(LONG) + RETENTION_MS);

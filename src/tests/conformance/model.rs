@@ -69,8 +69,8 @@ impl Modelled for Acquire {
 
     fn kind(reply: &Acquired) -> &'static str {
         match reply {
-            Acquired::Granted(grant) if grant.pushed => "granted by an earlier push",
-            Acquired::Granted(_) => "granted",
+            Acquired::Granted { grant, .. } if grant.pushed => "granted by an earlier push",
+            Acquired::Granted { .. } => "granted",
             Acquired::Contended(contended) if contended.seen => "contended, subscription seen",
             Acquired::Contended(contended) if contended.own_grant.is_some() => {
                 "contended, own client's grant"

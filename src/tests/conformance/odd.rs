@@ -21,7 +21,7 @@ fn call(world: &World<'_>, request: usize) -> Acquire {
 fn granted(world: &mut World<'_>, request: usize) -> Grant {
     let call = call(world, request);
     match world.ask(&call) {
-        Acquired::Granted(grant) => grant,
+        Acquired::Granted { grant, .. } => grant,
         other => panic!("{other:?}"),
     }
 }

@@ -30,7 +30,7 @@ fn call(world: &World<'_>, request: usize, floor: Fence) -> Acquire {
 fn granted(world: &mut World<'_>, request: usize, floor: Fence) -> Grant {
     let call = call(world, request, floor);
     match world.ask(&call) {
-        Acquired::Granted(grant) => grant,
+        Acquired::Granted { grant, .. } => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -141,7 +141,7 @@ fn floor_of_a_withdrawal_tells_nothing_of_another_hold() {
         lease: Duration::from_secs(1),
         ..call(&world, reserving()[0], floor)
     };
-    let Acquired::Granted(grant) = world.ask(&short) else {
+    let Acquired::Granted { grant, .. } = world.ask(&short) else {
         panic!("the lock is free");
     };
     waits(&mut world, 1, floor);

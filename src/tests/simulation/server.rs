@@ -215,7 +215,7 @@ impl Operation for Acquire {
     type Reply = Acquired;
 
     fn priority(&self) -> Priority {
-        Priority::Ask
+        Priority::of(self)
     }
 
     fn gives_up(&self) -> GivesUp {

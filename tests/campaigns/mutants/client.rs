@@ -26,6 +26,8 @@ const ESTIMATE: &str = "src/time/estimate.rs";
 const GUARD: &str = "src/guard.rs";
 const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
+const RETRY: &str = "src/engine/retry.rs";
+const PIPELINE: &str = "src/store/pipeline.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
 const OPERATOR: &str = "src/engine/operator.rs";
@@ -48,6 +50,7 @@ const HOLD_TESTS: &[&str] = &["--lib hold::"];
 const CLOCK_TESTS: &[&str] = &["--lib clocks"];
 const BACKGROUND_LIB: &str = "--lib background::";
 const BACKGROUND_TESTS: &[&str] = &[BACKGROUND_LIB];
+const RETRY_TESTS: &[&str] = &["--lib retry::"];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
 const ADMISSION_TESTS: &[&str] = &["--lib admission", "--lib deadline_queue"];
@@ -381,8 +384,17 @@ pub(super) const EDITS: &[Edit] = &[
         &[WAITLIST_TESTS]),
     edit("a waitlist polls for the waiter whose turn comes first", WAITLIST, "(ticket.is_none(), ticket, number)", "(ticket.is_none(), number)",
         &[WAITLIST_TESTS]),
-    edit("a request that finds the lock free after a missed turn makes the waitlist poll", CALLS,
-        "let was_missed = context.again && !grant.pushed;", "let was_missed = false;", &[WAITLIST_TESTS, "--test promises fairness::", "--test servers faults::connections::"]),
+    edit("a request that finds the lock free after a missed turn makes the waitlist ask", CALLS,
+        "let lost_its_place = context.again && !grant.pushed && !was_queued;", "let lost_its_place = false;", &[WAITLIST_TESTS]),
+    edit("a request that takes its turn by itself makes no other ask", CALLS, "!grant.pushed && !was_queued;", "!grant.pushed;", &[WAITLIST_TESTS]),
+    edit("time in which calls were given up uses up no retry budget", RETRY, "if !self.has_failed {", "if false {", RETRY_TESTS),
+    edit("calls that are given up renew no retry budget", RETRY, "if !self.has_failed {", "if true {", RETRY_TESTS),
+    edit("a call that was given up while it waited says nothing about the server", PIPELINE,
+        ".ok_or(Failure::GivenUp)?;", ".ok_or_else(|| not_executed(\"given up\"))?;", &["--lib saturation", "--lib pipeline::"]),
+    edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_given_up() {", "if false {", &["--lib client::"]),
+    edit("requests that were queued before go before newcomers", "src/store/pipeline/wire.rs", "if call.has_place() {", "if false {", &["--lib pipeline::"]),
+    edit("polls go before newcomers", "src/store/calls.rs", "self.mode == Mode::Poll || ", "", &["--lib pipeline::"]),
+    edit("in a quorum, a ticket gives no call precedence", "src/store/calls.rs", " && self.floor.is_none()", "", &["--lib pipeline::"]),
     edit("a request that finds its place lost makes the others ask", CALLS,
         "let was_lost = contended.enqueued && context.again && state.waiters.len() > mine;", "let was_lost = state.waiters.len() < mine;",
         &["--test promises fairness::", "--test servers faults::connections::", "--test servers faults::forgetful::"]),
@@ -402,7 +414,7 @@ pub(super) const EDITS: &[Edit] = &[
         "let wakes = (progress == Progress::Queued && state.schedule.poll_by(due)) || was_lost;", &[WAITLIST_TESTS]),
     edit("a driver that sleeps in an empty waitlist wakes within one polling interval", CALLS,
         "            .min(at.received.after(self.client.options.poll_interval()))\n", "", &[WAITLIST_TESTS]),
-    edit("a poll for a request that is the holder is repeated for another", CALLS, "if was_missed || context.epoch.is_some() {", "if was_missed {", &[WAITLIST_TESTS]),
+    edit("a poll for a request that is the holder is repeated for another", CALLS, "} else if context.epoch.is_some() {", "} else if false {", &[WAITLIST_TESTS]),
     edit("an incomplete call may have cost the client its presence record", CALLS,
         "                self.forget_registration();\n                Progress::Again", "                Progress::Again", &[WAITLIST_TESTS]),
     edit("a contended reply delivers a grant that was not heard of", CALLS,

@@ -302,6 +302,8 @@ pub(super) const EDITS: &[Edit] = &[
         "what, floor_us = 'grant', string.sub(floor_us, TURNS_FLOOR)", "what, floor_us = 'grant', ''", MODEL),
     edit("a release and a withdrawal hand over with the floor of a quorum", PASS_ON,
         "next_fence(summary, floor_us or now_us, is_only)", "next_fence(summary, now_us, is_only)", MODEL),
+    edit("a grant tells whether the request was in the queue", ACQUIRE_SLOW, "(was_queued and YES or NO)", "NO", MODEL),
+    edit("a request that was queued by this very call was not in the queue before", ACQUIRE_SLOW, " and enqueued == NO\n", "\n", MODEL),
 
     edit("a free lock has no fields of former holds", PASS_ON,
         "    lock.delete_fields()\n", "", MODEL),

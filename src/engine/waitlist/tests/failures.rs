@@ -250,6 +250,6 @@ async fn late_attempt_of_a_busy_try_leaves_no_hold() {
         ..call_of_a_deaf_client(0, client.options.lease)
     };
     let late = client.store.acquire(first).await.unwrap();
-    assert!(matches!(late.reply, Acquired::Granted(_)));
+    assert!(matches!(late.reply, Acquired::Granted { .. }));
     released(fixture.other.acquire_timeout(2 * NOT_AFTER).await.unwrap()).await;
 }

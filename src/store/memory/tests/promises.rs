@@ -126,7 +126,7 @@ impl World {
 
     fn grant(&mut self, request: &RequestId) -> Grant {
         match self.acquire(request, Mode::Register) {
-            Acquired::Granted(grant) => grant,
+            Acquired::Granted { grant, .. } => grant,
             other => panic!("{other:?}"),
         }
     }
@@ -555,7 +555,8 @@ fn late_call_does_nothing() {
     assert_eq!(world.inspect().holder, None);
     // But the reply reports a grant that exists already.
     let grant = world.grant(&request(1));
-    assert_eq!(world.run(&call), Acquired::Granted(grant));
+    let was_queued = false;
+    assert_eq!(world.run(&call), Acquired::Granted { grant, was_queued });
 }
 
 #[test]
@@ -611,7 +612,7 @@ fn sweep_keeps_held_locks() {
         lease,
         ..world.call(&request(1), Mode::Register)
     };
-    assert!(matches!(world.run(&call), Acquired::Granted(_)));
+    assert!(matches!(world.run(&call), Acquired::Granted { .. }));
     let owner = Owner::named("me");
     let spin = SpinAcquire {
         keys: keys.clone(),

@@ -51,7 +51,7 @@ impl Operation for Acquire {
     }
 
     fn priority(&self) -> Priority {
-        Priority::Ask
+        Priority::of(self)
     }
 
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
@@ -85,12 +85,15 @@ impl Operation for Acquire {
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
         let mut words = ReplyReader::of(reply, self.request.as_str())?;
         let acquired = match words.status {
-            1 => Acquired::Granted(Grant {
-                request: self.request.clone(),
-                deadline: words.deadline,
-                fence: words.fence()?,
-                pushed: words.flag()?,
-            }),
+            1 => Acquired::Granted {
+                grant: Grant {
+                    request: self.request.clone(),
+                    deadline: words.deadline,
+                    fence: words.fence()?,
+                    pushed: words.flag()?,
+                },
+                was_queued: words.flag()?,
+            },
             2 | 3 => {
                 let ticket = words.number()?;
                 Acquired::Contended(Contended {

@@ -283,7 +283,7 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
         floor: None,
     };
     let answer = store.acquire(acquire(1)).await.unwrap();
-    let Acquired::Granted(grant) = answer.reply else {
+    let Acquired::Granted { grant, .. } = answer.reply else {
         panic!("{answer:?}")
     };
     assert!(answer.at.now >= now && answer.at.received >= answer.at.sent);
@@ -314,7 +314,7 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
     let released = store.release(release).await.unwrap().reply;
     assert_eq!(released.outcome, ReleaseOutcome::Released);
     let answer = store.acquire(acquire(2)).await.unwrap();
-    assert!(matches!(answer.reply, Acquired::Granted(_)), "{answer:?}");
+    assert!(matches!(answer.reply, Acquired::Granted { .. }), "{answer:?}");
 }
 
 #[tokio::test]

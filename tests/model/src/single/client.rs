@@ -82,13 +82,17 @@ impl Protocol {
         let Reply { call, answer } = reply;
         self.check_subscription(state, client, &call, &answer);
         match answer {
-            Answer::Granted(grant) => {
+            Answer::Granted { grant, was_queued } => {
                 self.deliver(state, client, grant);
                 if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
-                    // The call found the lock free. So this request may have missed its turn, the others with
-                    // it, and the client may have lost its presence record.
+                    // The call found the lock free. So the client may have lost its presence record.
                     state.clients[client].registered = false;
-                    self.poll_first(state, client);
+                    if was_queued {
+                        self.poll_first(state, client);
+                    } else {
+                        // This request has missed its turn, and the others have lost their places with it.
+                        self.ask_all(state, client);
+                    }
                 }
             }
             Answer::Queued {
@@ -128,7 +132,7 @@ impl Protocol {
     fn check_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
         let seen = match answer {
             Answer::Queued { seen, .. } | Answer::NotRegistered { seen } => *seen,
-            Answer::Granted(_) => true,
+            Answer::Granted { .. } => true,
         };
         let still_unseen = !seen && !state.server.presence[client].subscriber;
         if call.mode == Mode::Poll && still_unseen && self.has(Rule::RenewUnseen) {
@@ -302,7 +306,7 @@ impl Protocol {
         let mut after = state.clone();
         let answer = self.run_acquire(&mut after, &self.acquire_call(state, first, true));
         let news = match answer {
-            Answer::Granted(_) | Answer::NotRegistered { .. } => true,
+            Answer::Granted { .. } | Answer::NotRegistered { .. } => true,
             Answer::Queued { own_grant, seen, .. } => {
                 let is_unseen = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
                 is_unseen

@@ -44,7 +44,8 @@ impl Protocol {
         let client = self.client_of(request);
         let known = self.has(Rule::RequestIds);
         if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
-            return Answer::Granted(grant);
+            let was_queued = false;
+            return Answer::Granted { grant, was_queued };
         }
         if mode == Mode::Poll && !state.server.presence[client].record && self.has(Rule::AnswerNotRegistered)
         {
@@ -79,7 +80,8 @@ impl Protocol {
                     // No client was told of this ticket.
                     state.server.next_ticket = next_ticket;
                 }
-                return Answer::Granted(grant);
+                let was_queued = !enqueued;
+                return Answer::Granted { grant, was_queued };
             }
         }
         let server = &mut state.server;

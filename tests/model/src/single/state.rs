@@ -163,7 +163,11 @@ pub struct Reply {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    Granted(Grant),
+    Granted {
+        grant: Grant,
+        /// This call granted the lock, and found the request in the queue.
+        was_queued: bool,
+    },
     Queued {
         ticket: Ticket,
         /// The request was not in the queue before, or had a later place.
@@ -203,7 +207,7 @@ impl Client {
             .replies
             .iter_mut()
             .filter_map(|reply| match &mut reply.answer {
-                Answer::Granted(grant) => Some(grant),
+                Answer::Granted { grant, .. } => Some(grant),
                 Answer::Queued { own_grant, .. } => own_grant.as_mut(),
                 Answer::NotRegistered { .. } => None,
             });
