@@ -85,7 +85,8 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
 end
 
 if deadline == FREE then
-  local more, _, fence, grantee, grantee_ms, pushed = NO, nil, next_fence(summary, least_us), nil, nil, nil
+  local fence = next_fence(summary, now_us, floor_us)
+  local more, _, grantee, grantee_ms, pushed = NO, nil, nil, nil, nil
   if queued > 0 then
     more, _, fence, grantee, deadline, grantee_ms, pushed =
       hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)

@@ -192,9 +192,9 @@ pub struct Holder {
     /// The number of this owner's guards that hold the lock. In a quorum it is 1.
     pub holds: u64,
     /// For how long this owner has held the lock, by the server's clock. The time begins with its first hold,
-    /// also if that one was released since. It is too small if the clock was set back. In a quorum it counts
-    /// from the release that handed the lock over. Without one, it counts from the call that found the lock
-    /// free.
+    /// also if that one was released since. It is too small if the clock was set back, and by 2 ms if the
+    /// server did not know the lock. In a quorum it counts from the release that handed the lock over.
+    /// Without one, it counts from the call that found the lock free.
     pub held_for: Duration,
     /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
     /// until fewer leases than a majority are left.

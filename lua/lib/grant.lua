@@ -8,11 +8,21 @@ local function extend_ttl(key, ms)
   end
 end
 
+-- How far ahead of the server's time the fences of turns may be (a client keeps to that). So the first fence
+-- of a lock that this server does not know is ahead by as much: it may have forgotten a hold whose turns go
+-- on.
+local TURNS_AHEAD_US = 2000
+
 -- The fence of the next owner. It is larger than all that the last hold can have used, also when the clock
--- was set back. A hold that was released has told its last one (`is_told`). One that ran out, was withdrawn
--- or was ended by force may have used all that its request reserved. `least_us` is the server's time or, in a
--- quorum, the floor of the call. The second value is the summary with the last fence that may have been used.
-local function next_fence(summary, least_us, is_told)
+-- was set back, and when the server has lost the lock. A hold that was released has told its last one
+-- (`is_told`). One that ran out, was withdrawn or was ended by force may have used all that its request
+-- reserved. In a quorum, the floor of the call takes the place of the server's time. The second value is the
+-- summary with the last fence that may have been used.
+local function next_fence(summary, now_us, floor_us, is_told)
+  if summary == '' and not floor_us then
+    return string.format('%d', now_us + TURNS_AHEAD_US), summary
+  end
+  local least_us = floor_us or now_us
   local fence = string.sub(summary, FENCE, FENCE_END)
   if not is_told and summary >= NOT_RELEASED and string.sub(summary, RESERVES, RESERVES) == PLUS then
     fence = string.format('%d', fence + string.sub(summary, MORE, MORE_END))

@@ -8,7 +8,7 @@
 
 local more, denied = NO, NO
 local fence_of_next, next_request, deadline, lease_ms, pushed
-fence_of_next, summary = next_fence(summary, floor_us or now_us, is_only)
+fence_of_next, summary = next_fence(summary, now_us, floor_us, is_only)
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
     hand_over(queue_key, clients_key, channel_prefix, fence_of_next, now, lock)

@@ -130,7 +130,8 @@ impl Hold {
                 holding: None,
             }),
             ended: Semaphore::new(0),
-            turns: (turns > 1 && !is_vote).then(|| Box::new(Turns::new(grant.fence, turns))),
+            turns: (turns > 1 && !is_vote)
+                .then(|| Box::new(Turns::of_one_server(grant.fence, turns, granted_at))),
             group: Group::default(),
             how: if grant.pushed { How::HandedOver } else { How::Free },
         }

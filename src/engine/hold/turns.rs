@@ -13,8 +13,10 @@ use crate::engine::counters::{Holding, How};
 use crate::error::{Lost, LostReason};
 use crate::fence::Fence;
 use crate::lease::Lease;
+use crate::store::TURNS_AHEAD_US;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
+use crate::time::server_time::ServerTime;
 
 /// No turn begins later than this after the first one, so that other processes need not wait long.
 pub(crate) const LONGEST_TENURE: Duration = Duration::from_millis(10);
@@ -25,8 +27,8 @@ pub(crate) struct Turns {
     first: Fence,
     /// The fence of the present turn, or of the last one.
     fence: AtomicU64,
-    /// The last fence that the request reserved.
-    reserved: u64,
+    /// The fence of the last turn that there may be.
+    last: u64,
     /// No turn begins later. Set when the first one begins.
     until: OnceLock<LocalTime>,
     /// Wakes those that watch a turn.
@@ -39,10 +41,26 @@ impl Turns {
         Turns {
             first,
             fence: AtomicU64::new(first.get()),
-            reserved: first.get() + u64::from(turns.saturating_sub(1)),
+            last: first.get() + u64::from(turns.saturating_sub(1)),
             until: OnceLock::new(),
             ended: Notify::new(),
         }
+    }
+
+    /// The turns of a hold of one server, which granted it at this time.
+    ///
+    /// A server that loses a lock grants it next under a fence that is ahead of its time. No turn has that
+    /// fence or a larger one. So the first hold of a lock has one turn, since its own fence is ahead of the
+    /// time. A fence that is farther ahead shows that the clock was set back. Then the fence after a loss is
+    /// smaller in any case.
+    pub(super) fn of_one_server(first: Fence, turns: u16, granted_at: ServerTime) -> Turns {
+        let after_a_loss = 1000 * granted_at.ms() + TURNS_AHEAD_US;
+        let mut turns = Turns::new(first, turns);
+        // The time was cut to ms.
+        if first.get() < after_a_loss + 1000 {
+            turns.last = turns.last.min(after_a_loss - 1);
+        }
+        turns
     }
 
     fn until(&self, now: LocalTime) -> LocalTime {
@@ -67,7 +85,7 @@ impl Turns {
     /// The fence of the next turn, unless the present one is the last.
     fn next(&self, now: LocalTime) -> Option<Fence> {
         let next = self.fence.load(Ordering::Acquire) + 1;
-        if next > self.reserved || now >= self.until(now) {
+        if next > self.last || now >= self.until(now) {
             return None;
         }
         Fence::new(next)

@@ -39,6 +39,7 @@ impl Process {
             local_handoffs,
             ..ManagerOptions::default()
         };
+        store.knows("fairlock:{a}");
         let (locks, seen) = scripted_store::client_with(options, store, &[]);
         Process {
             lock: locks.lock("a"),
@@ -363,5 +364,25 @@ async fn max_waiters_counts_those_that_wait_locally() {
     drop(guard);
     for wait in waits {
         drop(wait.await.unwrap().unwrap());
+    }
+}
+
+/// Race: A server loses a lock, and grants it again, while the former holder passes turns on.
+#[tokio::test(start_paused = true)]
+async fn no_turn_has_a_fence_of_a_hold_that_began_after_the_lock_was_lost() {
+    let store = MemoryStore::new();
+    let processes = [(); 4].map(|()| Process::with(&store, 1000));
+    let (mut last, mut held) = (0, Vec::new());
+    for process in &processes {
+        let mut guard = process.acquire().await;
+        assert!(fence(&guard) > last, "{} after {last}", fence(&guard));
+        let mut waiters = process.wait(8).await;
+        while !waiters.is_empty() {
+            drop(guard);
+            guard = turn(&mut waiters).await;
+        }
+        last = fence(&guard);
+        held.push(guard);
+        store.flush();
     }
 }

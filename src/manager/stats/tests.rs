@@ -254,7 +254,9 @@ async fn a_guard_that_is_made_after_the_end_of_its_lease_has_lost_it() {
 
 #[tokio::test(start_paused = true)]
 async fn each_turn_of_a_tenure_is_a_hold() {
-    let locks = LockManager::in_memory();
+    let store = MemoryStore::new();
+    store.knows("fairlock:{a}");
+    let locks = LockManager::builder().in_memory(&store).unwrap();
     let lock = locks.lock("a").local_handoffs(3);
     let guard = lock.acquire().await.unwrap();
     let waiters = [waits(&lock).await, waits(&lock).await];

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
-use crate::store::{Grant, Push};
+use crate::store::{Grant, Push, TURNS_AHEAD_US};
 use crate::time::server_time::{ServerTime, millis};
 
 /// How many holds one owner may have.
@@ -326,9 +326,12 @@ impl Lock {
 }
 
 /// The fence of the next owner. It is larger than all that the last hold can have used, even if the clock was
-/// set back.
-pub(super) fn next_fence(holder: &Holder, least: u64) -> u64 {
-    least.max(holder.last_fence() + 1)
+/// set back, or the lock was lost.
+pub(super) fn next_fence(holder: &Holder, now: Now, floor: Option<Fence>) -> u64 {
+    match floor {
+        None if holder.fence == 0 => now.us + TURNS_AHEAD_US,
+        _ => now.or_floor(floor).max(holder.last_fence() + 1),
+    }
 }
 
 /// The grant of a hand-over with this fence, or `None` if there is no larger fence.

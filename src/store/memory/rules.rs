@@ -72,7 +72,7 @@ impl Rules {
         let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
         let lock = self.lock(&keys.lock);
         let (mut holder, dead) = lock.read(now, Some(request.client()));
-        let fence = next_fence(&holder, now.or_floor(call.floor));
+        let fence = next_fence(&holder, now, call.floor);
         if let Some(grant) = holder.grant_of(request) {
             let was_queued = false;
             return Acquired::Granted { grant, was_queued };
@@ -281,7 +281,7 @@ impl Rules {
         if outcome == ReleaseOutcome::OneFewer {
             lock.write_holds(&mut holder);
         } else if !holder.is_held() {
-            let fence = next_fence(&holder, now.or_floor(floor));
+            let fence = next_fence(&holder, now, floor);
             let handed = lock.hand_over(
                 &mut holder,
                 fence,

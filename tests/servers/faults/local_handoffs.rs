@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::{Lock, LockGuard, LostReason};
 use fairlock_testkit::{History, Process, Proxy, Server, eventually, role};
@@ -217,4 +217,40 @@ async fn a_tenure_that_was_taken_by_force_is_followed_by_the_next_one() {
         .expect("told");
     assert_eq!(lost.reason(), LostReason::Taken);
     next.check().unwrap();
+}
+
+/// Race: A server loses a lock, and grants it again, while the former holder passes turns on.
+#[tokio::test]
+async fn no_fence_is_given_twice_though_the_lock_is_deleted_again_and_again() {
+    let server = Server::start().await;
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = settings()
+            .local_handoffs(1000)
+            .connect(&server.url())
+            .await
+            .unwrap();
+        for _ in 0..8 {
+            let (lock, stopped) = (locks.lock(NAME), Arc::clone(&stopped));
+            tasks.spawn(async move {
+                let mut fences = Vec::new();
+                while !stopped.load(Ordering::Relaxed) {
+                    fences.push(lock.acquire().await.expect("a guard").fence());
+                }
+                fences
+            });
+        }
+    }
+    let began = Instant::now();
+    while began.elapsed() < 2 * SECOND {
+        server.command(&["DEL", &lock_key(NAME)]).await;
+    }
+    stopped.store(true, Ordering::Relaxed);
+    let mut fences = tasks.join_all().await.concat();
+    let given = fences.len();
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), given);
+    assert!(given > 1000, "{given}");
 }

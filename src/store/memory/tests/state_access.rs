@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::memory::MemoryStore;
-use crate::store::memory::lock::Lock;
+use crate::store::memory::lock::{Holder, Lock};
 use crate::store::memory::rules::{BOUND, Rules};
 use crate::time::server_time::millis;
 
@@ -50,6 +50,20 @@ impl MemoryStore {
     /// Forgets all locks, as FLUSHALL does. Subscriptions stay.
     pub(crate) fn flush(&self) {
         self.0.state().rules = Rules::new(BOUND);
+    }
+
+    /// The lock with this key was held once. So the next hold of it may have several turns.
+    pub(crate) fn knows(&self, key: &str) {
+        let holder = Holder {
+            fence: 1,
+            ..Holder::default()
+        };
+        let lock = Lock {
+            written: Some(holder),
+            kept_until: u64::MAX,
+            ..Lock::default()
+        };
+        self.0.state().rules.locks.entry(key.to_owned()).or_insert(lock);
     }
 
     /// Forgets only the clients' presence records.
