@@ -19,9 +19,6 @@ use fairlock::{LockManager, LockManagerBuilder};
 
 pub(crate) const PREFIX: &str = "soak";
 
-/// How long a quorum may answer nothing before its callers are told.
-pub(crate) const QUORUM_TIMEOUT: Duration = Duration::from_millis(1_500);
-
 /// What each client process does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -32,6 +29,8 @@ pub(crate) struct Load {
     pub(crate) local: usize,
     /// Short leases, so that faults often outlast them.
     pub(crate) lease: Duration,
+    /// How long a server, or a quorum, may answer nothing before callers are told.
+    pub(crate) server_timeout: Duration,
 }
 
 impl Load {
@@ -45,6 +44,7 @@ impl Load {
             .lease(self.lease)
             .claim_window(self.lease / 2)
             .heartbeat(Duration::from_secs(2))
+            .server_timeout(self.server_timeout)
     }
 
     /// Connects to a server, or to several as a quorum.
@@ -53,7 +53,7 @@ impl Load {
             [url] => self.settings().connect(url).await,
             urls => {
                 let settings = self.settings().longest_lease(self.lease);
-                settings.server_timeout(QUORUM_TIMEOUT).quorum(urls).await
+                settings.quorum(urls).await
             }
         }
     }

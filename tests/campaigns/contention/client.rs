@@ -10,6 +10,7 @@ use fairlock_testkit::resource::Resource;
 use fairlock_testkit::{Process, now_ns, role};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -40,6 +41,7 @@ pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64,
         ("tasks", load.tasks.to_string()),
         ("local", load.local.to_string()),
         ("lease", lease.to_string()),
+        ("server-timeout", load.server_timeout.as_millis().to_string()),
         ("resource", resource_port.to_string()),
         ("seed", seed.to_string()),
         ("record", record.to_owned()),
@@ -62,6 +64,7 @@ async fn client_part() {
         tasks: number("tasks"),
         local: number("local"),
         lease: Duration::from_millis(role.number("lease")),
+        server_timeout: Duration::from_millis(role.number("server-timeout")),
     };
     let urls: Vec<_> = role.arg("urls").split(' ').map(str::to_owned).collect();
     let locks = loop {
@@ -73,6 +76,11 @@ async fn client_part() {
     // The client is unreachable before its subscriptions are up.
     record.disturbed(began);
     let stopped = Arc::new(AtomicBool::new(false));
+    // Each task with a connection of its own would be too many for one process.
+    let mut resources = Vec::new();
+    for _ in 0..load.locks {
+        resources.push(Arc::new(Mutex::new(Resource::connect(port).await)));
+    }
     let mut tasks = JoinSet::new();
     for task in 0..load.tasks * load.locks {
         let (number, nth) = (task % load.locks, task / load.locks);
@@ -88,7 +96,7 @@ async fn client_part() {
                 Queue::Server => lock,
             },
             queue,
-            resource: Resource::connect(port).await,
+            resource: Arc::clone(&resources[number]),
             record: Arc::clone(&record),
             stopped: Arc::clone(&stopped),
             rng: SmallRng::seed_from_u64(role.number("seed") ^ (task as u64) << 32),
@@ -164,7 +172,7 @@ struct Worker {
     number: usize,
     lock: Lock,
     queue: Queue,
-    resource: Resource,
+    resource: Arc<Mutex<Resource>>,
     record: Arc<Record>,
     stopped: Arc<AtomicBool>,
     rng: SmallRng,
@@ -232,7 +240,11 @@ impl Worker {
         }
         let uses_it = self.rng.random_ratio(1, 3);
         let read = if uses_it {
-            self.resource.read(self.number, guard.fence().get()).await
+            self.resource
+                .lock()
+                .await
+                .read(self.number, guard.fence().get())
+                .await
         } else {
             None
         };
@@ -247,6 +259,8 @@ impl Worker {
         }
         if let Some(number) = read {
             self.resource
+                .lock()
+                .await
                 .write(self.number, guard.fence().get(), number + 1)
                 .await;
         }
@@ -263,10 +277,14 @@ impl Worker {
         };
         entry.checks(&guard);
         let fence = guard.fence().get();
-        let read = self.resource.read(self.number, fence).await;
+        let read = self.resource.lock().await.read(self.number, fence).await;
         sleep(BLIND_LEASE + self.millis(0, 400)).await;
         if let Some(number) = read {
-            self.resource.write(self.number, fence, number + 1).await;
+            self.resource
+                .lock()
+                .await
+                .write(self.number, fence, number + 1)
+                .await;
         }
         entry.over(End::Lost);
         drop(guard);

@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::round::LEASE;
-use crate::contention::QUORUM_TIMEOUT;
+use super::round::{LEASE, SERVER_TIMEOUT};
 use crate::contention::record::{End, Wait};
 use crate::contention::verdict::History;
 
@@ -13,8 +12,8 @@ use crate::contention::verdict::History;
 /// out, or the next poll is due; after the timeout the last call may take as long again; and the machine may
 /// be busy.
 pub(crate) const ANSWERED: Duration = LEASE
-    .saturating_add(QUORUM_TIMEOUT)
-    .saturating_add(QUORUM_TIMEOUT)
+    .saturating_add(SERVER_TIMEOUT)
+    .saturating_add(SERVER_TIMEOUT)
     .saturating_add(Duration::from_millis(500));
 /// The longest time for which a lock is free while the next holder waits for it: the leases of a holder and
 /// of some clients after it that are stopped or dead run out.
@@ -74,7 +73,7 @@ fn was_stopped(history: &History, wait: &Wait) -> bool {
         stop.process == Some(wait.process)
             && stop.until_ns - stop.from_ns >= nanos(LEASE)
             && stop.from_ns <= wait.ended_ns.unwrap_or(u64::MAX)
-            && stop.until_ns + nanos(QUORUM_TIMEOUT) >= wait.asked_ns
+            && stop.until_ns + nanos(SERVER_TIMEOUT) >= wait.asked_ns
     })
 }
 

@@ -23,12 +23,15 @@ use crate::contention::verdict::{Forgetting, History, Verdict, judge_writes};
 
 /// The longest lease too, so that a server that came back counts again soon.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// How long a majority may answer nothing before callers are told.
+pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_millis(1_500);
 const PROCESSES: usize = 3;
 const LOAD: Load = Load {
     locks: 4,
     tasks: 2,
     local: 1,
     lease: LEASE,
+    server_timeout: SERVER_TIMEOUT,
 };
 
 /// What the tasks of one part share.

@@ -139,9 +139,12 @@ pub(crate) async fn inject_faults(scene: &Arc<Scene>, mut rng: SmallRng, until: 
         if Instant::now() >= until {
             break;
         }
+        if scene.setting == Setting::Saturated {
+            continue;
+        }
         let mut to_all = TO_ALL.to_vec();
         match scene.setting {
-            Setting::StaysUp => {}
+            Setting::StaysUp | Setting::Saturated => {}
             Setting::Remembers => to_all.extend([Fault::Restarted; 2]),
             Setting::Forgets => to_all.extend(TO_MEMORY),
         }

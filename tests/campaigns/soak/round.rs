@@ -24,6 +24,16 @@ const LOAD: Load = Load {
     tasks: 3,
     local: 2,
     lease: Duration::from_millis(LEASE_MS),
+    server_timeout: Duration::from_secs(10),
+};
+/// One client wants more than twice as many calls at once as it may have in flight. Each round lasts for
+/// longer than the time after which it would take its server for dead.
+const SATURATED: Load = Load {
+    locks: 240,
+    tasks: 10,
+    local: 40,
+    lease: Duration::from_secs(10),
+    server_timeout: Duration::from_secs(2),
 };
 
 /// The faults that the server has, which decide what is promised.
@@ -36,10 +46,17 @@ pub(crate) enum Setting {
     /// The server is killed and restarted, or flushed, and loses all data. Two holders may overlap for one
     /// lease.
     Forgets,
+    /// There are no faults, but one client with thousands of callers.
+    Saturated,
 }
 
 impl Setting {
-    pub(crate) const ALL: [Setting; 3] = [Setting::StaysUp, Setting::Remembers, Setting::Forgets];
+    pub(crate) const ALL: [Setting; 4] = [
+        Setting::StaysUp,
+        Setting::Remembers,
+        Setting::Forgets,
+        Setting::Saturated,
+    ];
 
     fn of(seed: u64) -> Setting {
         let place = seed % u64::try_from(Self::ALL.len()).expect("a number");
@@ -51,6 +68,14 @@ impl Setting {
             Setting::StaysUp => "stays up",
             Setting::Remembers => "remembers",
             Setting::Forgets => "forgets",
+            Setting::Saturated => "is well",
+        }
+    }
+
+    fn load(self) -> (Load, usize) {
+        match self {
+            Setting::Saturated => (SATURATED, 1),
+            _ => (LOAD, PROCESSES),
         }
     }
 }
@@ -104,13 +129,14 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
         Setting::Remembers => Server::builder()
             .config("appendonly", "yes")
             .config("appendfsync", "always"),
-        Setting::StaysUp | Setting::Forgets => Server::builder(),
+        _ => Server::builder(),
     };
+    let (load, processes) = setting.load();
     let (server, resource, dir) = (server.start().await, Server::start().await, TempDir::create());
-    let victims = (0..PROCESSES)
+    let victims = (0..processes)
         .map(|place| {
             let (servers, resource) = ([server.port()], resource.port());
-            let contender = Contender::start(LOAD, &servers, resource, dir.path(), place, seed);
+            let contender = Contender::start(load, &servers, resource, dir.path(), place, seed);
             Arc::new(tokio::sync::Mutex::new(contender))
         })
         .collect();
@@ -126,10 +152,10 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     let faults = faults::inject_faults(&scene, rng, Instant::now() + work).await;
     let (mut violations, _) = rest(&scene.victims).await;
     beat.abort();
-    violations.extend(residue::on(&scene.server, &LOAD).await);
+    violations.extend(residue::on(&scene.server, &load).await);
 
     let mut history = History {
-        lease: LOAD.lease,
+        lease: load.lease,
         ..History::default()
     };
     for victim in &scene.victims {
@@ -140,7 +166,12 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
     history.forgettings = notes.forgettings;
     let mut verdict = history.judge();
     verdict.violations.extend(violations);
-    let writes = judge_writes(&scene.resource, LOAD.locks, &mut verdict).await;
+    let writes = judge_writes(&scene.resource, load.locks, &mut verdict).await;
+    let unavailable = history.ended(End::Unavailable);
+    if setting == Setting::Saturated && unavailable > 0 {
+        let told = format!("{unavailable} callers were told that a server is unavailable that is well");
+        verdict.violations.push(told);
+    }
     if !verdict.violations.is_empty() {
         eprintln!(
             "The records of the processes of round {seed} are kept in {}",
@@ -154,7 +185,7 @@ pub(crate) async fn run(seed: u64, work: Duration) -> Outcome {
         handoffs: history.holds(),
         lost: history.ended(End::Lost),
         given_up: history.ended(End::GivenUp),
-        unavailable: history.ended(End::Unavailable),
+        unavailable,
         writes,
         verdict,
     }
