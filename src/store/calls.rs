@@ -44,11 +44,11 @@ pub(crate) struct Acquire {
 }
 
 impl Acquire {
-    /// Whether the client knows of a place that the request has or had in the queue, or asks whether its
-    /// requests still have theirs. Such a call goes before those that ask for a new place. In a quorum, each
-    /// request brings a ticket, and none goes before others because of it.
+    /// Whether the client knows of a place that the request has or had in the queue. Such a call goes before
+    /// those that ask for a new place. In a quorum, each request brings a ticket, and none goes before others
+    /// because of it.
     pub(crate) fn has_place(&self) -> bool {
-        self.mode == Mode::Poll || self.ticket.is_some() && self.floor.is_none()
+        self.ticket.is_some() && self.floor.is_none()
     }
 }
 

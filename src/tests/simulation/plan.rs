@@ -11,6 +11,8 @@ use super::timing::Timing;
 use crate::options::ManagerOptions;
 use crate::store::pipeline::MAX_IN_FLIGHT;
 
+/// The most tasks of a client that is not saturated.
+const USUAL_TASKS: usize = 3;
 /// The largest number of turns in one tenure.
 pub(super) const MAX_TURNS: u32 = 8;
 
@@ -93,15 +95,25 @@ impl Plan {
             longest_gap = Duration::from_secs(8);
             calls = rng.usize(5..=40);
         }
+        // Some clients have far more callers than calls in flight.
+        let is_saturated = rng.usize(..16) == 0;
+        let tasks = if is_saturated {
+            rng.usize(8..=20)
+        } else {
+            rng.usize(1..=USUAL_TASKS)
+        };
         Plan {
             clients: rng.usize(1..=3),
-            tasks: rng.usize(1..=3),
+            tasks,
             calls,
             locks: rng.usize(1..=2),
             options,
             mixed: rng.bool(),
             latency: Duration::from_micros(rng.u64(200..=8000)),
-            max_in_flight: if rng.bool() { rng.u32(1..=8) } else { MAX_IN_FLIGHT },
+            max_in_flight: match rng.bool() || is_saturated {
+                true => rng.u32(1..=8),
+                false => MAX_IN_FLIGHT,
+            },
             yield_rate: if rng.bool() { rng.u8(1..=100) } else { 0 },
             owners: rng.usize(..4) == 0,
             force: rng.usize(..8) == 0,
@@ -124,7 +136,15 @@ impl Plan {
     }
 
     pub(super) fn timing(&self) -> Timing {
-        Timing::of(&self.options, self.latency)
+        // In a saturated client, a call may wait for those of all other tasks.
+        let calls = if self.tasks > USUAL_TASKS {
+            2 * self.tasks
+        } else {
+            1
+        };
+        let window = usize::try_from(self.max_in_flight).unwrap_or(usize::MAX);
+        let rounds = u32::try_from(calls.div_ceil(window)).unwrap_or(u32::MAX);
+        Timing::of(&self.options, self.latency * rounds)
     }
 
     /// Whether the plan has no faults at all.

@@ -393,7 +393,7 @@ pub(super) const EDITS: &[Edit] = &[
         ".ok_or(Failure::GivenUp)?;", ".ok_or_else(|| not_executed(\"given up\"))?;", &["--lib saturation", "--lib pipeline::"]),
     edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_given_up() {", "if false {", &["--lib client::"]),
     edit("requests that were queued before go before newcomers", "src/store/pipeline/wire.rs", "if call.has_place() {", "if false {", &["--lib pipeline::"]),
-    edit("polls go before newcomers", "src/store/calls.rs", "self.mode == Mode::Poll || ", "", &["--lib pipeline::"]),
+    edit("a poll does not overtake the first call of its request", "src/store/calls.rs", "        self.ticket.is_some() && self.floor.is_none()", "        self.mode == Mode::Poll || self.ticket.is_some() && self.floor.is_none()", &["--lib pipeline::"]),
     edit("in a quorum, a ticket gives no call precedence", "src/store/calls.rs", " && self.floor.is_none()", "", &["--lib pipeline::"]),
     edit("a request that finds its place lost makes the others ask", CALLS,
         "let was_lost = contended.enqueued && context.again && state.waiters.len() > mine;", "let was_lost = state.waiters.len() < mine;",
