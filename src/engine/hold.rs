@@ -181,6 +181,7 @@ impl Hold {
             fence: state.fence,
             lease: state.lease,
             cap: state.cap,
+            on_demand: false,
         }
     }
 

@@ -108,8 +108,8 @@ impl Held {
 
     pub(super) async fn renew(&self) -> Result<()> {
         match self {
-            Held::One(held) => Ok(held.background().renew(held.hold()).await?),
-            Held::Turn(turn) => Ok(turn.background().renew(turn.hold()).await?),
+            Held::One(held) => Ok(held.background().renew(held.hold(), true).await?),
+            Held::Turn(turn) => Ok(turn.background().renew(turn.hold(), true).await?),
             Held::Quorum(majority) => Box::pin(majority.votes().renew()).await,
             Held::QuorumTurn(turn) => Box::pin(turn.hold().renew()).await,
         }

@@ -319,7 +319,7 @@ impl Votes {
                 Vote::Missing(_) => None,
             });
             held.map(async |(background, hold)| {
-                background.renew(&hold).await?;
+                background.renew(&hold, true).await?;
                 Ok(hold.check()?)
             })
             .collect()

@@ -43,15 +43,6 @@ pub(crate) struct Acquire {
     pub(crate) floor: Option<Fence>,
 }
 
-impl Acquire {
-    /// Whether the client knows of a place that the request has or had in the queue. Such a call goes before
-    /// those that ask for a new place. In a quorum, each request brings a ticket, and none goes before others
-    /// because of it.
-    pub(crate) fn has_place(&self) -> bool {
-        self.ticket.is_some() && self.floor.is_none()
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     /// The request holds the lock, by this call or by an earlier grant.
@@ -177,6 +168,8 @@ pub(crate) struct Renew {
     pub(crate) lease: Duration,
     /// The deadline never gets later than this.
     pub(crate) cap: ServerTime,
+    /// A caller asks for it. The background renews the hold in time anyway.
+    pub(crate) on_demand: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 //!   the waiting calls are sent in the order in which they entered, before any newer call. So nothing is ever
 //!   written to a connection that is not open.
 //! - When the window is full, further calls wait in the backlog, and are sent as earlier calls are answered.
-//!   Calls that keep a hold go first ([`Priority`]), then calls that end one, then calls for requests that
-//!   have been queued before, then those that ask for a lock. So many acquires at once cannot delay a renewal
-//!   or a release, and do not time out while the server works at full speed. A caller that does not read its
-//!   reply delays no other call: a PING after all calls in flight shows that they are answered.
+//!   Calls that keep a hold go at once ([`Priority`]), then calls that end one, then those of requests that
+//!   were queued before, then all others. So a flood delays no renewal and no release, and does not time out
+//!   while the server works at full speed. A PING after all calls in flight shows that these are answered,
+//!   even if their callers read no reply.
 //! - A call leaves the backlog when its caller is dropped. A call is not sent if its sender has given it up
 //!   ([`Command::prepare`]).
 //!
@@ -20,6 +20,7 @@
 
 mod backlog;
 mod in_flight;
+mod priority;
 mod reload;
 #[cfg(test)]
 mod tests;
@@ -38,8 +39,9 @@ use tokio::sync::{mpsc, watch};
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::MAX_IN_FLIGHT;
+pub(crate) use self::priority::{Prioritized, Priority};
 use self::wire::Reply;
-pub(crate) use self::wire::{Command, Priority, Wire, WireError, WireErrorKind};
+pub(crate) use self::wire::{Command, Wire, WireError, WireErrorKind};
 use super::{ConnectionId, Failure, ServerId};
 use crate::error::ServerError;
 use crate::sync::outstanding::Token;

@@ -155,7 +155,7 @@ impl Background {
     pub(super) async fn claim(self: Arc<Self>, hold: Arc<Hold>, _unconfirmed: Unconfirmed) -> Done {
         let mut backoff = Backoff::new();
         while self.client.now() < hold.deadline() {
-            match self.prolong(&hold).await {
+            match self.prolong(&hold, false).await {
                 Ok((
                     Answer {
                         reply: Renewed::Until(_),

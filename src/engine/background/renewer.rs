@@ -18,7 +18,7 @@ use crate::engine::hold::Hold;
 use crate::error::LostReason;
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
-use crate::store::{Answer, Failure, Look, Looked, Renewed};
+use crate::store::{Answer, Failure, Look, Looked, Renew, Renewed};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::Sample;
@@ -120,7 +120,7 @@ impl Background {
         let background = Arc::clone(self);
         let patience = hold.renewal_patience();
         Some(Box::pin(async move {
-            match tokio::time::timeout(patience, background.renew(&hold)).await {
+            match tokio::time::timeout(patience, background.renew(&hold, false)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
                     tracing::debug!(lock.name = %hold.keys.name, ?failure, "renewal failed");
@@ -132,9 +132,10 @@ impl Background {
         }))
     }
 
-    /// Renews a hold once. A failure leaves it in doubt.
-    pub(crate) async fn renew(&self, hold: &Hold) -> Result<(), Failure> {
-        match self.prolong(hold).instrument(renewal_span(hold)).await {
+    /// Renews a hold once, perhaps because a caller asks for it. A failure leaves it in doubt.
+    pub(crate) async fn renew(&self, hold: &Hold, on_demand: bool) -> Result<(), Failure> {
+        let prolonged = self.prolong(hold, on_demand);
+        match prolonged.instrument(renewal_span(hold)).await {
             Ok((answer, lease)) => self.renewed(hold, &answer.at, lease, answer.reply),
             Err(failure) => {
                 hold.set_in_doubt();
@@ -145,9 +146,16 @@ impl Background {
     }
 
     /// Has the server prolong the lease, under the fence that the hold has there. Returns with which lease.
-    pub(super) async fn prolong(&self, hold: &Hold) -> Result<(Answer<Renewed>, Duration), Failure> {
+    pub(super) async fn prolong(
+        &self,
+        hold: &Hold,
+        on_demand: bool,
+    ) -> Result<(Answer<Renewed>, Duration), Failure> {
         loop {
-            let call = hold.renewal();
+            let call = Renew {
+                on_demand,
+                ..hold.renewal()
+            };
             let (fence, lease) = (call.fence, call.lease);
             let answer = self.client.renew(call).await?;
             if answer.reply != Renewed::Taken || !hold.has_another_fence(fence) {

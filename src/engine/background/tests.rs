@@ -307,7 +307,7 @@ async fn renewal_of_a_released_hold_counts_as_no_loss() {
     let shared = locks.shared();
     let hold = shared.background().held().remove(0);
     guard.release().await.unwrap();
-    shared.background().renew(&hold).await.unwrap();
+    shared.background().renew(&hold, false).await.unwrap();
     assert_eq!(locks.stats().lost, 0);
 }
 

@@ -211,6 +211,7 @@ fn floor_of_more_than_a_day_ahead_is_refused() {
             fence,
             lease: Duration::from_secs(30),
             cap: ServerTime::MAX,
+            on_demand: false,
         };
         let ticket = Ticket(now_us);
         now(a.connection.look(Look { renew, floor, ticket }))

@@ -44,7 +44,6 @@ use super::slot::slot_of;
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
 use crate::store::label::Label;
-use crate::store::pipeline::Priority;
 use crate::store::redis::cluster::servers::Cluster;
 use crate::store::redis::script::{Declared, Operation};
 use crate::store::{
@@ -94,9 +93,9 @@ impl ClusterStore {
 
 impl Cluster {
     fn call<O: Operation + Clone + Sync>(self: &Arc<Self>, operation: O) -> Call<O::Reply> {
-        let patience = match operation.priority() {
-            Priority::Keep => Duration::ZERO,
-            Priority::End | Priority::Return | Priority::Ask => PATIENCE,
+        let patience = match operation.hands_over() {
+            true => PATIENCE,
+            false => Duration::ZERO,
         };
         let goes_alone = operation.goes_alone();
         self.route(

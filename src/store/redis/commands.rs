@@ -41,11 +41,11 @@ enum ReplyReader {
 }
 
 impl Command {
-    fn plain(name: &'static str, args: Vec<Value>) -> Command {
+    fn plain(priority: Priority, name: &'static str, args: Vec<Value>) -> Command {
         Command {
             words: ReplyReader::Plain(name, args),
             asking: false,
-            priority: Priority::Keep,
+            priority,
         }
     }
 
@@ -59,12 +59,12 @@ impl Command {
 
     /// Asks for the server time, and does nothing else.
     pub(super) fn time() -> Command {
-        Command::plain("TIME", Vec::new())
+        Command::plain(Priority::Ask, "TIME", Vec::new())
     }
 
     /// Asks a cluster which server has which slots.
     pub(super) fn slots() -> Command {
-        Command::plain("CLUSTER", vec![Value::from("SLOTS")])
+        Command::plain(Priority::Keep, "CLUSTER", vec![Value::from("SLOTS")])
     }
 
     /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
@@ -82,7 +82,7 @@ impl Command {
             false => ("WAIT", vec![replicas, within_ms]),
             true => ("WAITAOF", vec!["1".to_owned(), replicas, within_ms]),
         };
-        Command::plain(name, args.into_iter().map(Value::from).collect())
+        Command::plain(Priority::Keep, name, args.into_iter().map(Value::from).collect())
     }
 
     /// How many of the wanted replicas or disks have the writes. The reply counts the primary's disk
@@ -123,7 +123,7 @@ impl Command {
             "TYPE",
             "hash",
         ];
-        Command::plain("SCAN", args.into_iter().map(Value::from).collect())
+        Command::plain(Priority::Ask, "SCAN", args.into_iter().map(Value::from).collect())
     }
 
     /// The position after the listed keys, 0 at the end, and those keys that are UTF-8. Returns `None` for a
@@ -255,7 +255,7 @@ impl pipeline::Wire for Wire {
     }
 
     fn ping(nonce: &str) -> Command {
-        Command::plain("PING", vec![Value::from(nonce)])
+        Command::plain(Priority::Keep, "PING", vec![Value::from(nonce)])
     }
 
     fn echoes(reply: &Value, nonce: &str) -> bool {
@@ -266,6 +266,23 @@ impl pipeline::Wire for Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::pipeline::{Command as _, Wire as _};
+
+    /// A program asks for the time and for lists as often as it likes. The other commands are made once in a
+    /// while, by one task for each connection.
+    #[test]
+    fn commands_of_operators_wait_for_the_window() {
+        let wait = Command::wait(Durability::default(), Duration::ZERO);
+        for (command, priority) in [
+            (Command::time(), Priority::Ask),
+            (Command::scan("fairlock", 0), Priority::Ask),
+            (Command::slots(), Priority::Keep),
+            (wait, Priority::Keep),
+            (Wire::ping("1"), Priority::Keep),
+        ] {
+            assert_eq!(command.priority(), priority, "{command:?}");
+        }
+    }
 
     #[test]
     fn replicas_do_not_stand_in_for_the_disk_of_the_primary() {

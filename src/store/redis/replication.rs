@@ -285,6 +285,7 @@ mod tests {
             fence: Fence::new(1).unwrap(),
             lease: OPTIONS.heartbeat,
             cap: ServerTime::MAX,
+            on_demand: false,
         };
         let answer = replication
             .confirm(call, OPTIONS.attempt_timeout, CallOptions::default())

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
-use crate::store::pipeline::Priority;
+use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError, Script, ScriptCall};
 use crate::store::{Call, Durability, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
 use crate::time::server_time::ServerTime;
@@ -57,19 +57,21 @@ static APPEND_SLOWLY: Script = Script::new(
 /// Appends a text to a list. The text also selects the script, the priority and the reading of the reply.
 struct Append(String);
 
-impl Operation for Append {
-    type Reply = ();
-
-    fn key(&self) -> &'static str {
-        "list"
-    }
-
+impl Prioritized for Append {
     fn priority(&self) -> Priority {
         match &*self.0 {
             "keeps" => Priority::Keep,
             "ends" => Priority::End,
             _ => Priority::Ask,
         }
+    }
+}
+
+impl Operation for Append {
+    type Reply = ();
+
+    fn key(&self) -> &'static str {
+        "list"
     }
 
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {

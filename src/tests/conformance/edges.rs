@@ -121,6 +121,7 @@ fn owner_gets_holds_up_to_its_limit() {
         fence: fence.unwrap(),
         lease: Duration::from_secs(30),
         cap: ServerTime::MAX,
+        on_demand: false,
     };
     assert!(matches!(world.ask(&renew), Renewed::Until(_)));
     world.now_us += 29_500_000;

@@ -226,6 +226,7 @@ fn look(world: &World<'_>, grant: &Grant, floor: Fence, ticket: u64) -> Look {
             fence: grant.fence,
             lease: Duration::from_secs(30),
             cap: ServerTime::MAX,
+            on_demand: false,
         },
         floor,
         ticket: Ticket(ticket),

@@ -275,6 +275,7 @@ impl World<'_> {
                     fence: self.fence(lock, fence),
                     lease: Duration::from_millis(lease_ms),
                     cap: self.time_at(cap_ms),
+                    on_demand: false,
                 };
                 self.make(lock, call, trouble);
             }
@@ -293,6 +294,7 @@ impl World<'_> {
                         fence: self.fence(lock, fence),
                         lease: Duration::from_millis(lease_ms),
                         cap: self.time_at(cap_ms),
+                        on_demand: false,
                     },
                     floor: self.floor(lock, floor),
                     ticket: self.ticket_at(ticket_us),

@@ -91,6 +91,12 @@ fn seeds_of_script_replies_are_understood() {
 #[should_panic(expected = "a reply to another request")]
 fn reader_of_another_requests_reply_is_detected() {
     struct Credulous;
+    impl crate::store::pipeline::Prioritized for Credulous {
+        fn priority(&self) -> crate::store::pipeline::Priority {
+            unreachable!("nothing is sent")
+        }
+    }
+
     impl Operation for Credulous {
         type Reply = ();
 

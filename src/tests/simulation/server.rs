@@ -13,7 +13,7 @@ use super::history::{Effect, Event, History};
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::memory::{Connection, MemoryStore};
-use crate::store::pipeline::Priority;
+use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::{
     Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseWhat,
     Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
@@ -167,12 +167,8 @@ impl Server {
 }
 
 /// A call of the [`Store`] that a client makes.
-pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
+pub(super) trait Operation: Prioritized + fmt::Debug + Send + Sync + 'static {
     type Reply: Send + 'static;
-
-    fn priority(&self) -> Priority {
-        Priority::Keep
-    }
 
     fn needs_scripts(&self) -> bool {
         true
@@ -214,10 +210,6 @@ pub(super) trait Operation: fmt::Debug + Send + Sync + 'static {
 impl Operation for Acquire {
     type Reply = Acquired;
 
-    fn priority(&self) -> Priority {
-        Priority::of(self)
-    }
-
     fn gives_up(&self) -> GivesUp {
         self.not_after.gives_up()
     }
@@ -243,10 +235,6 @@ impl Operation for Acquire {
 impl Operation for Release {
     type Reply = Released;
 
-    fn priority(&self) -> Priority {
-        Priority::End
-    }
-
     fn call(&self, connection: &Connection) -> Call<Released> {
         connection.release(self.clone())
     }
@@ -265,10 +253,6 @@ impl Operation for Release {
 
 impl Operation for Withdraw {
     type Reply = Withdrawn;
-
-    fn priority(&self) -> Priority {
-        Priority::End
-    }
 
     fn withdraws(&self) -> &[RequestId] {
         &self.requests
@@ -346,6 +330,12 @@ impl Operation for SpinRelease {
 /// A call that asks for the server's time.
 #[derive(Clone, Debug)]
 pub(super) struct Time;
+
+impl Prioritized for Time {
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+}
 
 impl Operation for Time {
     type Reply = ();

@@ -16,6 +16,7 @@ const CONNECT_TIMEOUT: &str = "src/store/redis/connect_timeout.rs";
 const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
+const PRIORITY: &str = "src/store/pipeline/priority.rs";
 const RELOAD: &str = "src/store/pipeline/reload.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
 const SCRIPT_SET: &str = "src/store/redis/script/script_set.rs";
@@ -125,6 +126,17 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
+    edit("a status waits for the window", PRIORITY,
+        "Prioritized for Inspect {\n    fn priority(&self) -> Priority {\n        Priority::Ask",
+        "Prioritized for Inspect {\n    fn priority(&self) -> Priority {\n        Priority::Keep",
+        &["--lib script::", "--test servers faults::flood::"]),
+    edit("a renewal that a caller asks for waits for the window", PRIORITY, "            true => Priority::End,\n", "            true => Priority::Keep,\n",
+        &["--lib script::", "--test servers faults::flood::"]),
+    edit("a request for a label waits for the window", PRIORITY,
+        "Prioritized for GetLabel {\n    fn priority(&self) -> Priority {\n        Priority::Ask",
+        "Prioritized for GetLabel {\n    fn priority(&self) -> Priority {\n        Priority::Keep", &["--lib script::"]),
+    edit("a search for locks waits for the window", COMMANDS, "Command::plain(Priority::Ask, \"SCAN\"", "Command::plain(Priority::Keep, \"SCAN\"", &["--lib commands::"]),
+    edit("a health check waits for the window", COMMANDS, "Command::plain(Priority::Ask, \"TIME\"", "Command::plain(Priority::Keep, \"TIME\"", &["--lib commands::"]),
     edit("a call that ends a hold goes before a call that asks for one", BACKLOG,
         "if let Some(first) = self.urgent.first_entry() {",
         "if let Some(first) = self.urgent.first_entry().filter(|first| first.key().0 == Priority::Keep || self.asks.is_empty()) {",

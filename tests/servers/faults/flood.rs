@@ -1,9 +1,13 @@
 //! More calls than the network or the server can take at once, and callers that give up in the meantime.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::TryAcquire;
+use fairlock::{LockGuard, LockManager, TryAcquire};
 use fairlock_testkit::{Proxy, Server, eventually};
+use futures_util::StreamExt;
 use tokio::task::JoinSet;
 
 use super::scene::{NAME, SECOND, connect, nothing_left, settings, waiting};
@@ -77,4 +81,42 @@ async fn waits_given_up_while_the_server_is_away_leave_it_no_work() {
     locks.close().await.unwrap();
     let calls = server.calls().await["evalsha"] - before;
     assert!(calls < 2 * IN_FLIGHT, "{calls} calls for {given_up} waits");
+}
+
+/// Makes one call of a flood, whose outcome is of no interest.
+type Call = fn(&LockManager, &Arc<LockGuard>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The server needs longer than a lease for each of these floods.
+///
+/// Race: A program makes calls faster than the server answers them, and its renewals wait behind these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_outlive_a_flood_of_calls_by_their_client() {
+    let floods: [(&str, usize, Call); 3] = [
+        ("status", 60_000, |locks, _| {
+            let status = locks.lock(NAME).status();
+            Box::pin(async move { drop(status.await) })
+        }),
+        ("list", 300, |locks, _| {
+            let list = locks.list("*").collect::<Vec<_>>();
+            Box::pin(async move { drop(list.await) })
+        }),
+        ("renew", 80_000, |_, guard| {
+            let guard = Arc::clone(guard);
+            Box::pin(async move { drop(guard.renew().await) })
+        }),
+    ];
+    let server = Server::start().await;
+    for (name, calls, call) in floods {
+        let locks = settings().lease(2 * SECOND).claim_window(SECOND);
+        let locks = locks.connect(&server.url()).await.unwrap();
+        let mut guards = Vec::new();
+        for n in 0..100 {
+            let guard = locks.lock(format!("{name}-{n}")).acquire().await.unwrap();
+            guards.push(Arc::new(guard));
+        }
+        let mut flood: JoinSet<_> = (0..calls).map(|_| call(&locks, &guards[0])).collect();
+        while flood.join_next().await.is_some() {}
+        let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+        assert_eq!(lost, 0, "holds were lost in a flood of {name}");
+    }
 }

@@ -182,6 +182,7 @@ impl World {
             fence: grant.fence,
             lease: Duration::from_millis(lease_ms),
             cap,
+            on_demand: false,
         };
         self.rules.renew(&call, self.now())
     }

@@ -9,7 +9,7 @@ use super::script_call::{Declared, ScriptCall};
 use super::{ACQUIRE, INSPECT, LOOK, PubSubMode, RELEASE, RENEW, SPIN_ACQUIRE, SPIN_RELEASE, WITHDRAW};
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
-use crate::store::pipeline::Priority;
+use crate::store::pipeline::Prioritized;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
@@ -18,15 +18,16 @@ use crate::store::{
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
 /// A call to a server that can produce a script call and read its reply.
-pub(crate) trait Operation: Send + 'static {
+pub(crate) trait Operation: Prioritized + Send + 'static {
     type Reply: Send + 'static;
 
     /// A key of the call's lock. Any key will do, because all keys of a lock are in one slot.
     fn key(&self) -> &str;
 
-    /// Which of the waiting calls are sent first.
-    fn priority(&self) -> Priority {
-        Priority::Keep
+    /// Whether the call may make a waiter the holder. While a slot moves, such a call waits for a moment
+    /// until the slot has arrived, because the waiter's client does not listen where the keys are.
+    fn hands_over(&self) -> bool {
+        false
     }
 
     /// The script call to send. If the call does not go alone, it declares all its keys in any case.
@@ -50,8 +51,8 @@ impl Operation for Acquire {
         &self.keys.lock
     }
 
-    fn priority(&self) -> Priority {
-        Priority::of(self)
+    fn hands_over(&self) -> bool {
+        true
     }
 
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
@@ -124,8 +125,8 @@ impl Operation for Release {
         &self.keys.lock
     }
 
-    fn priority(&self) -> Priority {
-        Priority::End
+    fn hands_over(&self) -> bool {
+        true
     }
 
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
@@ -189,8 +190,8 @@ impl Operation for Withdraw {
         &self.keys.lock
     }
 
-    fn priority(&self) -> Priority {
-        Priority::End
+    fn hands_over(&self) -> bool {
+        true
     }
 
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
@@ -349,10 +350,6 @@ impl Operation for SpinAcquire {
         &self.keys.lock
     }
 
-    fn priority(&self) -> Priority {
-        Priority::Ask
-    }
-
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
         ScriptCall::new(&SPIN_ACQUIRE, &[&self.keys.spin])
             .with(&self.owner)
@@ -376,10 +373,6 @@ impl Operation for SpinRelease {
 
     fn key(&self) -> &str {
         &self.keys.lock
-    }
-
-    fn priority(&self) -> Priority {
-        Priority::End
     }
 
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {

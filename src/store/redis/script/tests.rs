@@ -12,20 +12,40 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::{Keys, label_key};
 use crate::store::label::Label;
+use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::{
-    Acquire, Inspect, Look, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease, Withdraw,
+    Acquire, GetLabel, Inspect, Look, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease,
+    Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 
-fn invocations() -> Vec<ScriptCall> {
+fn renewal(keys: &Arc<Keys>, request: &RequestId, on_demand: bool) -> Renew {
+    Renew {
+        keys: Arc::clone(keys),
+        request: request.clone(),
+        fence: Fence::new(1_700_000_000_000_000).unwrap(),
+        lease: Duration::from_secs(30),
+        cap: ServerTime::MAX,
+        on_demand,
+    }
+}
+
+/// A call of each script, and its priority.
+fn invocations() -> Vec<(ScriptCall, Priority)> {
+    fn invoked(operation: &impl Operation) -> (ScriptCall, Priority) {
+        let script_call = operation.script_call(PubSubMode::Plain, Declared::All);
+        (script_call, operation.priority())
+    }
+
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
     let owner = Owner::named("me");
     let client = ClientId::from_number(1);
     let request = RequestId::new(&client, Duration::from_secs(5), 1, Some(&owner));
     let fence = Fence::new(1_700_000_000_000_000).unwrap();
     let lease = Duration::from_secs(30);
+    let renew = renewal(&keys, &request, false);
     vec![
-        Acquire {
+        invoked(&Acquire {
             keys: keys.clone(),
             request: request.clone(),
             mode: Mode::Wait,
@@ -34,61 +54,41 @@ fn invocations() -> Vec<ScriptCall> {
             ticket: Some(Ticket(1)),
             heartbeat: lease,
             floor: Some(fence),
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        Release {
+        }),
+        invoked(&Release {
             keys: keys.clone(),
             request: request.clone(),
             what: ReleaseWhat::Grant(fence),
             floor: Some(fence),
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        Withdraw {
+        }),
+        invoked(&Withdraw {
             keys: keys.clone(),
             requests: vec![request.clone()],
             floor: Some(fence),
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        Renew {
-            keys: keys.clone(),
-            request: request.clone(),
-            fence,
-            lease,
-            cap: ServerTime::MAX,
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        Look {
-            renew: Renew {
-                keys: keys.clone(),
-                request: request.clone(),
-                fence,
-                lease,
-                cap: ServerTime::MAX,
-            },
+        }),
+        invoked(&renew),
+        invoked(&Look {
+            renew,
             floor: fence,
             ticket: Ticket(1),
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        Inspect {
+        }),
+        invoked(&Inspect {
             keys: keys.clone(),
             request,
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        SetLabel {
+        }),
+        invoked(&SetLabel {
             key: label_key("fairlock", &client),
             label: Label::new("web-7").unwrap(),
             kept: lease,
             client,
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        SpinAcquire {
+        }),
+        invoked(&SpinAcquire {
             keys: keys.clone(),
             owner: owner.clone(),
             request: Uuid::nil(),
             lease,
-        }
-        .script_call(PubSubMode::Plain, Declared::All),
-        SpinRelease { keys, owner }.script_call(PubSubMode::Plain, Declared::All),
+        }),
+        invoked(&SpinRelease { keys, owner }),
     ]
 }
 
@@ -165,7 +165,7 @@ fn indices(lines: &[&str], array: &str) -> Vec<String> {
 
 #[test]
 fn every_script_binds_and_explains_what_it_is_sent_once_and_in_order() {
-    for script_call in invocations() {
+    for (script_call, _) in invocations() {
         let Script { name, source, .. } = script_call.script;
         let (comments, code): (Vec<_>, Vec<_>) = source
             .lines()
@@ -315,10 +315,41 @@ fn lines_are_short() {
 fn every_script_has_an_operation() {
     let called: Vec<_> = invocations()
         .iter()
-        .map(|script_call| script_call.script.name)
+        .map(|(script_call, _)| script_call.script.name)
         .collect();
     let all: Vec<_> = ALL.iter().map(|script| script.name).collect();
     assert_eq!(called, all);
+}
+
+/// The background makes renewals and looks when holds need them, and sets a label once in a while. A program
+/// can make all other calls as often as it likes.
+#[test]
+fn only_calls_that_a_client_makes_by_itself_pass_the_window() {
+    let (keys, client) = (Keys::new("fairlock", "a").unwrap(), ClientId::from_number(1));
+    let request = RequestId::new(&client, Duration::from_secs(5), 1, None);
+    let on_demand = renewal(&Arc::new(keys), &request, true);
+    let others = [
+        ("label, read", GetLabel::of("fairlock", &client).priority()),
+        ("renew, on demand", on_demand.priority()),
+    ];
+    let named = |(call, priority): (ScriptCall, Priority)| (call.script.name, priority);
+    let priorities: Vec<_> = invocations().into_iter().map(named).chain(others).collect();
+    assert_eq!(
+        priorities,
+        [
+            ("acquire", Priority::Ask),
+            ("release", Priority::End),
+            ("withdraw", Priority::End),
+            ("renew", Priority::Keep),
+            ("look", Priority::Keep),
+            ("inspect", Priority::Ask),
+            ("label", Priority::Keep),
+            ("spin_acquire", Priority::Ask),
+            ("spin_release", Priority::End),
+            ("label, read", Priority::Ask),
+            ("renew, on demand", Priority::End),
+        ]
+    );
 }
 
 #[test]

@@ -297,6 +297,7 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
         fence: grant.fence,
         lease: seconds(30),
         cap: ServerTime::MAX,
+        on_demand: false,
     };
     let look = Look {
         renew,
