@@ -1,6 +1,12 @@
 //! What an operator asks of one server: who holds a lock, and that it be taken away.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use tokio::time::timeout;
 
 use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
@@ -9,7 +15,11 @@ use crate::fence::Fence;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
+use crate::sync::locked;
 use crate::time::deadline::LeaseTerms;
+
+/// A status waits for the label of the holder this much longer than it waited for the answer about the lock.
+const LABEL_PATIENCE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn inspect(
     client: &Client,
@@ -51,10 +61,35 @@ pub(crate) async fn force_release(
     }
 }
 
-/// The label of a client. It is missing if its server does not tell it at the first attempt: the rest of a
-/// status is worth more than the wait.
-pub(crate) async fn label_of(asking: &Client, client: &ClientId) -> Option<String> {
-    let call = GetLabel::of(&asking.options.prefix, client);
-    let label = asking.store.label_of(call).await.ok()?.reply?;
-    Some(label.as_str().to_owned())
+/// The label of a client, at the first attempt.
+pub(crate) fn label_of(asking: &Client, client: &ClientId) -> BoxFuture<'static, Option<String>> {
+    let call = asking
+        .store
+        .label_of(GetLabel::of(&asking.options.prefix, client));
+    Box::pin(async move { Some(call.await.ok()?.reply?.as_str().to_owned()) })
+}
+
+/// The labels of holders. Each client's label is asked for once, however many locks it holds.
+#[derive(Default)]
+pub(crate) struct Labels(Mutex<HashMap<ClientId, Shared<BoxFuture<'static, Option<String>>>>>);
+
+impl Labels {
+    /// The label of a client, for which `ask` asks. It may be on another server than the lock, and the rest
+    /// of a status is worth more than a long wait. So it is missing if it takes much longer than the answer
+    /// about the lock `took`.
+    pub(crate) async fn within(
+        &self,
+        took: Duration,
+        client: &ClientId,
+        ask: impl FnOnce() -> BoxFuture<'static, Option<String>>,
+    ) -> Option<String> {
+        let asked = {
+            let mut labels = locked(&self.0);
+            labels
+                .entry(client.clone())
+                .or_insert_with(|| ask().shared())
+                .clone()
+        };
+        timeout(took + LABEL_PATIENCE, asked).await.ok().flatten()
+    }
 }

@@ -9,6 +9,7 @@ use wildmatch::WildMatch;
 
 use super::LockManager;
 use crate::engine::client::Client;
+use crate::engine::operator::Labels;
 use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
 use crate::lock::Place;
@@ -32,7 +33,8 @@ impl LockManager {
     ///
     /// The server looks through all keys of the database, on every master of a cluster, in steps of some
     /// tenths of a millisecond (`SCAN`). So this takes long if there are many keys, but no other call has to
-    /// wait for it. Each lock that is found takes the calls of a [`status`](crate::Lock::status).
+    /// wait for it. Each lock that is found takes the calls of a [`status`](crate::Lock::status), but each
+    /// client's label is asked for once.
     ///
     /// In a quorum, one server after the other is searched, until these are a majority. Each lock is listed
     /// once.
@@ -66,7 +68,7 @@ impl LockManager {
             let refused = Invalid::new("pattern \"\": must not be empty; \"*\" lists all locks");
             return iter([Err(refused.into())]).boxed();
         }
-        let manager = self.clone();
+        let (manager, labels) = (self.clone(), Arc::<Labels>::default());
         let pattern = WildMatch::new(pattern);
         // The servers of a quorum know the same locks.
         let mut seen = matches!(self.place, Place::Quorum(_)).then(HashSet::new);
@@ -83,8 +85,8 @@ impl LockManager {
                 if let Some(seen) = &mut seen {
                     name = name.filter(|name| seen.insert(Arc::clone(name)));
                 }
-                let manager = manager.clone();
-                async move { Ok(name.map(|name| manager.inspect(name))) }
+                let (manager, labels) = (manager.clone(), Arc::clone(&labels));
+                async move { Ok(name.map(|name| manager.inspect(name, labels))) }
             })
             .try_buffer_unordered(CONCURRENT)
             .try_filter_map(async |listed| Ok(listed))
@@ -97,8 +99,8 @@ impl LockManager {
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.
-    async fn inspect(self, name: Arc<str>) -> Result<Option<Listed>> {
-        let status = self.lock(&name).status().await?;
+    async fn inspect(self, name: Arc<str>, labels: Arc<Labels>) -> Result<Option<Listed>> {
+        let status = self.lock(&name).status_with(labels).await?;
         let is_in_use = status.holder.is_some() || status.waiting > 0;
         Ok(is_in_use.then(|| Listed {
             name: name.to_string(),
@@ -165,5 +167,41 @@ impl Search {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::MemoryStore;
+    use crate::tests::scripted_store::client;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_locks_of_one_client_are_listed_without_many_waits_for_its_label() {
+        const LOCKS: usize = 1000;
+        let second = Duration::from_secs(1);
+        let store = MemoryStore::new();
+        let (others, _) = client(&store, &[]);
+        let mut guards = Vec::new();
+        for n in 0..LOCKS {
+            guards.push(others.lock(n.to_string()).acquire().await.unwrap());
+        }
+        let (locks, seen) = client(&store, &[]);
+        seen.answer_after(Duration::ZERO, second);
+        let began = Instant::now();
+        let listed: Vec<_> = locks.list("*").try_collect().await.unwrap();
+        let took = began.elapsed();
+        let named = listed
+            .iter()
+            .filter_map(|lock| lock.status.holder.as_ref()?.label.as_ref());
+        let named = named.count();
+        assert_eq!((listed.len(), seen.labels()), (LOCKS, 1));
+        // Some locks are listed before the label is known. None waits for it once it is.
+        assert!((1..LOCKS).contains(&named), "{named}");
+        assert!(took <= second + second / 10, "{took:?}");
     }
 }

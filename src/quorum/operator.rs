@@ -1,10 +1,12 @@
 //! What an operator does with a lock of a quorum: look who holds it, and take it away.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
@@ -196,16 +198,14 @@ impl Quorum {
     }
 
     /// The label of a client, from the first server that knows it.
-    pub(crate) async fn label_of(&self, client: &ClientId) -> Option<String> {
-        let mut asked: FuturesUnordered<_> = (self.servers.iter())
+    pub(crate) fn label_of(&self, client: &ClientId) -> BoxFuture<'static, Option<String>> {
+        let asked: FuturesUnordered<_> = (self.servers.iter())
             .map(|shared| operator::label_of(shared.client(), client))
             .collect();
-        while let Some(label) = asked.next().await {
-            if label.is_some() {
-                return label;
-            }
-        }
-        None
+        Box::pin(async move {
+            let mut known = pin!(asked.filter_map(std::future::ready));
+            known.next().await
+        })
     }
 
     /// Returns when a majority of the servers have answered.

@@ -15,9 +15,9 @@ use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Call, ConnectionId, Failure, GetLabel, Inspect, Inspected, Look, Looked, Page,
-    Position, Release, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
-    Withdraw, Withdrawn,
+    Acquire, Acquired, Call, ConnectionId, Failure, Forever, GetLabel, Heard, Inspect, Inspected, Look,
+    Looked, Page, Position, Release, Released, Renew, Renewed, SetLabel, SpinAcquire, SpinAcquired,
+    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::time::clock::Clock;
@@ -52,6 +52,10 @@ pub(crate) struct Scripted {
     swallows_subscriptions: AtomicBool,
     /// If acquires are executed and go unanswered: after which time their callers notice that.
     unheard_acquires: Mutex<Option<Duration>>,
+    /// How long the answers about locks and about labels take.
+    answers_after: Mutex<[Duration; 2]>,
+    /// How many labels were asked for.
+    labels: AtomicUsize,
     subscriptions: AtomicUsize,
     /// The number of subscriptions that were ended or reported as unseen.
     ended: AtomicUsize,
@@ -75,6 +79,15 @@ fn pass(lossy: &AtomicU32) -> Result<(), Failure> {
     }
 }
 
+/// The same call, whose answer takes this long.
+fn late<T: Send + 'static>(after: Duration, call: Call<T>) -> Call<T> {
+    Box::pin(async move {
+        let answer = call.await;
+        tokio::time::sleep(after).await;
+        answer
+    })
+}
+
 /// Returns a client of `store`, and the scripted store through which the client uses it.
 pub(crate) fn client(store: &MemoryStore, fates: &[Fate]) -> (LockManager, Arc<Scripted>) {
     client_with(ManagerOptions::default(), store, fates)
@@ -96,6 +109,8 @@ pub(crate) fn client_with(
         swallows_renewals: AtomicBool::new(false),
         swallows_subscriptions: AtomicBool::new(false),
         unheard_acquires: Mutex::new(None),
+        answers_after: Mutex::default(),
+        labels: AtomicUsize::new(0),
         subscriptions: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         lossy: Arc::default(),
@@ -119,6 +134,16 @@ impl Scripted {
     /// Loses the replies to acquires. Each acquire fails after this time.
     pub(crate) fn lose_replies_to_acquires(&self, noticed_after: Duration) {
         *locked(&self.unheard_acquires) = Some(noticed_after);
+    }
+
+    /// From now on, the answers about locks take `lock`, and those about labels take `label`.
+    pub(crate) fn answer_after(&self, lock: Duration, label: Duration) {
+        *locked(&self.answers_after) = [lock, label];
+    }
+
+    /// Returns how many labels were asked for.
+    pub(crate) fn labels(&self) -> usize {
+        self.labels.load(Ordering::SeqCst)
     }
 
     /// Loses the next `calls` calls.
@@ -239,7 +264,8 @@ impl Store for Scripted {
     }
 
     fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.passed(self.store.inspect(call))
+        let [lock, _] = *locked(&self.answers_after);
+        late(lock, self.passed(self.store.inspect(call)))
     }
 
     fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
@@ -250,8 +276,14 @@ impl Store for Scripted {
         self.passed(self.store.spin_release(call))
     }
 
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+        self.store.keep_label(call, every, heard)
+    }
+
     fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.passed(self.store.label_of(call))
+        self.labels.fetch_add(1, Ordering::SeqCst);
+        let [_, label] = *locked(&self.answers_after);
+        late(label, self.passed(self.store.label_of(call)))
     }
 
     fn list(

@@ -30,6 +30,7 @@ const RETRY: &str = "src/engine/retry.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
+const LIST: &str = "src/manager/list.rs";
 const OPERATOR: &str = "src/engine/operator.rs";
 const PENDING: &str = "src/engine/pending_calls.rs";
 const DURABILITY: &str = "src/engine/hold/durability.rs";
@@ -357,6 +358,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a pushed grant lasts no longer than its lease", DEADLINE, "self.claim_window.min(self.lease())", "self.claim_window", UNITS),
     edit("a fixed lease ends with its maximum hold too", DEADLINE, "            max_hold.min(self.length)\n", "            self.length\n", UNITS),
 
+    edit("a status waits for a label hardly longer than for the lock", OPERATOR,
+        "timeout(took + LABEL_PATIENCE, asked).await.ok().flatten()", "asked.await",
+        &["--lib lock::tests", "--lib list::", "--test servers holds_up_no_status"]),
+    edit("a label from afar is waited for as long as the lock", OPERATOR, "timeout(took + LABEL_PATIENCE,", "timeout(LABEL_PATIENCE,", &["--lib lock::tests"]),
+    edit("a label that takes a little longer than the lock is shown", OPERATOR, "timeout(took + LABEL_PATIENCE,", "timeout(took.max(LABEL_PATIENCE),", &["--lib lock::tests"]),
+    edit("a list asks for the label of a client once", LIST, "manager.inspect(name, labels)", "manager.inspect(name, Arc::default())", &["--lib list::"]),
     edit("a forced release whose reply was lost is reported as done", OPERATOR,
         "let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;", "let done_before = false && unknown;", &["--lib lock::"]),
     edit("a forced release that was incomplete is repeated", OPERATOR,

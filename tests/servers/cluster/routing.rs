@@ -1,7 +1,7 @@
 //! Calls and messages find the server that has the slot.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::spin::SpinLock;
 use fairlock::{Error, LockManager};
@@ -88,6 +88,52 @@ async fn list_covers_all_masters_and_shows_labels_from_other_slots() {
             lock.name
         );
     }
+}
+
+/// Race: The server that has the label of a holder hangs, while the server of the lock answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_with_the_label_of_a_holder_holds_up_no_status() {
+    let cluster = Cluster::start().await;
+    let holder = LockManager::builder()
+        .label("web-7")
+        .connect(&cluster.url())
+        .await;
+    let holder = holder.unwrap();
+    let mut labelled = None;
+    eventually("the label is on its server", 10 * SECOND, async || {
+        for (n, server) in cluster.servers[..3].iter().enumerate() {
+            if !server.keys("fairlock:label:").await.is_empty() {
+                labelled = Some(n);
+            }
+        }
+        labelled.is_some()
+    })
+    .await;
+    let labelled = labelled.unwrap();
+    let mut name = "elsewhere-0".to_owned();
+    for n in 1.. {
+        if Cluster::first_owner(cluster.slot(&format!("{{{name}}}")).await) != labelled {
+            break;
+        }
+        name = format!("elsewhere-{n}");
+    }
+    let _lead = holder.leadership(&name).campaign().await.unwrap();
+    let observer = LockManager::connect(&cluster.url()).await.unwrap();
+    let (lock, leadership) = (observer.lock(&name), observer.leadership(&name));
+    let label = async || lock.status().await.unwrap().holder.unwrap().label;
+    assert_eq!(label().await.as_deref(), Some("web-7"));
+
+    cluster.servers[labelled].pause();
+    let began = Instant::now();
+    assert_eq!(label().await, None);
+    let leader = leadership.leader().await.unwrap();
+    assert_eq!(leader.unwrap().label, None);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    cluster.servers[labelled].resume();
+    eventually("the label is told again", 10 * SECOND, async || {
+        label().await.is_some()
+    })
+    .await;
 }
 
 /// Race: A message passes through a cluster, where subscribers at other nodes are not counted.

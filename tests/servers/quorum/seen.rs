@@ -9,7 +9,7 @@ use fairlock_testkit::{Server, eventually};
 use futures_util::TryStreamExt;
 use tokio::time::{sleep, timeout};
 
-use super::{LIMIT, client, queued_everywhere, servers, urls};
+use super::{AT_ONCE, LIMIT, client, queued_everywhere, servers, urls};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn order_of_the_urls_does_not_matter() {
@@ -49,6 +49,27 @@ async fn operator_sees_and_ends_a_hold_while_a_server_is_down() {
     assert!(!there.lock("a").force_release(guard.fence()).await.unwrap());
     next.check().unwrap();
     next.release().await.unwrap();
+}
+
+/// Race: The server that has the label of a holder hangs, while the server of the lock answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_that_no_answering_server_knows_holds_up_no_status() {
+    let servers = servers::<3>().await;
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    for server in &servers[1..] {
+        let labels = async || server.keys("fairlock:label:").await;
+        eventually("both are labelled", LIMIT, async || labels().await.len() == 2).await;
+        for label in labels().await {
+            server.command(&["DEL", &label]).await;
+        }
+    }
+    servers[0].pause();
+    let asked = Instant::now();
+    let holder = there.lock("a").status().await.unwrap().holder.unwrap();
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    assert_eq!((holder.fence, holder.label), (guard.fence(), None));
+    servers[0].resume();
 }
 
 /// A fence is the latest of the servers' times, and a ticket their median.
