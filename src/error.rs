@@ -77,7 +77,7 @@ pub enum Error {
     /// No server answered, or none that could do the work. Try again later.
     Unavailable(ServerError),
     /// The server refuses this client. Its set-up has to change (ACL, password, a key of another type under
-    /// the name).
+    /// the name), or somebody has damaged the data of the lock.
     Refused(ServerError),
     /// The call itself is wrong. Nothing was sent.
     Invalid(Invalid),

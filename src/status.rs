@@ -180,8 +180,8 @@ pub struct Status {
 pub struct Holder {
     /// The label of the client that holds the lock, by default its host and process
     /// ([`LockManagerBuilder::label`](crate::LockManagerBuilder::label)). `None` if that client has not been
-    /// heard of for a minute, if the server has recently lost its data, or if it did not answer the call for
-    /// the label in time.
+    /// heard of for a minute, if the server has recently lost its data or has something else in place of the
+    /// label, or if it did not answer the call for the label in time.
     pub label: Option<String>,
     /// The owner, equal to [`LockGuard::owner`] of the guards that hold the lock. In a quorum it is an owner
     /// of that one guard.

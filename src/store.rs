@@ -108,8 +108,8 @@ pub(crate) enum Failure {
     /// The call was not executed and may succeed later: the server is loading, busy, full, a replica, or does
     /// not know the scripts.
     NotExecuted(ServerError),
-    /// The call was not executed and will fail until somebody corrects the set-up: permissions, password, or
-    /// a key that does not belong to fairlock.
+    /// The call will fail until somebody corrects the set-up: permissions, password, or a key that does not
+    /// belong to fairlock. It was not executed, unless the data of its lock are damaged.
     Refused(ServerError),
     /// The call did nothing, and nobody waits for it any more: its caller gave up, or has what it asked for.
     /// It was not written, or the server read it too late. This says nothing about the server.

@@ -35,12 +35,6 @@ impl Label {
         Label((host + &pid).into())
     }
 
-    /// A label that a server sent.
-    #[cfg(feature = "redis")]
-    pub(crate) fn from_wire(text: &str) -> Label {
-        Label(text.into())
-    }
-
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

@@ -14,12 +14,13 @@ use uuid::Uuid;
 
 use crate::fence::Fence;
 use crate::owner::Owner;
-use crate::store::ids::RequestId;
+use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
-use crate::store::redis::script::Operation;
+use crate::store::label::Label;
+use crate::store::redis::script::{Operation, ReplyError};
 use crate::store::{
-    Acquire, Acquired, Contended, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Push, Release,
-    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
+    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Push,
+    Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::clock::LocalTime;
@@ -66,7 +67,8 @@ pub fn request(text: &str) {
 
 /// Checks a reply. The text has the name of a script, then a line in which `=` stands for the request. A
 /// reply that is accepted answers that request, is the same when it is written and read again, and gives no
-/// deadline later than the server's.
+/// deadline later than the server's. A reply to that request that cannot be read is not taken for one to
+/// another call.
 pub fn reply(text: &str) {
     let (script, line) = text.split_once('\n').unwrap_or_default();
     let line = &whole(line);
@@ -146,6 +148,14 @@ pub fn reply(text: &str) {
             line,
             spin_acquired,
         ),
+        "label" => read_again(
+            &GetLabel {
+                key: "fairlock:label:a".to_owned(),
+                client: ClientId::from_wire(OWN),
+            },
+            line,
+            label,
+        ),
         "spin_release" => read_again(&SpinRelease { keys, owner }, line, spin_released),
         _ => {}
     }
@@ -164,10 +174,16 @@ fn read_again<O: Operation>(operation: &O, line: &str, write: impl Fn(&O::Reply,
 where
     O::Reply: PartialEq + Debug,
 {
-    let Ok((now, reply)) = operation.read(line) else {
-        return;
+    let is_own = line.split(' ').nth(1) == Some(OWN);
+    let (now, reply) = match operation.read(line) {
+        Ok(read) => read,
+        Err(error) => {
+            let is_of_another = matches!(error, ReplyError::Desynchronised(_));
+            assert_eq!(is_of_another, !is_own, "{error:?}");
+            return;
+        }
     };
-    assert_eq!(line.split(' ').nth(1), Some(OWN), "a reply to another request");
+    assert!(is_own, "a reply to another request");
     let (status, deadline, rest) = write(&reply, now);
     let mut again = format!("{status} {OWN} {} {deadline}", now.ms());
     for word in rest {
@@ -309,6 +325,13 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             ];
             (2, 0, nobody)
         }
+    }
+}
+
+fn label(reply: &Option<Label>, _: ServerTime) -> Written {
+    match reply {
+        Some(label) => (1, 0, vec![label.to_string()]),
+        None => (2, 0, vec![]),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod clocks;
 mod connections;
+mod damaged;
 mod flood;
 mod forgetful;
 mod holders;

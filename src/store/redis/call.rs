@@ -72,6 +72,8 @@ pub(super) async fn execute<O: Operation>(
     let response = Arc::clone(pipeline).call(command).await?;
     let line = match &response.value {
         Value::String(line) => operation.read(line),
+        // No UTF-8: it contains what somebody else has written.
+        Value::Bytes(line) => operation.read(&String::from_utf8_lossy(line)),
         other => Err(ReplyError::Desynchronised(format!("{other:?}"))),
     };
     match line {
@@ -81,6 +83,10 @@ pub(super) async fn execute<O: Operation>(
             reply,
         }),
         Err(ReplyError::Desynchronised(said)) => Err(pipeline.desynchronised(response.generation, said)),
+        Err(ReplyError::Unreadable(said)) => {
+            let error = format!("the data of {} cannot be read: {said:?}", operation.key());
+            Err(Failure::Refused(ServerError::new(error)))
+        }
         Err(ReplyError::Elsewhere) => Err(Failure::NotExecuted(ServerError::new(ELSEWHERE))),
         Err(ReplyError::ClockBehind) => Err(Failure::clock_behind()),
         Err(ReplyError::NewerFormat) => Err(Failure::Refused(ServerError::new(

@@ -8,6 +8,8 @@ const PUSH: &str = "src/store/push.rs";
 const FENCE: &str = "src/fence.rs";
 const OPERATIONS: &str = "src/store/redis/script/operations.rs";
 const REPLY: &str = "src/store/redis/script/reply.rs";
+const CALL: &str = "src/store/redis/call.rs";
+const LABELS: &str = "src/store/redis/script/operations/labels.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist/calls.rs";
 const OUTBOX: &str = "src/engine/background/outbox.rs";
@@ -543,7 +545,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock without withdrawals is forgotten", WITHDRAWALS,
         "            self.locks.remove(name);\n", "", WITHDRAWAL_TESTS),
 
-    edit("a reply to another request is not accepted", REPLY, "if words.text()? != request {", "if words.text()?.is_empty() {", READERS),
+    edit("a reply to another request is not accepted", REPLY, "if words.rest.next() != Some(request) {", "if words.rest.next().is_none() {", READERS),
+    edit("damaged data are not taken for a reply to another request", REPLY,
+        "ReplyError::Unreadable(self.reply.to_owned())", "ReplyError::Desynchronised(self.reply.to_owned())",
+        &["--lib fuzzing", "--test servers damaged::"]),
+    edit("a reply that is not UTF-8 is read", CALL, "        Value::Bytes(line) => operation.read(&String::from_utf8_lossy(line)),\n", "", &["--test servers damaged::"]),
+    edit("a text that is no label is not shown", LABELS, "Label::new(words.text()?).ok()", "Some(Label::new(words.text()?).unwrap_or_else(|_| Label::of_this_process()))", &["--test servers damaged::"]),
     edit("a poll never declares the lock alone", OPERATIONS, "self.mode != Mode::Poll", "true", &["--lib script::tests"]),
     edit("a floor has a place of its own in a call without a ticket", OPERATIONS,
         "            None if self.floor.is_some() => script_call.with(\"\"),\n", "", &["--lib script::tests"]),

@@ -10,6 +10,9 @@ use crate::time::server_time::ServerTime;
 pub(crate) enum ReplyError {
     /// The reply belongs to another call, and so may all later replies on the connection.
     Desynchronised(String),
+    /// The reply is to this call, but not all of its words can be read: the lock's data on the server are
+    /// damaged.
+    Unreadable(String),
     /// A newer client has written this lock in a format that this version does not know.
     NewerFormat,
     /// The call declared the lock's key alone, but needs the other keys too.
@@ -37,10 +40,12 @@ impl<'a> ReplyReader<'a> {
             now: ServerTime::default(),
             deadline: ServerTime::default(),
         };
-        words.status = words.number()?;
-        if words.text()? != request {
-            return Err(words.malformed());
+        let status = words.rest.next();
+        if words.rest.next() != Some(request) {
+            let said = format!("a reply that is not to this call: {reply:?}");
+            return Err(ReplyError::Desynchronised(said));
         }
+        words.status = words.number_in(status)?;
         if words.status == 0 {
             return Err(ReplyError::NewerFormat);
         }
@@ -55,7 +60,12 @@ impl<'a> ReplyReader<'a> {
 
     /// A whole number in the range of a script's integers.
     pub(super) fn number(&mut self) -> Result<u64, ReplyError> {
-        let number = self.text()?.parse::<i64>().ok();
+        let word = self.rest.next();
+        self.number_in(word)
+    }
+
+    fn number_in(&self, word: Option<&str>) -> Result<u64, ReplyError> {
+        let number = word.and_then(|word| word.parse::<i64>().ok());
         let number = number.and_then(|number| u64::try_from(number).ok());
         number.ok_or_else(|| self.malformed())
     }
@@ -89,6 +99,6 @@ impl<'a> ReplyReader<'a> {
     }
 
     pub(super) fn malformed(&self) -> ReplyError {
-        ReplyError::Desynchronised(format!("a reply that is not to this call: {:?}", self.reply))
+        ReplyError::Unreadable(self.reply.to_owned())
     }
 }
