@@ -11,6 +11,7 @@ mod connection;
 mod connector;
 mod credentials;
 mod diagnosis;
+mod dial;
 mod failure;
 mod options;
 mod pair;

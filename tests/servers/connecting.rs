@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockManagerBuilder, Tls};
+#[cfg(target_os = "linux")]
+use fairlock_testkit::Process;
 use fairlock_testkit::{Server, TempDir, eventually};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -71,6 +73,46 @@ async fn a_user_without_a_password_is_refused_before_anything_is_sent() {
     ];
     let error = LockManager::quorum(urls).await.unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+}
+
+/// The memory of this process in RAM, in bytes.
+#[cfg(target_os = "linux")]
+fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = size.unwrap().trim().strip_suffix(" kB").unwrap();
+    1024 * kibibytes.parse::<u64>().unwrap()
+}
+
+/// Connects, and says how much memory each further connection pair takes.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+#[ignore = "a role for other tests, run in its own process"]
+async fn client_of_many_connections() {
+    let Some(mut role) = fairlock_testkit::role() else {
+        return;
+    };
+    let (url, count) = (role.arg("url"), 64);
+    let _first = client().connect(&url).await.unwrap();
+    let before = own_memory();
+    let settings = client().connections(count);
+    let locks = settings.connect(&url).await.unwrap();
+    for n in 0..4 * count {
+        let guard = locks.lock(format!("{n}")).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    role.say(&((own_memory() - before) / count as u64).to_string());
+    role.heard().await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_connection_pair_takes_half_a_mebibyte_at_most() {
+    let server = Server::start().await;
+    let role = "connecting::client_of_many_connections";
+    let mut client = Process::spawn(role, &[("url", &server.url())]);
+    let each: u64 = client.line().await.parse().unwrap();
+    assert!(each <= 512 * 1024, "{each} bytes");
 }
 
 #[tokio::test]

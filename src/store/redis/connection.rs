@@ -7,19 +7,13 @@
 //! longer than anybody waits.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
-use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::config::{
-    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
-    UnresponsiveConfig,
-};
+use fred::types::config::Server;
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
@@ -34,9 +28,10 @@ use crate::store::Failure;
 use crate::store::label::Label;
 use crate::time::backoff::Backoff;
 
-/// The maximum number of unread messages between fred and the task that forwards them. Each slot costs some
-/// 600 bytes, because fred gives all its channels this length.
-const UNREAD_MESSAGES: usize = 8192;
+/// The fewest and the most unread messages between fred and the task that forwards them. Each place takes
+/// some 200 bytes.
+const FEWEST_UNREAD: usize = 256;
+const MOST_UNREAD: usize = 8192;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -56,89 +51,14 @@ impl Purpose {
     }
 }
 
-/// Connects `within` this time, for calls that wait for their replies for `attempt_timeout`. An error names
-/// the server and the reason.
-pub(super) async fn dial(
-    config: Config,
-    purpose: Purpose,
-    attempt_timeout: Duration,
-    within: Duration,
-) -> Result<Connection, Failure> {
-    let server = server_of(&config);
-    let client = client(config, purpose, attempt_timeout, within);
-    let connected = client.clone();
-    let mut connected = pin!(connected.wait_for_connect());
-    // fred announces the connection once, to those that listen at that time. So this starts to listen before
-    // `connect`.
-    poll_fn(|context| {
-        let _ = connected.as_mut().poll(context);
-        Poll::Ready(())
-    })
-    .await;
-    let connection = Connection {
-        errors: client.error_rx(),
-        router: client.connect(),
-        since: Instant::now(),
-        client,
-        successor: None,
-        renewal: None,
-        over: None,
-    };
-    let failure = match tokio::time::timeout(within, connected).await {
-        Ok(Ok(())) => return Ok(connection),
-        Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => failure::classify_connecting(&error),
-        Ok(Err(_)) | Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
-    };
-    Err(failure::with_server(&server, failure))
-}
-
-/// The server's address, for people.
-pub(super) fn server_of(config: &Config) -> String {
-    match &config.server {
-        #[cfg(unix)]
-        ServerConfig::Unix { path } => path.display().to_string(),
-        server => server.hosts().first().map(Server::to_string).unwrap_or_default(),
-    }
-}
-
-fn client(config: Config, purpose: Purpose, attempt_timeout: Duration, within: Duration) -> Client {
-    let performance = PerformanceConfig {
-        default_command_timeout: attempt_timeout,
-        broadcast_channel_capacity: match purpose {
-            Purpose::Commands | Purpose::Replication => 4,
-            Purpose::Messages => UNREAD_MESSAGES,
-        },
-        ..PerformanceConfig::default()
-    };
-    let connection = ConnectionConfig {
-        // TCP takes one round trip. The name of a server that is silent may be that of another machine by
-        // now, and a new attempt looks it up again.
-        connection_timeout: attempt_timeout,
-        internal_command_timeout: within,
-        max_command_attempts: 1,
-        // A steady stream of calls would postpone fred's own check for ever. PINGs and unanswered calls
-        // replace it.
-        unresponsive: UnresponsiveConfig {
-            max_timeout: None,
-            ..UnresponsiveConfig::default()
-        },
-        tcp: TcpConfig {
-            nodelay: Some(true),
-            ..TcpConfig::default()
-        },
-        ..ConnectionConfig::default()
-    };
-    let mut never = ReconnectPolicy::new_constant(0, u32::MAX);
-    never.set_jitter(0);
-    Client::new(config, Some(performance), Some(connection), Some(never))
-}
-
 /// An open connection. Dropping it closes the socket, and fails everything in flight at once.
 pub(super) struct Connection {
     client: Client,
     errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
     router: ConnectHandle,
     since: Instant,
+    /// How many messages may be unread.
+    room: usize,
     successor: Option<Successor>,
     /// What renews the credentials, if a provider has them.
     renewal: Option<Renewal>,
@@ -147,6 +67,20 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The connection that this client makes. It is not open yet.
+    pub(super) fn of(client: Client) -> Connection {
+        Connection {
+            errors: client.error_rx(),
+            router: client.connect(),
+            since: Instant::now(),
+            room: 0,
+            client,
+            successor: None,
+            renewal: None,
+            over: None,
+        }
+    }
+
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
@@ -184,8 +118,27 @@ impl Connection {
         }
     }
 
+    /// The messages of a connection that gets few of them.
     pub(super) fn messages(&self) -> broadcast::Receiver<Message> {
         self.client.message_rx()
+    }
+
+    /// Makes room for the messages of so many channels, if there is too little. From then on, messages come
+    /// to the receiver that is returned. An earlier one ends after the messages from before.
+    ///
+    /// Each channel has room for two: a grant, and another one after that ran out unread. So a client that
+    /// reads nothing for a while loses none, and a client with few locks does not pay for many.
+    pub(super) fn make_room(&mut self, channels: usize) -> Option<broadcast::Receiver<Message>> {
+        let room = (2 * channels)
+            .next_power_of_two()
+            .clamp(FEWEST_UNREAD, MOST_UNREAD);
+        if room <= self.room {
+            return None;
+        }
+        self.room = room;
+        let (sender, receiver) = broadcast::channel(room);
+        self.client.inner().notifications.pubsub.store(Arc::new(sender));
+        Some(receiver)
     }
 
     pub(super) fn age(&self) -> Duration {

@@ -7,8 +7,9 @@ use fred::types::config::{Config, Server, ServerConfig};
 
 use super::address::{Address, Node, Place};
 use super::connect_timeout::ConnectTimeout;
-use super::connection::{Connection, Purpose, dial, server_of};
+use super::connection::Connection;
 use super::credentials::Login;
+use super::dial::{dial, server_of};
 use super::failure;
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::{Invalid, ServerError};
@@ -141,25 +142,25 @@ impl Connector {
         self.sentinels.as_ref()
     }
 
-    pub(super) async fn open(&self, purpose: Purpose) -> Result<Connection, Failure> {
+    pub(super) async fn open(&self) -> Result<Connection, Failure> {
         // On the heap, so that the futures of callers are not nested too deeply for the compiler.
-        let mut connection = Box::pin(self.open_unnamed(purpose)).await?;
+        let mut connection = Box::pin(self.open_unnamed()).await?;
         if let Some(label) = &self.label {
             connection.introduce(label).await?;
         }
         Ok(connection)
     }
 
-    async fn open_unnamed(&self, purpose: Purpose) -> Result<Connection, Failure> {
+    async fn open_unnamed(&self) -> Result<Connection, Failure> {
         let Some(sentinels) = &self.sentinels else {
-            return self.dial(self.config.clone(), purpose).await;
+            return self.dial(self.config.clone()).await;
         };
         let primary = sentinels.primary().await?;
         let mut successor = sentinels.successor_of(primary.clone());
         // A primary that hangs is not waited for once it has a successor.
         let opened = tokio::select! {
             biased;
-            opened = self.open_primary(&primary.server, purpose) => opened,
+            opened = self.open_primary(&primary.server) => opened,
             server = successor.appears() => {
                 Err(Failure::NotExecuted(ServerError::new(format!("the primary is {server} now"))))
             }
@@ -173,27 +174,27 @@ impl Connector {
         }
     }
 
-    async fn dial(&self, config: Config, purpose: Purpose) -> Result<Connection, Failure> {
+    async fn dial(&self, config: Config) -> Result<Connection, Failure> {
         let Some(login) = &self.login else {
-            return self.dial_as_configured(config, purpose).await;
+            return self.dial_as_configured(config).await;
         };
         let (config, renewal) = login.apply(&server_of(&config), config).await?;
-        match self.dial_as_configured(config, purpose).await {
+        match self.dial_as_configured(config).await {
             Ok(connection) => Ok(connection.renewed_by(renewal)),
             Err(failure) => Err(failure::of_a_rotation(failure)),
         }
     }
 
-    async fn dial_as_configured(&self, config: Config, purpose: Purpose) -> Result<Connection, Failure> {
+    async fn dial_as_configured(&self, config: Config) -> Result<Connection, Failure> {
         let (began, within) = (Instant::now(), self.connect_timeout.within());
-        let dialled = dial(config, purpose, self.attempt_timeout, within).await;
+        let dialled = dial(config, self.attempt_timeout, within).await;
         self.connect_timeout
             .learn(within, began.elapsed(), dialled.is_ok());
         dialled
     }
 
-    async fn open_primary(&self, server: &Server, purpose: Purpose) -> Result<Connection, Failure> {
-        let connection = self.dial(self.config_of(server.clone()), purpose).await?;
+    async fn open_primary(&self, server: &Server) -> Result<Connection, Failure> {
+        let connection = self.dial(self.config_of(server.clone())).await?;
         check_primary(&connection)
             .await
             .map_err(|failure| failure::with_server(&server.to_string(), failure))?;

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 
 use self::rights::Tried;
 use super::cluster::owners_by;
-use super::connection::{Connection, Purpose};
+use super::connection::Connection;
 use super::connector::Connector;
 use super::failure;
 use super::options::Options;
@@ -93,7 +93,7 @@ impl Examination<'_> {
 
     async fn examine_cluster(&self, connector: &Connector, findings: &mut Vec<Finding>) {
         let asked = connector.seeds().iter().map(async |seed| {
-            let connection = connector.at(seed).open(Purpose::Commands).await?;
+            let connection = connector.at(seed).open().await?;
             owners_by(&connection, seed).await
         });
         let answers = join_all(asked).await;
@@ -132,7 +132,7 @@ impl Examination<'_> {
     async fn examine(&self, connector: &Connector, setting: Setting, findings: &mut Vec<Finding>) {
         let mut found = Findings::at(connector.server(), findings);
         let began = Instant::now();
-        let opened = connector.open(Purpose::Commands).await;
+        let opened = connector.open().await;
         let connection = match opened {
             Ok(connection) => connection,
             Err(failure) => return found.failed(Subject::Connection, failure),
@@ -157,7 +157,7 @@ impl Examination<'_> {
         self.try_commands(&connection, connector, setting, info.as_deref(), &mut tried)
             .await;
         drop(connection);
-        match connector.open(Purpose::Messages).await {
+        match connector.open().await {
             Ok(connection) => {
                 self.try_channels(connection, setting, info.as_deref(), &mut tried)
                     .await

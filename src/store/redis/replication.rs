@@ -238,7 +238,7 @@ mod tests {
             ..OPTIONS
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
-        let connection = connector.open(Purpose::Replication).await.unwrap();
+        let connection = connector.open().await.unwrap();
         let listener: Arc<dyn Listener> = Arc::<Recorder>::default();
         let listener = Arc::downgrade(&listener);
         Replication::start(

@@ -22,7 +22,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, Purpose, dial};
+use super::connection::Connection;
+use super::dial::dial;
 use super::failure;
 use super::primary::{Primary, Successor};
 use crate::error::ServerError;
@@ -176,7 +177,7 @@ impl Sentinels {
 
     async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
         let within = self.attempt_timeout;
-        dial(config.clone(), Purpose::Commands, within, within).await
+        dial(config.clone(), within, within).await
     }
 
     /// Asks one sentinel, over a separate connection.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::call::{CallOptions, RedisPipeline, execute, repeated, sample};
 use super::commands::Command;
-use super::connection::{Connection, Purpose, keep_trying};
+use super::connection::{Connection, keep_trying};
 use super::connector::Connector;
 use super::options::Options;
 use super::pair::{ConnectionPair, Opened};
@@ -50,8 +50,8 @@ impl RedisStore {
     ) -> Result<Arc<RedisStore>, Error> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let deadline = Instant::now() + options.server_timeout;
-        let mut commands = first_connection(&connector, Purpose::Commands, deadline).await?;
-        let messages = first_connection(&connector, Purpose::Messages, deadline).await?;
+        let mut commands = first_connection(&connector, deadline).await?;
+        let messages = first_connection(&connector, deadline).await?;
         let client = commands.client().clone();
         // If it is lost by now, its supervisor opens another one.
         let loaded = commands
@@ -63,7 +63,7 @@ impl RedisStore {
         commands.warn_of_eviction().await;
         let mut replication = None;
         if options.durability.wanted() > 0 {
-            let connection = first_connection(&connector, Purpose::Replication, deadline).await?;
+            let connection = first_connection(&connector, deadline).await?;
             Replication::check(&connection, options.durability).await?;
             replication = Some(connection);
         }
@@ -316,13 +316,9 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-async fn first_connection(
-    connector: &Connector,
-    purpose: Purpose,
-    deadline: Instant,
-) -> Result<Connection, Error> {
+async fn first_connection(connector: &Connector, deadline: Instant) -> Result<Connection, Error> {
     let unheard = format!("{}: no answer to the connection attempt", connector.server());
-    keep_trying(deadline, unheard, || connector.open(purpose)).await
+    keep_trying(deadline, unheard, || connector.open()).await
 }
 
 /// Parses the reply to `TIME`: seconds and microseconds, as strings.

@@ -132,7 +132,6 @@ impl Subscriber {
         // Messages may have been lost. The listener is told when all channels are subscribed again.
         let mut missed = false;
         loop {
-            tokio::spawn(pump(connection.messages(), self.server, self.listener.clone()));
             match self.serve(&mut connection, &mut missed).await {
                 Ended::Over => return,
                 Ended::Lost(error) => {
@@ -256,6 +255,9 @@ impl Subscriber {
 
     /// Subscribes to all requested channels.
     async fn subscribe(&mut self, connection: &mut Connection) -> Result<(), Ended> {
+        if let Some(messages) = connection.make_room(self.channels.len()) {
+            tokio::spawn(pump(messages, self.server, self.listener.clone()));
+        }
         self.todo.push_back(std::mem::take(&mut self.asked));
         while let Some(mut names) = self.todo.pop_front() {
             names.retain(|name| self.is_wanted(name));
@@ -341,7 +343,7 @@ async fn connect(connector: &Connector, pipeline: &Arc<RedisPipeline>, backoff: 
     loop {
         backoff.pause().await;
         Arc::clone(pipeline).ping(0).await;
-        match connector.open(Purpose::Messages).await {
+        match connector.open().await {
             Ok(connection) => return connection,
             Err(failure) => {
                 tracing::debug!(server = connector.server(), ?failure, "no subscriber connection");
@@ -350,7 +352,7 @@ async fn connect(connector: &Connector, pipeline: &Arc<RedisPipeline>, backoff: 
     }
 }
 
-/// Forwards messages until the connection is dropped.
+/// Forwards messages until the connection is dropped, or has room for more of them elsewhere.
 async fn pump(mut messages: broadcast::Receiver<Message>, server: ServerId, listener: Weak<dyn Listener>) {
     loop {
         let message = messages.recv().await;

@@ -35,8 +35,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a subscriber connection is replaced again and again", SUBSCRIBER,
         "                    successor.set(self.successor_of(connection));\n", "                    successor.set(self.successor_of(connection)); std::future::pending::<()>().await;\n", ROTATING),
     edit("the next subscriber connection has the subscriptions", SUCCESSION, "        self.todo.push_front(former);\n", "        drop(former);\n", ROTATING),
-    edit("the messages of the next subscriber connection are heard", SUCCESSION,
-        "        tokio::spawn(pump(next.messages(), self.server, self.listener.clone()));\n", "", ROTATING),
+    edit("the messages of the next subscriber connection are heard", SUBSCRIBER,
+        "if let Some(messages) = connection.make_room(self.channels.len()) {", "if let Some(messages) = connection.make_room(self.channels.len()).filter(|_| self.todo.is_empty()) {", ROTATING),
     edit("the former subscriber connection is read to its end", SUCCESSION,
         "        *missed |= connection.unless_lost(pong).await.is_err();\n", "        drop(pong); let _ = missed;\n", ROTATING)
         .equal("a message would have to be on its way over the former connection for longer than a round trip over the next"),

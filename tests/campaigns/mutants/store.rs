@@ -9,6 +9,7 @@ const CLUSTER: &str = "src/store/redis/cluster.rs";
 const COMMANDS: &str = "src/store/redis/commands.rs";
 const CONNECTION: &str = "src/store/redis/connection.rs";
 const CONNECTOR: &str = "src/store/redis/connector.rs";
+const DIAL: &str = "src/store/redis/dial.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
 const LINK: &str = "src/store/redis/supervisor.rs";
 const BACKLOG: &str = "src/store/pipeline/backlog.rs";
@@ -84,9 +85,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("clients with another longest lease share no script", SCRIPT_SET, "millis(server.longest_lease)", "0", &["--lib script_set"]),
     edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
 
-    edit("a script is not loaded on another connection than the one that told the uptime", CONNECTION,
+    edit("a script is not loaded on another connection than the one that told the uptime", DIAL,
         "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM)
         .equal("the loss of the connection ends the client before fred connects again"),
+    edit("a client has room for a message of each of its locks", CONNECTION,
+        ".clamp(FEWEST_UNREAD, MOST_UNREAD)", ".clamp(FEWEST_UNREAD, FEWEST_UNREAD)", &["--lib burst_of_a_message"]),
+    edit("a client with few locks does not hold the memory of many", CONNECTION,
+        ".clamp(FEWEST_UNREAD, MOST_UNREAD)", ".clamp(MOST_UNREAD, MOST_UNREAD)", &["--test servers connection_pair"]),
     edit("a connection that is given up is closed", CONNECTION, "        self.router.abort();\n", "", CONNECTIONS),
 
     edit("a user in a URL has a password", CONNECTOR, "if self.config.username.is_some() && self.config.password.is_none() {", "if false {", &["--test servers connecting::"]),
@@ -98,7 +103,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an attempt to connect that was not answered in time gives the next one longer", CONNECT_TIMEOUT, "doublings + 1", "doublings", TIMEOUT_TESTS),
     edit("a fast connection makes the next attempt short again", CONNECT_TIMEOUT, "            0\n", "            doublings\n", TIMEOUT_TESTS),
     edit("a refusal gives the next attempt no longer", CONNECT_TIMEOUT, "!connected && took >= within", "!connected", TIMEOUT_TESTS),
-    edit("the calls that make a connection have the time of the attempt", CONNECTION, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", TIMEOUT_TESTS),
+    edit("the calls that make a connection have the time of the attempt", DIAL, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", TIMEOUT_TESTS),
 
     edit("a call for keys of a moving slot counts as not executed", FAILURE, "\"TRYAGAIN\"", "\"TRYAGAINST\"", FAILURES),
     edit("a WAIT on a server that became a replica does not count as refused", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),
@@ -224,6 +229,8 @@ pub(super) const EDITS: &[Edit] = &[
         "sleep(unseen_left), if self.unseen => {", "sleep(unseen_left), if false => {", SUBSCRIPTIONS),
     edit("a connection whose subscriptions are not seen is kept for longer each time", SUBSCRIBER,
         "LONGEST_UNSEEN.min(2 * self.unseen_for)", "self.unseen_for", SUBSCRIPTIONS),
+    edit("all ask again when messages were lost inside the client", SUBSCRIBER,
+        "                listener.reconnected(server);\n            }\n            Err(RecvError::Closed)", "            }\n            Err(RecvError::Closed)", &["--lib burst_beyond"]),
     edit("a channel that was given up meanwhile is not subscribed", SUBSCRIBER, "            names.retain(|name| self.is_wanted(name));\n", "", SUBSCRIPTIONS),
     edit("a user without the right to PING does not cause rapid reconnects", SUBSCRIBER, "                    backoff.ended_after(connection.age());\n", "                    backoff = Backoff::at_once();\n", SUBSCRIPTIONS),
     edit("requests do not accumulate while there is no connection", SUBSCRIBER,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::super::address::Node;
 use super::super::commands::Command;
-use super::super::connection::{Connection, Purpose, keep_trying};
+use super::super::connection::{Connection, keep_trying};
 use super::super::connector::Connector;
 use super::super::failure;
 use super::slots::{Range, ranges};
@@ -36,7 +36,7 @@ async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, Vec<Range
 }
 
 async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, Vec<Range>), Failure> {
-    let connection = connector.at(seed).open(Purpose::Commands).await?;
+    let connection = connector.at(seed).open().await?;
     let ranges = slots_by(&connection, seed).await?;
     if ranges.is_empty() {
         return Err(Failure::NotExecuted(ServerError::new(format!(

@@ -10,7 +10,6 @@ use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
 use super::super::commands::Command;
-use super::super::connection::Purpose;
 use super::super::slot::slot_of;
 use super::discovery::slots_by;
 use super::slots::{Range, ranges};
@@ -94,7 +93,7 @@ impl Cluster {
     }
 
     async fn ask(&self, address: &Node) -> Option<Vec<Range>> {
-        let connection = self.connector.at(address).open(Purpose::Commands).await.ok()?;
+        let connection = self.connector.at(address).open().await.ok()?;
         let ranges = slots_by(&connection, address).await.ok()?;
         (!ranges.is_empty()).then_some(ranges)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Connection, Ended, Subscriber, connect, pump};
+use super::{Connection, Ended, Subscriber, connect};
 use crate::time::backoff::Backoff;
 
 impl Subscriber {
@@ -28,7 +28,6 @@ impl Subscriber {
         connection: &mut Connection,
         missed: &mut bool,
     ) -> Result<(), Ended> {
-        tokio::spawn(pump(next.messages(), self.server, self.listener.clone()));
         let former = self.disown();
         self.todo.push_front(former);
         self.subscribe(&mut next).await?;

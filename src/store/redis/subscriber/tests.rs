@@ -148,7 +148,7 @@ async fn a_reconnect_is_told_once_all_is_subscribed_again() {
 async fn connection_to(flaw: Flaw) -> Connection {
     let url = format!("redis://127.0.0.1:{}", flawed(flaw));
     let connector = Connector::new(&url, None, 12 * OPTIONS.attempt_timeout).unwrap();
-    connector.open(Purpose::Messages).await.unwrap()
+    connector.open().await.unwrap()
 }
 
 #[tokio::test]

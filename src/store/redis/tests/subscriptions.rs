@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fairlock_testkit::BlockingClient;
 use tokio::time::Instant;
 
 use super::*;
@@ -49,19 +50,44 @@ async fn subscriptions_are_confirmed_before_they_are_told() {
     assert_eq!(recorder.reconnects(), 0);
 }
 
+/// Runs a script that publishes, and blocks this thread until all of its messages have arrived. So they are
+/// read in one go.
+fn published_while_nobody_reads(server: &Server, script: &str) {
+    let mut client = BlockingClient::connect(("127.0.0.1", server.port())).unwrap();
+    assert!(!client.command(&["EVAL", script, "0"]).unwrap().is_error());
+    std::thread::sleep(Duration::from_millis(300));
+}
+
 /// Race: A message is lost inside the client.
 #[tokio::test]
-async fn burst_of_messages_arrives_whole_or_its_losses_are_reported() {
+async fn burst_beyond_what_the_client_has_room_for_is_reported_as_a_loss() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    let burst = "for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end";
-    server.command(&["EVAL", burst, "0"]).await;
-    let all = || recorder.messages.lock().unwrap().len() == 20_000;
-    until("all messages or a report of their loss", || {
-        all() || recorder.reconnects() > 0
+    published_while_nobody_reads(&server, "for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end");
+    until("the loss is reported", || recorder.reconnects() > 0).await;
+    until("the last message", || recorder.has("c 20000")).await;
+    assert!(recorder.messages.lock().unwrap().len() < 20_000);
+}
+
+/// Race: A message is lost inside the client.
+#[tokio::test]
+async fn burst_of_a_message_for_each_lock_arrives_whole() {
+    const CHANNELS: usize = 3000;
+    let server = Server::start().await;
+    let (store, recorder) = store(&server.url()).await;
+    let channel = |n: usize| format!("fairlock:unlock:{{lock-{n:05}}}:{:032}", 7);
+    let subscribed = (0..CHANNELS).map(|n| store.subscribe(channel(n).into()));
+    join_all(subscribed).await.into_iter().for_each(Result::unwrap);
+    let message = format!("1 1700000000000000 1700000000000 {:032}:0000005000:1:", 7);
+    let publish = format!("redis.call('PUBLISH', channel, '{message}')");
+    let publish = format!("for _, channel in ipairs(redis.call('PUBSUB', 'CHANNELS')) do {publish} end");
+    published_while_nobody_reads(&server, &publish);
+    until("all messages", || {
+        recorder.messages.lock().unwrap().len() >= CHANNELS
     })
     .await;
+    assert_eq!(recorder.reconnects(), 0, "messages were lost");
 }
 
 /// Race: The channel of one lock is refused, and other locks of the client lose their subscriptions.
