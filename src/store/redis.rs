@@ -13,6 +13,7 @@ mod credentials;
 mod diagnosis;
 mod dial;
 mod failure;
+mod names;
 mod options;
 mod pair;
 mod primary;

@@ -156,6 +156,15 @@ async fn both_protocols_carry_a_hand_over() {
     }
 }
 
+#[tokio::test]
+async fn an_ipv6_address_carries_a_hand_over() {
+    let server = Server::builder().config("bind", "127.0.0.1 -::1").start().await;
+    if std::net::TcpStream::connect(("::1", server.port())).is_err() {
+        return eprintln!("skipped: this machine has no IPv6");
+    }
+    hand_over(&client(), &format!("redis://[::1]:{}", server.port())).await;
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn a_unix_socket_carries_a_hand_over() {

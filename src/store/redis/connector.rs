@@ -11,6 +11,7 @@ use super::connection::Connection;
 use super::credentials::Login;
 use super::dial::{dial, server_of};
 use super::failure;
+use super::names::Names;
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::{Invalid, ServerError};
 use crate::store::Failure;
@@ -24,6 +25,8 @@ pub(super) struct Connector {
     /// The cluster servers in the URL.
     seeds: Vec<Node>,
     server: String,
+    /// The addresses of the servers.
+    names: Arc<Names>,
     attempt_timeout: Duration,
     connect_timeout: ConnectTimeout,
     /// What the servers know about this client.
@@ -48,6 +51,7 @@ impl Connector {
             sentinels: None,
             seeds: Vec::new(),
             server,
+            names: Arc::default(),
             attempt_timeout,
             connect_timeout: ConnectTimeout::new(attempt_timeout),
             label: None,
@@ -114,6 +118,7 @@ impl Connector {
             sentinels: None,
             seeds: Vec::new(),
             server: node.to_string(),
+            names: Arc::clone(&self.names),
             attempt_timeout: self.attempt_timeout,
             connect_timeout: ConnectTimeout::new(self.attempt_timeout),
             label: self.label.clone(),
@@ -187,7 +192,7 @@ impl Connector {
 
     async fn dial_as_configured(&self, config: Config) -> Result<Connection, Failure> {
         let (began, within) = (Instant::now(), self.connect_timeout.within());
-        let dialled = dial(config, self.attempt_timeout, within).await;
+        let dialled = dial(&self.names, config, self.attempt_timeout, within).await;
         self.connect_timeout
             .learn(within, began.elapsed(), dialled.is_ok());
         dialled

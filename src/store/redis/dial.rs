@@ -1,6 +1,10 @@
 //! Makes a connection to a server.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -12,23 +16,96 @@ use fred::types::config::{
     Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
     UnresponsiveConfig,
 };
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::connection::Connection;
 use super::failure;
+use super::names::Names;
 use crate::error::ServerError;
 use crate::store::Failure;
 
 /// The length of each of fred's own queues for events. There are nine, and each holds its memory from the
 /// start.
 const EVENTS: usize = 4;
+
+/// How long an address may be silent before the next one is tried too (RFC 8305 recommends this).
+const STAGGER: Duration = Duration::from_millis(250);
+
 /// Connects `within` this time, for calls that wait for their replies for `attempt_timeout`. An error names
 /// the server and the reason.
 pub(super) async fn dial(
+    names: &Names,
     config: Config,
     attempt_timeout: Duration,
     within: Duration,
 ) -> Result<Connection, Failure> {
     let server = server_of(&config);
+    let dialled = async {
+        let ServerConfig::Centralized { server } = &config.server else {
+            return open(config, attempt_timeout, within).await;
+        };
+        let addresses = names.addresses_of(&server.host, server.port).await?;
+        let attempt = |address| {
+            let server = ServerConfig::Centralized {
+                server: at(address, server),
+            };
+            let config = Config {
+                server,
+                ..config.clone()
+            };
+            open(config, attempt_timeout, within)
+        };
+        first_to_answer(names, addresses, within, attempt).await
+    };
+    let dialled = match tokio::time::timeout(within, dialled).await {
+        Ok(dialled) => dialled,
+        Err(_) => Err(unanswered()),
+    };
+    dialled.map_err(|failure| failure::with_server(&server, failure))
+}
+
+/// Makes an attempt at each address in turn, and returns the first success or refusal. A name may have
+/// addresses that lead nowhere. So the next one is tried as soon as an attempt fails, or is unanswered for a
+/// while.
+async fn first_to_answer<T, F: Future<Output = Result<T, Failure>>>(
+    names: &Names,
+    addresses: Vec<SocketAddr>,
+    within: Duration,
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<T, Failure> {
+    // The last one has its time too.
+    let stagger = STAGGER.min(within / (1 + u32::try_from(addresses.len()).unwrap_or(u32::MAX)));
+    let mut next = addresses.into_iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut silent = Vec::new();
+    let mut last = unanswered();
+    loop {
+        if let Some(address) = next.next() {
+            silent.push(address);
+            let attempt = attempt(address);
+            attempts.push(async move { (address, attempt.await) });
+        }
+        tokio::select! {
+            ended = attempts.next() => match ended {
+                Some((address, done)) => {
+                    silent.retain(|other| *other != address);
+                    match done {
+                        Ok(_) | Err(Failure::Refused(_)) => {
+                            names.were_silent(silent);
+                            return done;
+                        }
+                        Err(failure) => last = failure,
+                    }
+                }
+                None => return Err(last),
+            },
+            () = tokio::time::sleep(stagger), if next.len() > 0 => {}
+        }
+    }
+}
+
+async fn open(config: Config, attempt_timeout: Duration, within: Duration) -> Result<Connection, Failure> {
     let client = client(config, attempt_timeout, within);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
@@ -39,13 +116,33 @@ pub(super) async fn dial(
         Poll::Ready(())
     })
     .await;
-    let connection = Connection::of(client);
-    let failure = match tokio::time::timeout(within, connected).await {
-        Ok(Ok(())) => return Ok(connection),
-        Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => failure::classify_connecting(&error),
-        Ok(Err(_)) | Err(_) => Failure::Unknown(ServerError::new("no answer to the connection attempt")),
-    };
-    Err(failure::with_server(&server, failure))
+    let mut connection = Connection::of(client);
+    let opened = connected.map(|connected| match connected {
+        Err(error) if *error.kind() != ErrorKind::Timeout => Err(failure::classify_connecting(&error)),
+        connected => connected.map_err(|_| unanswered()),
+    });
+    connection.unless_lost(opened).await?;
+    Ok(connection)
+}
+
+fn unanswered() -> Failure {
+    Failure::Unknown(ServerError::new("no answer to the connection attempt"))
+}
+
+/// The server at this address, whose certificate is for its name. If fred knew the name, it would try all
+/// addresses one after the other, within the time of one.
+fn at(address: SocketAddr, server: &Server) -> Server {
+    let text = address.to_string();
+    // An IPv6 address keeps its brackets, and may have a zone in them.
+    let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+    let mut there = server.clone();
+    there.host = host.into();
+    there.port = address.port();
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    {
+        there.tls_server_name = Some(server.host.clone());
+    }
+    there
 }
 
 /// The server's address, for people.

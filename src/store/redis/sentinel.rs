@@ -25,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::Connection;
 use super::dial::dial;
 use super::failure;
+use super::names::Names;
 use super::primary::{Primary, Successor};
 use crate::error::ServerError;
 use crate::store::Failure;
@@ -39,6 +40,7 @@ pub(super) struct Sentinels {
     configs: Vec<Config>,
     /// The name by which the sentinels know the primary.
     service: String,
+    names: Names,
     attempt_timeout: Duration,
     /// The newest primary that any sentinel has reported.
     latest: watch::Sender<Option<Primary>>,
@@ -51,6 +53,7 @@ impl Sentinels {
         Sentinels {
             configs,
             service,
+            names: Names::default(),
             attempt_timeout,
             latest: watch::Sender::new(None),
             found: AtomicBool::new(false),
@@ -177,7 +180,7 @@ impl Sentinels {
 
     async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
         let within = self.attempt_timeout;
-        dial(config.clone(), within, within).await
+        dial(&self.names, config.clone(), within, within).await
     }
 
     /// Asks one sentinel, over a separate connection.

@@ -16,6 +16,7 @@ const BACKLOG: &str = "src/store/pipeline/backlog.rs";
 const CONNECT_TIMEOUT: &str = "src/store/redis/connect_timeout.rs";
 const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
+const NAMES: &str = "src/store/redis/names.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
 const PRIORITY: &str = "src/store/pipeline/priority.rs";
 const RELOAD: &str = "src/store/pipeline/reload.rs";
@@ -36,6 +37,7 @@ const FAILURES: &[&str] = &["--lib failure"];
 const INFO_TESTS: &[&str] = &["--lib server_info"];
 const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
 const TIMEOUT_TESTS: &[&str] = &["--lib connect_timeout", "--lib a_slow_server"];
+const DIALLING: &[&str] = &["--lib dial::", "--lib names::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
 const QUORUM: &[&str] = &["--lib redis::tests::quorum"];
 const WINDOW_TESTS: &[&str] = &["--lib window"];
@@ -104,6 +106,16 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a fast connection makes the next attempt short again", CONNECT_TIMEOUT, "            0\n", "            doublings\n", TIMEOUT_TESTS),
     edit("a refusal gives the next attempt no longer", CONNECT_TIMEOUT, "!connected && took >= within", "!connected", TIMEOUT_TESTS),
     edit("the calls that make a connection have the time of the attempt", DIAL, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", TIMEOUT_TESTS),
+
+    edit("an address that is silent does not keep the next one from being tried", DIAL, "sleep(stagger), if next.len() > 0 => {}", "sleep(stagger), if false => {}", DIALLING),
+    edit("all addresses of a name are tried within one attempt", DIAL,
+        "STAGGER.min(within / (1 + u32::try_from(addresses.len()).unwrap_or(u32::MAX)))", "STAGGER.min(within)", DIALLING),
+    edit("a refusal by one address of a name is not taken to the next", DIAL, "Ok(_) | Err(Failure::Refused(_)) => {", "Ok(_) => {", DIALLING),
+    edit("the certificate at an address is for the name", DIAL, "        there.tls_server_name = Some(server.host.clone());\n", "", DIALLING),
+    edit("addresses that were silent are tried last", NAMES, "        addresses.sort_by_key(|address| silent.contains_key(address));\n", "", DIALLING),
+    edit("an address is not taken for silent forever", NAMES, "        silent.retain(|_, since| since.elapsed() < SILENT_FOR);\n", "", DIALLING),
+    edit("calls that need the same name share one look-up", NAMES, "        lookups.retain(|_, lookup| is_under_way(lookup));\n", "        lookups.clear();\n", DIALLING),
+    edit("a process that can have no further thread is told so", NAMES, "            answer.send_replace(Some(Err(ServerError::new(error))));\n", "            drop(error);\n", DIALLING),
 
     edit("a call for keys of a moving slot counts as not executed", FAILURE, "\"TRYAGAIN\"", "\"TRYAGAINST\"", FAILURES),
     edit("a WAIT on a server that became a replica does not count as refused", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),
