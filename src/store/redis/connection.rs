@@ -15,8 +15,9 @@ use fred::clients::Client;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::Server;
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
-use futures_util::FutureExt;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::broadcast;
 
 use super::credentials::Renewal;
@@ -232,14 +233,14 @@ impl Connection {
         }
     }
 
-    /// Begins or ends subscriptions, all by one command, and waits until the server has done it. If the
-    /// server refuses ([`Failure::Refused`]), nothing has changed, and the connection can still be used.
+    /// Begins or ends subscriptions, and waits until the server has done it. If the server refuses
+    /// ([`Failure::Refused`]) or has not executed a command, the connection can still be used.
     ///
     /// Success has no reply of its own, because fred consumes the server's replies to these commands. But
     /// fred passes an error to the command, if the command was sent as one with a reply. So a PING follows
-    /// the command. After an error, the command gets the error, and the PING gets its echo. After success,
-    /// the command gets the echo, and the PING waits for one more reply. It gets the error of a command
-    /// without channels, for which fred itself expects no reply.
+    /// the commands. Its echo comes after the errors, and the commands get these replies in the order in
+    /// which they were sent. Those that are left over, of which the PING is the last, wait for one more reply
+    /// each. They get the errors of commands without channels, for which fred itself expects no reply.
     pub(super) async fn change(
         &mut self,
         what: Subscribing,
@@ -263,39 +264,39 @@ async fn change(
     channels: &[Arc<str>],
     nonce: u64,
 ) -> Result<(), Failure> {
-    let name = match what {
-        Subscribing::Begins => "SUBSCRIBE",
-        Subscribing::Ends => "UNSUBSCRIBE",
+    let (name, at_once) = match what {
+        Subscribing::Begins => ("SUBSCRIBE", channels.len()),
+        Subscribing::Ends => ("UNSUBSCRIBE", channels.len()),
+        // The channels belong to different slots.
+        Subscribing::EndsInShard => ("SUNSUBSCRIBE", 1),
     };
-    let command = CustomCommand::new_static(name, ClusterHash::Random, false);
-    let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
-    let changed = pin!(client.custom::<Value, _>(command, channels));
+    let commands = channels.chunks(at_once).map(|channels| {
+        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+        let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
+        client.custom::<Value, _>(command, channels).boxed()
+    });
     let nonce = nonce.to_string();
-    let pong = pin!(client.ping::<Value>(Some(nonce.clone())));
-    // Both commands are sent, one after the other. The first one gets the first reply.
-    let (reply, pong) = match select(changed, pong).await {
-        Either::Left((reply, pong)) => (reply, pong),
-        Either::Right((pong, _)) => {
-            let pong = pong.map_err(|error| failure::classify(&error))?;
-            return Err(desynchronised(&pong, &nonce));
-        }
-    };
-    match reply {
-        Ok(reply) if echoes(&reply, &nonce) => {
-            let _ = client.subscribe(Vec::<String>::new()).await;
-            let _ = pong.await;
-            Ok(())
-        }
-        Ok(reply) => Err(desynchronised(&reply, &nonce)),
-        Err(error) => {
-            let failure = failure::classify(&error);
-            match pong.await {
-                Ok(reply) if echoes(&reply, &nonce) => Err(failure),
-                Ok(reply) => Err(desynchronised(&reply, &nonce)),
-                Err(error) => Err(failure::classify(&error)),
+    let ping = client.ping::<Value>(Some(nonce.clone())).boxed();
+    // All are sent in this order at the first poll.
+    let mut replies: FuturesOrdered<_> = commands.chain([ping]).collect();
+    let mut outcome = Ok(());
+    while let Some(reply) = replies.next().await {
+        match reply {
+            Ok(reply) if echoes(&reply, &nonce) => {
+                for _ in 0..replies.len() {
+                    let _ = client.subscribe(Vec::<String>::new()).await;
+                }
+                while replies.next().await.is_some() {}
+                return outcome;
             }
+            Ok(reply) => return Err(desynchronised(&reply, &nonce)),
+            Err(error) => match failure::classify(&error) {
+                lost @ Failure::Unknown(_) => return Err(lost),
+                failure => outcome = Err(failure),
+            },
         }
     }
+    outcome
 }
 
 impl Drop for Connection {
@@ -308,6 +309,7 @@ impl Drop for Connection {
 pub(super) enum Subscribing {
     Begins,
     Ends,
+    EndsInShard,
 }
 
 fn desynchronised(reply: &Value, nonce: &str) -> Failure {

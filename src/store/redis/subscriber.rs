@@ -229,21 +229,14 @@ impl Subscriber {
         if unsubscribe.is_empty() {
             return Ok(());
         }
-        if self.sharded {
-            let client = connection.client().clone();
-            let pong = self.ping(connection);
-            let each = unsubscribe
-                .iter()
-                .map(|name| client.sunsubscribe(name.to_string()));
-            let ended = async { join(join_all(each), pong).await.1 };
-            return connection.unless_lost(ended).await.map_err(Ended::from);
-        }
+        let what = match self.sharded {
+            false => Subscribing::Ends,
+            true => Subscribing::EndsInShard,
+        };
         self.pings += 1;
-        match connection
-            .change(Subscribing::Ends, &unsubscribe, self.pings)
-            .await
-        {
-            Ok(()) => Ok(()),
+        match connection.change(what, &unsubscribe, self.pings).await {
+            // The slot of a channel has moved, which ended the subscription.
+            Ok(()) | Err(Failure::NotExecuted(_)) => Ok(()),
             Err(Failure::Refused(error)) => {
                 // The subscriptions go on until the connection ends, and their messages are ignored.
                 tracing::warn!(server = self.connector.server(), %error, "the server refuses to end a subscription");

@@ -116,7 +116,7 @@ impl Recorder {
         self.replacements.load(Ordering::SeqCst)
     }
 
-    fn reconnects(&self) -> usize {
+    pub(super) fn reconnects(&self) -> usize {
         self.reconnects.load(Ordering::SeqCst)
     }
 

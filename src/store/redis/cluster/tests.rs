@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use fairlock_testkit::{Server, free_port};
 use tokio::time::advance;
 
+use super::super::slot::SLOTS;
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::*;
 use crate::store::redis::address::Node;
@@ -91,4 +92,51 @@ async fn a_server_without_slots_is_kept_while_its_client_is_opened() {
     assert!(retire().is_empty(), "there is time for a second attempt");
     advance(OPTIONS.attempt_timeout).await;
     assert_eq!(retire().len(), 1);
+}
+
+/// The id of the subscriber connection.
+fn subscriber_of(server: &Server) -> Option<String> {
+    let list = server.tell("CLIENT LIST TYPE pubsub");
+    list.split(' ').next().map(str::to_owned)
+}
+
+/// Race: A slot has moved, and a subscription that ended with that is ended by the client.
+#[tokio::test]
+async fn end_of_a_subscription_whose_slot_has_moved_costs_no_other_one() {
+    let servers = fairlock_testkit::Cluster::of_masters(2).await;
+    let server = &servers.servers[0];
+    if server.command(&["PUBSUB", "SHARDCHANNELS"]).await.is_error() {
+        // Servers before 7.0 have no channels that move with their slots.
+        return;
+    }
+    let recorder = Arc::new(Recorder::default());
+    let listener: Weak<Recorder> = Arc::downgrade(&recorder);
+    let listener: Weak<dyn Listener> = listener;
+    let seeds = cluster(&format!("127.0.0.1:{}", server.port()), &recorder);
+    let connector = seeds.connector.at(&at(server.port()));
+    let place = (ServerId(0), PubSubMode::Sharded);
+    let store = RedisStore::opening(connector, OPTIONS, &listener, place);
+    let mut channels = (0..).map(|n| Arc::<str>::from(format!("fairlock:unlock:{{{n}}}:c")));
+    let mut next = || channels.find(|channel| slot_of(channel) < SLOTS / 2).unwrap();
+    let [moved, ended, also_moved, kept, later] = [(); 5].map(|()| next());
+    for channel in [&moved, &ended, &also_moved, &kept] {
+        store.subscribe(Arc::clone(channel)).await.unwrap();
+    }
+    let before = subscriber_of(server);
+    for channel in [&moved, &also_moved] {
+        servers.migrate(slot_of(channel), 0, 1, Duration::ZERO).await;
+    }
+    for channel in [&moved, &ended, &also_moved] {
+        store.unsubscribe(channel);
+    }
+    // This follows behind them.
+    store.subscribe(Arc::clone(&later)).await.unwrap();
+    let listening = server.tell("PUBSUB SHARDCHANNELS");
+    let mut listening: Vec<_> = listening.split_whitespace().collect();
+    listening.sort_unstable();
+    let mut expected = [&*kept, &*later];
+    expected.sort_unstable();
+    assert_eq!(listening, expected);
+    assert_eq!(subscriber_of(server), before, "the connection was replaced");
+    assert_eq!(recorder.reconnects(), 0);
 }
