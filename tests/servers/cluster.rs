@@ -1,5 +1,6 @@
 //! The locks in a real cluster of six servers: three masters with a replica each.
 
+mod addresses;
 mod failover;
 mod leaders;
 mod migration;

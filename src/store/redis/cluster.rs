@@ -73,9 +73,9 @@ impl ClusterStore {
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<ClusterStore>, Error> {
         let deadline = Instant::now() + options.server_timeout;
-        let (pubsub_mode, ranges) = discover(&connector, deadline).await?;
+        let (pubsub_mode, view) = discover(&connector, deadline).await?;
         let mut table = Table::new(3 * look_every(options));
-        table.apply_slots(&ranges);
+        table.apply(&view);
         let cluster = Arc::new(Cluster {
             connector,
             options,

@@ -7,6 +7,7 @@ const CHANNELS: &str = "src/store/redis/subscriber/channels.rs";
 const SERVERS: &str = "src/store/redis/cluster/servers.rs";
 const CLUSTER: &str = "src/store/redis/cluster.rs";
 const COMMANDS: &str = "src/store/redis/commands.rs";
+const DISCOVERY: &str = "src/store/redis/cluster/discovery.rs";
 const CONNECTION: &str = "src/store/redis/connection.rs";
 const CONNECTOR: &str = "src/store/redis/connector.rs";
 const DIAL: &str = "src/store/redis/dial.rs";
@@ -61,8 +62,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that has left the cluster is not kept forever", TABLE,
         "since.elapsed() >= 2 * attempt_timeout", "false && since.elapsed() >= 2 * attempt_timeout", CLUSTER_TESTS),
     edit("the servers that the user names are asked before servers that may be gone", WATCH,
-        "        let mut others = self.connector.seeds().to_vec();\n        others.extend(self.table().addresses().into_iter().rev());\n",
-        "        let mut others = self.table().addresses();\n        others.extend_from_slice(self.connector.seeds());\n", CLUSTER_TESTS),
+        "        let mut others = self.connector.seeds().to_vec();\n        for known in self.table().known() {\n",
+        "        let mut others = self.table().known();\n        for known in self.connector.seeds().to_vec() {\n", CLUSTER_TESTS),
+    edit("an address that the cluster no longer names is not asked", TABLE, "self.view = BTreeSet::from([asked]);", "self.view.insert(asked);", CLUSTER_TESTS),
+    edit("a silent address does not hold up the others", DISCOVERY, "later += STAGGER;", "later += 100 * STAGGER;", CLUSTER_TESTS),
+    edit("a server that refused is asked again while others are silent", WATCH,
+        "            sleep(pause).await;\n            pause = (pause * 2).min(LONGEST);\n        }\n    }\n",
+        "            sleep(1000 * pause).await;\n            pause = (pause * 2).min(LONGEST);\n        }\n    }\n", CLUSTER_TESTS),
 
     edit("replicas do not stand in for the disk of the primary", COMMANDS, ".min(durability.replicas)", "", &["--lib commands"]),
     edit("acquires and releases wait for a slot that moves", CLUSTER,

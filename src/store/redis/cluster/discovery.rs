@@ -1,53 +1,86 @@
 //! The first contact with a cluster.
 
+use std::time::Duration;
+
 use fred::interfaces::PubsubInterface;
-use tokio::time::Instant;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep};
 
 use super::super::address::Node;
 use super::super::commands::Command;
 use super::super::connection::{Connection, keep_trying};
 use super::super::connector::Connector;
 use super::super::failure;
-use super::slots::{Range, ranges};
+use super::slots::{Range, View, ranges};
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::store::redis::script::{PubSubMode, ScriptSet};
 
+/// How long one server has for its answer before the next one is asked too.
+const STAGGER: Duration = Duration::from_millis(50);
+
 /// Asks the seeds until one of them knows the cluster. Returns how scripts publish in it, and the owners of
 /// the slots.
-pub(super) async fn discover(
-    connector: &Connector,
-    deadline: Instant,
-) -> Result<(PubSubMode, Vec<Range>), Error> {
+pub(super) async fn discover(connector: &Connector, deadline: Instant) -> Result<(PubSubMode, View), Error> {
     let unheard = "no server of the cluster answers";
     keep_trying(deadline, unheard, || discover_by_any(connector)).await
 }
 
-/// Asks one seed after another, until one answers or refuses.
-async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, Vec<Range>), Failure> {
-    let mut last = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
-    for seed in connector.seeds() {
-        match discover_by(connector, seed).await {
-            Err(failure @ (Failure::Unknown(_) | Failure::NotExecuted(_))) => last = failure,
-            done => return done,
+/// Asks the seeds until one of them answers.
+async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, View), Failure> {
+    let mut why = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
+    let seeds = connector.seeds().iter();
+    let mut asked = staggered(seeds.map(|seed| discover_by(connector, seed)));
+    while let Some(answer) = asked.next().await {
+        match answer {
+            Ok(discovered) => return Ok(discovered),
+            // A refusal tells more than a silence.
+            Err(failure) if !matches!(why, Failure::Refused(_)) => why = failure,
+            Err(_) => {}
         }
     }
-    Err(last)
+    Err(why)
 }
 
-async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, Vec<Range>), Failure> {
+/// Asks several servers, each a little later than the one before. A server that is silent does not hold up
+/// the others, and while one answers at once, few are asked.
+pub(super) fn staggered<F: Future>(
+    questions: impl Iterator<Item = F>,
+) -> FuturesUnordered<impl Future<Output = F::Output>> {
+    let mut later = Duration::ZERO;
+    let asked = questions.map(|question| {
+        let at = later;
+        later += STAGGER;
+        async move {
+            sleep(at).await;
+            question.await
+        }
+    });
+    asked.collect()
+}
+
+async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, View), Failure> {
     let connection = connector.at(seed).open().await?;
-    let ranges = slots_by(&connection, seed).await?;
-    if ranges.is_empty() {
+    let view = view_of(&connection, seed).await?;
+    Ok((pubsub_mode_of(&connection).await?, view))
+}
+
+/// Asks a server for its view of the cluster, over a separate connection.
+pub(super) async fn view_of(connection: &Connection, asked: &Node) -> Result<View, Failure> {
+    let view = View {
+        of: asked.clone(),
+        ranges: slots_by(connection, asked).await?,
+    };
+    if view.ranges.is_empty() {
         return Err(Failure::NotExecuted(ServerError::new(format!(
-            "{seed}: no server of the cluster has any slot"
+            "{asked}: no server of the cluster has any slot"
         ))));
     }
-    Ok((pubsub_mode_of(&connection).await?, ranges))
+    Ok(view)
 }
 
-/// Asks a server for the owners of the slots, over a separate connection.
-pub(super) async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
+async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
     let reply = Command::slots()
         .run(connection.client(), &ScriptSet::default())
         .await;

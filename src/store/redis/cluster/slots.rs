@@ -14,6 +14,14 @@ pub(super) struct Range {
     pub(super) servers: Vec<Node>,
 }
 
+/// A server's view of its cluster.
+#[derive(Debug)]
+pub(super) struct View {
+    /// The server, by the address at which it was asked.
+    pub(super) of: Node,
+    pub(super) ranges: Vec<Range>,
+}
+
 /// Parses the reply of the server `asked` to `CLUSTER SLOTS`. Returns `None` if it is another reply.
 pub(super) fn ranges(reply: &Wire, asked: &Node) -> Option<Vec<Range>> {
     let Wire::Array(ranges) = reply else { return None };

@@ -1,6 +1,6 @@
 //! The known state of a cluster: its servers, the owners of its slots, and the channels in use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use super::super::address::Node;
 use super::super::server::RedisStore;
 use super::super::slot::{SLOTS, slot_of};
-use super::slots::Range;
+use super::slots::View;
 use crate::store::ServerId;
 
 pub(super) struct Table {
     /// The servers by id. No entry is ever removed, so a server that returns still has its id.
     servers: Vec<Server>,
+    /// The servers in the last view of the cluster, and the one whose view it is.
+    view: BTreeSet<ServerId>,
     /// The owners by slot.
     owners: Vec<Option<ServerId>>,
     /// When slots moved to their present owners, for slots that moved recently.
@@ -47,6 +49,7 @@ impl Table {
     pub(super) fn new(settling: Duration) -> Table {
         Table {
             servers: Vec::new(),
+            view: BTreeSet::new(),
             owners: vec![None; SLOTS],
             moved: HashMap::new(),
             settling,
@@ -72,8 +75,16 @@ impl Table {
         &self.servers[index(id)].address
     }
 
-    pub(super) fn addresses(&self) -> Vec<Node> {
-        self.servers.iter().map(|server| server.address.clone()).collect()
+    /// The servers that the cluster named last, and those that have slots as far as this client knows.
+    pub(super) fn known(&self) -> Vec<Node> {
+        let owners = self.owners.iter().copied().flatten();
+        let known: BTreeSet<_> = owners.chain(self.view.iter().copied()).collect();
+        // The most recent one is the most likely to exist still.
+        known
+            .into_iter()
+            .rev()
+            .map(|id| self.address(id).clone())
+            .collect()
     }
 
     /// The client of a server. `open` makes it if there is none.
@@ -124,14 +135,17 @@ impl Table {
     }
 
     /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return.
-    pub(super) fn apply_slots(&mut self, ranges: &[Range]) {
+    pub(super) fn apply(&mut self, view: &View) {
         self.moved.retain(|_, moved| moved.elapsed() < self.settling);
-        for range in ranges {
+        let asked = self.id_of(&view.of);
+        self.view = BTreeSet::from([asked]);
+        for range in &view.ranges {
             // Replicas are stored too, because they are asked when all primaries are gone.
             let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
             for slot in range.first..=range.last {
                 self.give(slot, ids[0]);
             }
+            self.view.extend(ids);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tests of a cluster's client while its servers change.
 
+use std::net::TcpListener;
 use std::task::{Context, Poll, Waker};
 
 use fairlock_testkit::{Server, free_port};
@@ -7,6 +8,7 @@ use tokio::time::advance;
 
 use super::super::slot::SLOTS;
 use super::super::tests::{OPTIONS, Recorder, until};
+use super::slots::{Range, View};
 use super::*;
 use crate::store::redis::address::Node;
 use crate::store::redis::cluster::servers::Cluster;
@@ -70,28 +72,78 @@ async fn dropped_store_ends_its_connections() {
     until("closed", || listeners() == format!("{CHANNEL} 0")).await;
 }
 
-#[tokio::test]
-async fn configured_nodes_are_asked_before_discovered_ones() {
-    let cluster = cluster("127.0.0.1:1?node=127.0.0.1:2", &Arc::default());
-    for port in 3..6 {
-        cluster.table().id_of(&at(port));
+/// The view of a server in which one master with a replica has all slots.
+fn view(of: Node, master: Node, replica: Node) -> View {
+    let range = Range {
+        first: 0,
+        last: SLOTS - 1,
+        servers: vec![master, replica],
+    };
+    View {
+        of,
+        ranges: vec![range],
     }
-    let ports: Vec<_> = cluster.others().iter().map(|node| node.port).collect();
-    assert_eq!(ports, [1, 2, 5, 4, 3]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_server_without_slots_is_kept_while_its_client_is_opened() {
-    let cluster = cluster("127.0.0.1:1", &Arc::default());
-    // A slot moves there, as the answer to a call said.
-    let importing = cluster.server(&at(free_port())).unwrap();
-    let retire = || cluster.table().retire(OPTIONS.attempt_timeout);
-    assert!(retire().is_empty());
-    advance(OPTIONS.attempt_timeout).await;
-    assert!(!importing.is_up(), "nothing listens there");
-    assert!(retire().is_empty(), "there is time for a second attempt");
-    advance(OPTIONS.attempt_timeout).await;
-    assert_eq!(retire().len(), 1);
+#[tokio::test]
+async fn configured_nodes_are_asked_first_and_then_those_of_the_last_view_alone() {
+    let cluster = cluster("127.0.0.1:1?node=127.0.0.1:2", &Arc::default());
+    for port in 3..30 {
+        let view = view(at(1), at(port), at(2));
+        cluster.table().apply(&view);
+    }
+    cluster.table().set_owner(7, &at(30));
+    let ports: Vec<_> = cluster.others().iter().map(|node| node.port).collect();
+    assert_eq!(ports, [1, 2, 30, 29]);
+}
+
+/// Accepts connections, and answers nothing.
+fn silent() -> (TcpListener, Node) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, at(port))
+}
+
+#[tokio::test]
+async fn silent_address_does_not_delay_the_first_contact() {
+    let servers = fairlock_testkit::Cluster::of_masters(1).await;
+    let (_listener, silent) = silent();
+    let url = format!(
+        "redis-cluster://{silent}?node=127.0.0.1:{}",
+        servers.servers[0].port()
+    );
+    let connector = Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap();
+    let began = Instant::now();
+    let deadline = began + OPTIONS.server_timeout;
+    let (_, view) = discover(&connector, deadline).await.unwrap();
+    assert_eq!(view.ranges.len(), 1);
+    assert!(began.elapsed() < OPTIONS.attempt_timeout / 2);
+}
+
+/// Race: A server is back while the client waits for the answers of addresses that are silent.
+#[tokio::test]
+async fn server_that_is_back_is_found_at_once_though_other_addresses_are_silent() {
+    let servers = fairlock_testkit::Cluster::of_masters(1).await;
+    let server = &servers.servers[0];
+    let here = at(server.port());
+    let cluster = cluster(&here.to_string(), &Arc::default());
+    let silent: Vec<_> = (0..2).map(|_| silent()).collect();
+    let view = view(here.clone(), silent[0].1.clone(), silent[1].1.clone());
+    cluster.table().apply(&view);
+    server.kill();
+    let watch = tokio::spawn(watch::watch(Arc::clone(&cluster)));
+    cluster.stale.notify_one();
+    // By now the client waits for the silent addresses.
+    sleep(OPTIONS.attempt_timeout / 5).await;
+    server.restart().await;
+    let began = Instant::now();
+    until("the server is found", || {
+        let table = cluster.table();
+        table.owner(7).is_some_and(|owner| *table.address(owner) == here)
+    })
+    .await;
+    assert!(began.elapsed() < OPTIONS.attempt_timeout / 2);
+    watch.abort();
 }
 
 /// The id of the subscriber connection.
@@ -139,4 +191,18 @@ async fn end_of_a_subscription_whose_slot_has_moved_costs_no_other_one() {
     assert_eq!(listening, expected);
     assert_eq!(subscriber_of(server), before, "the connection was replaced");
     assert_eq!(recorder.reconnects(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_slots_is_kept_while_its_client_is_opened() {
+    let cluster = cluster("127.0.0.1:1", &Arc::default());
+    // A slot moves there, as the answer to a call said.
+    let importing = cluster.server(&at(free_port())).unwrap();
+    let retire = || cluster.table().retire(OPTIONS.attempt_timeout);
+    assert!(retire().is_empty());
+    advance(OPTIONS.attempt_timeout).await;
+    assert!(!importing.is_up(), "nothing listens there");
+    assert!(retire().is_empty(), "there is time for a second attempt");
+    advance(OPTIONS.attempt_timeout).await;
+    assert_eq!(retire().len(), 1);
 }

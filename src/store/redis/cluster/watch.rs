@@ -5,22 +5,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
 use super::super::commands::Command;
 use super::super::slot::slot_of;
-use super::discovery::slots_by;
-use super::slots::{Range, ranges};
+use super::discovery::{staggered, view_of};
+use super::slots::{View, ranges};
 use super::table::Misplaced;
 use super::{Cluster, look_every};
+use crate::store::redis::server::RedisStore;
 use crate::store::{Listener, ServerId, Store};
 
 /// The pause between two attempts after a failure. It is short at first, because a failover takes only
 /// seconds.
 const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// Runs until it is aborted.
 pub(super) async fn watch(cluster: Arc<Cluster>) {
@@ -46,15 +48,15 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 }
 
 impl Cluster {
-    /// Asks one server after another for the owners of the slots. Each call starts with another server,
+    /// Asks the servers for the owners of the slots until one answers. Each call starts with another server,
     /// because a server that is cut off keeps its outdated view. Returns whether any server answered.
     async fn learn(&self, turn: usize) -> bool {
-        let Some(ranges) = self.ask_around(turn).await else {
+        let Some(view) = self.ask_around(turn).await else {
             return false;
         };
         let retired = {
             let mut table = self.table();
-            table.apply_slots(&ranges);
+            table.apply(&view);
             table.retire(self.options.attempt_timeout)
         };
         for store in retired {
@@ -63,39 +65,60 @@ impl Cluster {
         true
     }
 
-    async fn ask_around(&self, turn: usize) -> Option<Vec<Range>> {
+    async fn ask_around(&self, turn: usize) -> Option<View> {
         let mut stores = self.table().stores();
         stores.retain(|store| store.is_up());
         let first = turn % stores.len().max(1);
         stores.rotate_left(first);
-        for store in stores {
-            let asked = self.address(store.id);
-            let response = Arc::clone(store.pipeline()).call(Command::slots).await;
-            let ranges = response.ok().and_then(|response| ranges(&response.value, &asked));
-            if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
-                return Some(ranges);
+        let mut asked = staggered(stores.iter().map(|store| self.view_by(store)));
+        while let Some(answer) = asked.next().await {
+            if answer.is_some() {
+                return answer;
             }
         }
-        for address in self.others() {
-            if let Some(ranges) = self.ask(&address).await {
-                return Some(ranges);
-            }
-        }
-        None
+        self.ask_others().await
     }
 
-    /// The servers to ask if no connected server answers: first those in the URL, then the others. Of these,
-    /// the most recent one is the most likely to exist still.
+    /// The view of a server that is connected.
+    async fn view_by(&self, store: &RedisStore) -> Option<View> {
+        let of = self.address(store.id);
+        let response = Arc::clone(store.pipeline()).call(Command::slots).await.ok()?;
+        let ranges = ranges(&response.value, &of).filter(|ranges| !ranges.is_empty())?;
+        Some(View { of, ranges })
+    }
+
+    /// Asks over separate connections, each server again and again, until one answers. After two attempts,
+    /// other servers may be connected.
+    async fn ask_others(&self) -> Option<View> {
+        let others = self.others();
+        let mut asked = staggered(others.iter().map(|address| self.ask(address)));
+        let answer = timeout(2 * self.options.attempt_timeout, asked.next());
+        answer.await.ok().flatten()
+    }
+
+    /// The servers to ask if no connected server answers: first those in the URL, then the others. Addresses
+    /// that the cluster no longer names are not among them, because they may be silent for ever.
     pub(super) fn others(&self) -> Vec<Node> {
         let mut others = self.connector.seeds().to_vec();
-        others.extend(self.table().addresses().into_iter().rev());
+        for known in self.table().known() {
+            if !others.contains(&known) {
+                others.push(known);
+            }
+        }
         others
     }
 
-    async fn ask(&self, address: &Node) -> Option<Vec<Range>> {
-        let connection = self.connector.at(address).open().await.ok()?;
-        let ranges = slots_by(&connection, address).await.ok()?;
-        (!ranges.is_empty()).then_some(ranges)
+    async fn ask(&self, address: &Node) -> View {
+        let mut pause = SHORTEST;
+        loop {
+            if let Ok(connection) = self.connector.at(address).open().await {
+                if let Ok(view) = view_of(&connection, address).await {
+                    return view;
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST);
+        }
     }
 
     /// Moves the subscriptions of channels whose slots have moved, and makes all waiters at the new servers
