@@ -248,6 +248,10 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A connection to this server broke. The methods below are called when there is another connection.
     fn lost(&self, _server: ServerId) {}
 
+    /// A server of a cluster ended the subscriber connection, because it does not serve the slot of this
+    /// channel, or that of another one.
+    fn unserved(&self, _server: ServerId, _channel: &str) {}
+
     /// From now on, calls use another connection, which may lead to another server at the same address.
     /// Earlier clock offsets are void. The subscriptions are repeated, and then `reconnected` follows.
     fn replaced(&self, server: ServerId);

@@ -267,9 +267,7 @@ impl<W: Wire> Pipeline<W> {
     /// Passes the command to the connection and polls it once, which writes the command.
     fn send(self: &Arc<Self>, state: &State<W>, wire: &W, command: W::Command) -> Result<Sent<W>, Failure> {
         let can_wait = command.priority() != Priority::Keep;
-        let command = command
-            .prepare(self.connection(state.generation))
-            .ok_or(Failure::GivenUp)?;
+        let command = command.prepare(self.connection(state.generation))?;
         let (number, token) = self.in_flight.begin(can_wait);
         let flight = Flight {
             pipeline: Arc::clone(self),

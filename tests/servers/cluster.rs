@@ -7,3 +7,4 @@ mod migration;
 mod rights;
 mod routing;
 mod scene;
+mod unserved;

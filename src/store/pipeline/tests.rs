@@ -31,8 +31,11 @@ impl Command for Named {
         self.gives_up
     }
 
-    fn prepare(self, _: ConnectionId) -> Option<Named> {
-        (!self.given_up.load(Ordering::Relaxed)).then_some(self)
+    fn prepare(self, _: ConnectionId) -> Result<Named, Failure> {
+        match self.given_up.load(Ordering::Relaxed) {
+            true => Err(Failure::GivenUp),
+            false => Ok(self),
+        }
     }
 }
 

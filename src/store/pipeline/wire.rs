@@ -40,9 +40,9 @@ pub(crate) trait Command: fmt::Debug + Send + 'static {
     /// When the caller of this command gives up.
     fn gives_up(&self) -> GivesUp;
 
-    /// Prepares the command to be written now, on this connection. Returns `None` if its sender has given it
-    /// up and it must not be written.
-    fn prepare(self, on: ConnectionId) -> Option<Self>
+    /// Prepares the command to be written now, on this connection. Fails if it must not be written, because
+    /// its sender has given it up ([`Failure::GivenUp`]) or holds it back.
+    fn prepare(self, on: ConnectionId) -> Result<Self, Failure>
     where
         Self: Sized;
 }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::commands::{Command, Wire};
 use super::script::{Declared, Operation, PubSubMode, ReplyError};
+use super::slot::SlotGate;
 use crate::error::ServerError;
 use crate::store::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
 use crate::store::{Answer, Call, Failure, Forever, Heard, ServerId};
@@ -40,12 +41,14 @@ pub(super) fn pipeline(
 const ELSEWHERE: &str = "TRYAGAIN the lock is waited for, and its slot is being moved";
 
 /// How a call is sent to a server.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct CallOptions {
     pub(super) pubsub_mode: PubSubMode,
     /// The server is still importing the slot, and has the keys already.
     pub(super) importing: bool,
     pub(super) declared: Declared,
+    /// Keeps the call from being written while no server serves its slot.
+    pub(super) gate: Option<SlotGate>,
 }
 
 impl Default for CallOptions {
@@ -55,6 +58,7 @@ impl Default for CallOptions {
             pubsub_mode: PubSubMode::Plain,
             importing: false,
             declared: Declared::All,
+            gate: None,
         }
     }
 }
@@ -67,7 +71,9 @@ pub(super) async fn execute<O: Operation>(
 ) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
         let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
-        Command::script(script_call, operation.priority()).asking(call_options.importing)
+        Command::script(script_call, operation.priority())
+            .asking(call_options.importing)
+            .behind(call_options.gate.clone())
     };
     let response = Arc::clone(pipeline).call(command).await?;
     let line = match &response.value {

@@ -7,6 +7,8 @@
 //!   moves between two servers, its subscribers are not where its keys are, so no lock could be handed over.
 //!   Acquires and releases wait a little until the slot has arrived. Then hand-overs depend on the presence
 //!   records alone until the subscribers have followed.
+//! - While no server serves a slot, its calls wait in the client. They must not be sent: the server answers
+//!   `CLUSTERDOWN`, and then fred ends the connection, with the calls of all other locks in flight.
 //! - The client asks for the owners of the slots after a redirection, after a lost connection, and some
 //!   fifteen times per heartbeat. Channels follow their slots. Their waiters ask again, because messages may
 //!   have been lost.
@@ -38,6 +40,7 @@ use self::slots::Redirection;
 use self::table::Table;
 use super::call::{CallOptions, repeated};
 use super::connector::Connector;
+use super::failure;
 use super::options::Options;
 use super::server::RedisStore;
 use super::slot::slot_of;
@@ -51,6 +54,7 @@ use crate::store::{
     Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
     SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
+use crate::sync::outstanding::Outstanding;
 use crate::time::clock::Clock;
 
 /// How often one call may be redirected.
@@ -74,7 +78,7 @@ impl ClusterStore {
     ) -> Result<Arc<ClusterStore>, Error> {
         let deadline = Instant::now() + options.server_timeout;
         let (pubsub_mode, view) = discover(&connector, deadline).await?;
-        let mut table = Table::new(3 * look_every(options));
+        let mut table = Table::new(3 * look_every(options), pubsub_mode);
         table.apply(&view);
         let cluster = Arc::new(Cluster {
             connector,
@@ -83,6 +87,8 @@ impl ClusterStore {
             listener,
             table: Mutex::new(table),
             stale: Notify::new(),
+            learnt: Notify::new(),
+            held_back: Arc::new(Outstanding::default()),
             runtime: Handle::current(),
             closed: AtomicBool::new(false),
         });
@@ -108,7 +114,7 @@ impl Cluster {
 
     /// Sends a call to the server that has the slot, and follows redirections. While the slot moves, the call
     /// first declares the lock's key alone, if it can. After `patience`, it is sent with all keys to the
-    /// server that imports the slot.
+    /// server that imports the slot. While no server serves the slot, the call waits.
     fn route<T: 'static>(
         self: &Arc<Self>,
         slot: usize,
@@ -128,9 +134,10 @@ impl Cluster {
                             pubsub_mode: cluster.pubsub_mode,
                             importing: true,
                             declared: Declared::All,
+                            gate: None,
                         },
                     ),
-                    None => cluster.owner(slot)?,
+                    None => cluster.owner(slot).await?,
                 };
                 let call_options = CallOptions {
                     declared: alone.declared(),
@@ -155,6 +162,11 @@ impl Cluster {
                     }
                     Some(Redirection::Moved { slot, to }) => cluster.moved(slot, &to),
                     Some(Redirection::Ask { to }) => importing = Some(cluster.server(&to)?),
+                    None if failure::is_of_a_slot_unserved(&failure) => {
+                        cluster.refused(slot, server.id);
+                        return Err(cluster.failed(failure));
+                    }
+                    None if was_not_sent(&failure) && cluster.is_unserved(slot) => {}
                     Some(Redirection::Incomplete) | None => return Err(cluster.failed(failure)),
                 }
                 redirections += 1;
@@ -328,6 +340,7 @@ impl Store for ClusterStore {
 
     fn close(&self) {
         self.cluster.closed.store(true, Ordering::Release);
+        self.cluster.learnt.notify_waiters();
         self.watch.abort();
         let stores = self.cluster.table().stores();
         for store in stores {
@@ -353,6 +366,11 @@ impl fmt::Debug for ClusterStore {
 /// How often the client asks for the owners of the slots without a reason.
 fn look_every(options: Options) -> Duration {
     options.heartbeat / 15
+}
+
+/// Whether the call had no effect and may be sent again.
+fn was_not_sent(failure: &Failure) -> bool {
+    matches!(failure, Failure::NotExecuted(_))
 }
 
 fn elsewhere() -> Failure {

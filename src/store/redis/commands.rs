@@ -17,6 +17,7 @@ use tokio::runtime::{EnterGuard, Handle};
 use super::connection::echoes;
 use super::failure;
 use super::server_info::check_server;
+use super::slot::SlotGate;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
 use crate::store::redis::script::{ScriptCall, ScriptSet};
 use crate::store::{ConnectionId, Durability, Failure, pipeline};
@@ -30,6 +31,7 @@ const SCANNED_AT_ONCE: &str = "1000";
 pub(super) struct Command {
     words: ReplyReader,
     asking: bool,
+    gate: Option<SlotGate>,
     priority: Priority,
 }
 
@@ -45,6 +47,7 @@ impl Command {
         Command {
             words: ReplyReader::Plain(name, args),
             asking: false,
+            gate: None,
             priority,
         }
     }
@@ -53,6 +56,7 @@ impl Command {
         Command {
             words: ReplyReader::Script(script_call),
             asking: false,
+            gate: None,
             priority,
         }
     }
@@ -70,6 +74,11 @@ impl Command {
     /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
     pub(super) fn asking(self, asking: bool) -> Command {
         Command { asking, ..self }
+    }
+
+    /// The same command, which is not written while the gate is closed.
+    pub(super) fn behind(self, gate: Option<SlotGate>) -> Command {
+        Command { gate, ..self }
     }
 
     /// Waits until replicas or disks have all earlier writes of the same connection, but no longer than
@@ -167,12 +176,17 @@ impl pipeline::Command for Command {
         }
     }
 
-    fn prepare(self, on: ConnectionId) -> Option<Command> {
+    fn prepare(self, on: ConnectionId) -> Result<Command, Failure> {
+        if let Some(gate) = &self.gate {
+            gate.check()?;
+        }
         let words = match self.words {
-            ReplyReader::Script(script_call) => ReplyReader::Script(script_call.stamped(on)?),
+            ReplyReader::Script(script_call) => {
+                ReplyReader::Script(script_call.stamped(on).ok_or(Failure::GivenUp)?)
+            }
             plain @ ReplyReader::Plain(..) => plain,
         };
-        Some(Command { words, ..self })
+        Ok(Command { words, ..self })
     }
 }
 

@@ -7,7 +7,6 @@
 //! longer than anybody waits.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

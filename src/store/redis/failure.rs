@@ -85,6 +85,11 @@ fn is_broken_off(details: &str) -> bool {
     .any(|words| details.contains(words))
 }
 
+/// Whether a server of a cluster refused to serve a slot. It was not necessarily that of this call.
+pub(super) fn is_of_a_slot_unserved(failure: &Failure) -> bool {
+    matches!(failure, Failure::Unknown(error) if error.to_string().starts_with("CLUSTERDOWN "))
+}
+
 /// Converts the failure of a call that was not sent because of `error`. Such a call was never executed.
 pub(super) fn not_sent(error: Failure) -> Failure {
     match error {

@@ -303,6 +303,7 @@ impl Subscriber {
         for (name, reply) in names.iter().zip(replies) {
             match reply.map_err(|error| failure::classify(&error)) {
                 Ok(()) => self.confirm(name),
+                Err(failure) if failure::is_of_a_slot_unserved(&failure) => self.unserved(name, &failure),
                 Err(Failure::Refused(error)) => self.refuse(name, &error),
                 Err(failure @ Failure::NotExecuted(_)) if pong.is_ok() => self.end(name, &failure),
                 Err(_) => again.push(Arc::clone(name)),

@@ -116,12 +116,12 @@ impl pipeline::Command for Command {
         }
     }
 
-    fn prepare(self, on: ConnectionId) -> Option<Command> {
+    fn prepare(self, on: ConnectionId) -> Result<Command, Failure> {
         let what = match self.what {
-            What::Call(call) => What::Call(call.written(on)?),
+            What::Call(call) => What::Call(call.written(on).ok_or(Failure::GivenUp)?),
             what => what,
         };
-        Some(Command { what, ..self })
+        Ok(Command { what, ..self })
     }
 }
 

@@ -37,6 +37,7 @@ const CONNECTIONS: &[&str] = &["--lib connections"];
 const FAILURES: &[&str] = &["--lib failure"];
 const INFO_TESTS: &[&str] = &["--lib server_info"];
 const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
+const UNSERVED: &[&str] = &["--test servers cluster::unserved::"];
 const TIMEOUT_TESTS: &[&str] = &["--lib connect_timeout", "--lib a_slow_server"];
 const DIALLING: &[&str] = &["--lib dial::", "--lib names::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
@@ -69,6 +70,31 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that refused is asked again while others are silent", WATCH,
         "            sleep(pause).await;\n            pause = (pause * 2).min(LONGEST);\n        }\n    }\n",
         "            sleep(1000 * pause).await;\n            pause = (pause * 2).min(LONGEST);\n        }\n    }\n", CLUSTER_TESTS),
+
+    edit("the refusal of a slot is remembered at once", CLUSTER,
+        "                        cluster.refused(slot, server.id);\n", "", UNSERVED),
+    edit("a call that was held back in the backlog is sent later", CLUSTER,
+        "None if was_not_sent(&failure) && cluster.is_unserved(slot) => {}", "None if false => {}", CLUSTER_TESTS),
+    edit("a call in the backlog is not sent while its slot is unserved", COMMANDS,
+        "            gate.check()?;\n", "            let _ = gate;\n", CLUSTER_TESTS),
+    edit("a caller waits for a slot that is unserved", SERVERS,
+        "let served = timeout(self.options.attempt_timeout, served).await;", "let served = timeout(self.options.attempt_timeout * 0, served).await;", CLUSTER_TESTS),
+    edit("only the server that does not serve a slot can say that it has it again", TABLE,
+        "if is_unserved && self.owners[slot] == Some(owner) && asked != Some(owner) {", "if false {", CLUSTER_TESTS),
+    edit("the late refusal of a slot by a former owner counts for nothing", TABLE, "if self.owners[slot] != Some(by) || ", "if ", CLUSTER_TESTS),
+    edit("a server says by its view that it does not serve a slot", TABLE,
+        "None => self.refuse(slot, asked),", "None => {}", CLUSTER_TESTS),
+    edit("waiters are not passed over when their slot is served again", TABLE,
+        "            self.unserved.remove(slot);\n            self.moved.insert(slot, Instant::now());\n",
+        "            self.unserved.remove(slot);\n            if !is_unserved {\n                self.moved.insert(slot, Instant::now());\n            }\n", UNSERVED),
+    edit("a channel is subscribed again when its slot is served again", TABLE,
+        "                *place = Place::Left;\n", "                let _ = place;\n", CLUSTER_TESTS),
+    edit("a server that does not serve a slot is asked whoever has the turn", WATCH,
+        "let mut refusing = self.table().refusing();", "let mut refusing: Vec<Arc<RedisStore>> = Vec::new();", CLUSTER_TESTS),
+    edit("the owners are asked for as long as a caller waits", WATCH,
+        "let is_waited_for = cluster.held_back.count() > 0;", "let is_waited_for = false;", CLUSTER_TESTS),
+    edit("a channel whose slot is unserved is not asked for again", SUBSCRIBER,
+        "                Err(failure) if failure::is_of_a_slot_unserved(&failure) => self.unserved(name, &failure),\n", "", CLUSTER_TESTS),
 
     edit("replicas do not stand in for the disk of the primary", COMMANDS, ".min(durability.replicas)", "", &["--lib commands"]),
     edit("acquires and releases wait for a slot that moves", CLUSTER,

@@ -1,11 +1,13 @@
 //! The servers of a cluster, as far as this client uses them.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::{REDIRECTIONS, elsewhere};
 use crate::error::ServerError;
@@ -17,8 +19,9 @@ use crate::store::redis::connector::Connector;
 use crate::store::redis::options::Options;
 use crate::store::redis::script::{Declared, PubSubMode};
 use crate::store::redis::server::RedisStore;
-use crate::store::redis::slot::slot_of;
+use crate::store::redis::slot::{SlotGate, slot_of, unserved};
 use crate::store::{Failure, Listener, ServerId, Store};
+use crate::sync::outstanding::Outstanding;
 
 /// The state that the store shares with its task and with the clients of its servers.
 pub(super) struct Cluster {
@@ -29,6 +32,10 @@ pub(super) struct Cluster {
     pub(super) table: Mutex<Table>,
     /// Wakes the task when slots may have new owners.
     pub(super) stale: Notify,
+    /// Wakes the calls that are held back when slots may have owners again.
+    pub(super) learnt: Notify,
+    /// The calls that are held back until their slots have owners.
+    pub(super) held_back: Arc<Outstanding>,
     pub(super) runtime: Handle,
     pub(super) closed: AtomicBool,
 }
@@ -46,14 +53,40 @@ impl Cluster {
         self.table().address(id).clone()
     }
 
-    /// The client of the server that has the slot, and the options for calls about its locks.
-    pub(super) fn owner(self: &Arc<Self>, slot: usize) -> Result<(Arc<RedisStore>, CallOptions), Failure> {
+    /// The client of the server that has the slot, and the options for calls about its locks. Waits for as
+    /// long as a call waits for a connection.
+    pub(super) async fn owner(
+        self: &Arc<Self>,
+        slot: usize,
+    ) -> Result<(Arc<RedisStore>, CallOptions), Failure> {
+        if let Some(owner) = self.serving(slot)? {
+            return Ok(owner);
+        }
+        let _held_back = Outstanding::begin(&self.held_back);
+        self.stale.notify_one();
+        let served = async {
+            loop {
+                let mut learnt = pin!(self.learnt.notified());
+                learnt.as_mut().enable();
+                if let Some(owner) = self.serving(slot)? {
+                    return Ok(owner);
+                }
+                learnt.await;
+            }
+        };
+        let served = timeout(self.options.attempt_timeout, served).await;
+        served.unwrap_or_else(|_| Err(unserved(slot)))
+    }
+
+    /// The same, if a server serves the slot.
+    fn serving(self: &Arc<Self>, slot: usize) -> Result<Option<(Arc<RedisStore>, CallOptions)>, Failure> {
         let mut table = self.table();
-        let Some(owner) = table.owner(slot) else {
-            self.stale.notify_one();
-            return Err(Failure::NotExecuted(ServerError::new(format!(
-                "no server of the cluster has slot {slot}"
-            ))));
+        let Some(owner) = table.serving(slot) else {
+            return if self.is_closed() {
+                Err(Failure::Closed)
+            } else {
+                Ok(None)
+            };
         };
         let pubsub_mode = match self.pubsub_mode {
             PubSubMode::Sharded if table.has_moved_recently(slot) => PubSubMode::Migrating,
@@ -63,8 +96,23 @@ impl Cluster {
             pubsub_mode,
             importing: false,
             declared: Declared::All,
+            gate: Some(SlotGate {
+                closed: Arc::clone(table.unserved()),
+                slot,
+            }),
         };
-        Ok((self.open(&mut table, owner)?, call_options))
+        Ok(Some((self.open(&mut table, owner)?, call_options)))
+    }
+
+    /// Stores that a server refused to serve the slot, or another one whose calls were in flight with those
+    /// of this one. The server tells which when it is asked.
+    pub(super) fn refused(&self, slot: usize, by: ServerId) {
+        self.table().refuse(slot, by);
+        self.stale.notify_one();
+    }
+
+    pub(super) fn is_unserved(&self, slot: usize) -> bool {
+        self.table().serving(slot).is_none()
     }
 
     pub(super) fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
@@ -95,6 +143,7 @@ impl Cluster {
     /// Stores the owner that a server named in a redirection, and has the task ask for all owners.
     pub(super) fn moved(&self, slot: usize, to: &Node) {
         self.table().set_owner(slot, to);
+        self.learnt.notify_waiters();
         self.stale.notify_one();
     }
 
@@ -114,7 +163,7 @@ impl Cluster {
     /// Subscribes at the server that has the slot, and follows redirections.
     pub(super) async fn subscribe(self: Arc<Self>, channel: Arc<str>) -> Result<(), Failure> {
         for _ in 0..REDIRECTIONS {
-            let (server, _) = self.owner(slot_of(&channel))?;
+            let (server, _) = self.owner(slot_of(&channel)).await?;
             match server.subscribe(Arc::clone(&channel)).await {
                 Ok(()) => {
                     let mut table = self.table();
@@ -125,6 +174,7 @@ impl Cluster {
                         server.unsubscribe(&channel);
                         return Ok(());
                     }
+                    drop(table);
                     // The slot has moved in the meantime.
                     self.leave(&server, &channel);
                 }
@@ -140,6 +190,7 @@ impl Cluster {
     /// Ends the subscription to a channel whose slot this server no longer has. A server that has ended it by
     /// itself would refuse to end it again.
     pub(super) fn leave(&self, server: &RedisStore, channel: &str) {
+        self.table().left(channel);
         if self.pubsub_mode.ends_with_the_slot() {
             server.forget(channel);
         } else {
@@ -164,6 +215,10 @@ impl Listener for Cluster {
 
     fn lost(&self, _: ServerId) {
         self.stale.notify_one();
+    }
+
+    fn unserved(&self, server: ServerId, channel: &str) {
+        self.refused(slot_of(channel), server);
     }
 
     fn replaced(&self, server: ServerId) {

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use super::super::address::Node;
 use super::super::server::RedisStore;
-use super::super::slot::{SLOTS, slot_of};
+use super::super::slot::{SLOTS, SlotSet, slot_of};
 use super::slots::View;
 use crate::store::ServerId;
+use crate::store::redis::script::PubSubMode;
 
 pub(super) struct Table {
     /// The servers by id. No entry is ever removed, so a server that returns still has its id.
@@ -19,12 +20,28 @@ pub(super) struct Table {
     view: BTreeSet<ServerId>,
     /// The owners by slot.
     owners: Vec<Option<ServerId>>,
+    /// The slots that their owners do not serve, by what the owners said. Only such a server knows at once
+    /// when it has the slot again. The others may go on naming it.
+    unserved: Arc<SlotSet>,
     /// When slots moved to their present owners, for slots that moved recently.
     moved: HashMap<usize, Instant>,
     /// The time within which subscribers follow a slot.
     settling: Duration,
-    /// The server at which each channel is subscribed, if any.
-    channels: HashMap<Arc<str>, Option<ServerId>>,
+    /// Where the channels are subscribed, by their slots.
+    channels: HashMap<usize, HashMap<Arc<str>, Place>>,
+    /// Subscriptions end with the slot at a server.
+    ends_with_the_slot: bool,
+}
+
+/// Where a channel is subscribed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Nowhere yet. The caller subscribes.
+    #[default]
+    Asked,
+    At(ServerId),
+    /// Nowhere any more, because its slot has left the server.
+    Left,
 }
 
 struct Server {
@@ -39,21 +56,24 @@ impl Server {
     }
 }
 
-/// A channel that is subscribed at a server that does not have its slot.
+/// A channel that is not subscribed at the server that has its slot.
 pub(super) struct Misplaced {
     pub(super) channel: Arc<str>,
-    pub(super) at: ServerId,
+    /// The server at which it is subscribed, if any.
+    pub(super) at: Option<ServerId>,
 }
 
 impl Table {
-    pub(super) fn new(settling: Duration) -> Table {
+    pub(super) fn new(settling: Duration, pubsub_mode: PubSubMode) -> Table {
         Table {
             servers: Vec::new(),
             view: BTreeSet::new(),
             owners: vec![None; SLOTS],
+            unserved: Arc::default(),
             moved: HashMap::new(),
             settling,
             channels: HashMap::new(),
+            ends_with_the_slot: pubsub_mode.ends_with_the_slot(),
         }
     }
 
@@ -106,8 +126,45 @@ impl Table {
             .collect()
     }
 
+    /// The server that has the slot, or had it last.
     pub(super) fn owner(&self, slot: usize) -> Option<ServerId> {
         self.owners[slot]
+    }
+
+    /// The server that has the slot, unless it said that it does not serve it.
+    pub(super) fn serving(&self, slot: usize) -> Option<ServerId> {
+        self.owners[slot].filter(|_| !self.unserved.contains(slot))
+    }
+
+    pub(super) fn unserved(&self) -> &Arc<SlotSet> {
+        &self.unserved
+    }
+
+    /// The clients of the servers that do not serve slots of theirs.
+    pub(super) fn refusing(&self) -> Vec<Arc<RedisStore>> {
+        let owners: BTreeSet<_> = self
+            .unserved
+            .slots()
+            .filter_map(|slot| self.owners[slot])
+            .collect();
+        let stores = owners.into_iter().filter_map(|owner| self.store_at(owner));
+        stores.cloned().collect()
+    }
+
+    /// Stores that a server does not serve the slot, unless another one has it by now. A server that gives up
+    /// a slot ends the subscriptions to its channels.
+    pub(super) fn refuse(&mut self, slot: usize, by: ServerId) {
+        if self.owners[slot] != Some(by) || !self.unserved.insert(slot) || !self.ends_with_the_slot {
+            return;
+        }
+        for (channel, place) in self.channels.get_mut(&slot).into_iter().flatten() {
+            if let Some(store) = self.servers[index(by)].store() {
+                store.forget(channel);
+            }
+            if *place == Place::At(by) {
+                *place = Place::Left;
+            }
+        }
     }
 
     /// The server with the least id that has slots and is not before `from`.
@@ -116,14 +173,21 @@ impl Table {
         owners.filter(|owner| *owner >= from).min()
     }
 
+    /// Stores the owner of a slot that another server named.
     pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
         let owner = self.id_of(owner);
-        self.give(slot, owner);
+        self.give(slot, owner, None);
     }
 
-    fn give(&mut self, slot: usize, owner: ServerId) {
+    /// Stores the owner of a slot that the server `asked` named.
+    fn give(&mut self, slot: usize, owner: ServerId, asked: Option<ServerId>) {
+        let is_unserved = self.unserved.contains(slot);
+        if is_unserved && self.owners[slot] == Some(owner) && asked != Some(owner) {
+            return;
+        }
         let former = self.owners[slot].replace(owner);
-        if former.is_some_and(|former| former != owner) {
+        if is_unserved || former.is_some_and(|former| former != owner) {
+            self.unserved.remove(slot);
             self.moved.insert(slot, Instant::now());
         }
     }
@@ -134,18 +198,24 @@ impl Table {
         moved.is_some_and(|moved| moved.elapsed() < self.settling)
     }
 
-    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return.
+    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return. If that
+    /// is the server whose view this is, it does not serve the slot.
     pub(super) fn apply(&mut self, view: &View) {
         self.moved.retain(|_, moved| moved.elapsed() < self.settling);
         let asked = self.id_of(&view.of);
+        let mut named = vec![None; SLOTS];
         self.view = BTreeSet::from([asked]);
         for range in &view.ranges {
             // Replicas are stored too, because they are asked when all primaries are gone.
             let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
-            for slot in range.first..=range.last {
-                self.give(slot, ids[0]);
-            }
+            named[range.first..=range.last].fill(Some(ids[0]));
             self.view.extend(ids);
+        }
+        for (slot, owner) in named.into_iter().enumerate() {
+            match owner {
+                Some(owner) => self.give(slot, owner, Some(asked)),
+                None => self.refuse(slot, asked),
+            }
         }
     }
 
@@ -175,46 +245,79 @@ impl Table {
         retired
     }
 
+    fn place(&mut self, channel: &str) -> Option<&mut Place> {
+        self.channels.get_mut(&slot_of(channel))?.get_mut(channel)
+    }
+
     pub(super) fn listen(&mut self, channel: &Arc<str>) {
-        self.channels.entry(Arc::clone(channel)).or_default();
+        let channels = self.channels.entry(slot_of(channel)).or_default();
+        channels.entry(Arc::clone(channel)).or_default();
     }
 
     /// Stores where the channel has been subscribed. Returns whether the channel is still wanted and that
     /// server has its slot.
     pub(super) fn subscribed(&mut self, channel: &Arc<str>, at: ServerId) -> bool {
-        let is_owner = self.owners[slot_of(channel)] == Some(at);
-        match self.channels.get_mut(channel) {
-            Some(place) => *place = Some(at),
+        let is_served_there = self.serving(slot_of(channel)) == Some(at);
+        match self.place(channel) {
+            Some(place) => *place = Place::At(at),
             None => return false,
         }
-        is_owner
+        is_served_there
     }
 
     pub(super) fn is_wanted(&self, channel: &str) -> bool {
-        self.channels.contains_key(channel)
+        let channels = self.channels.get(&slot_of(channel));
+        channels.is_some_and(|channels| channels.contains_key(channel))
+    }
+
+    /// Stores that the channel is subscribed nowhere.
+    pub(super) fn left(&mut self, channel: &str) {
+        if let Some(place) = self.place(channel) {
+            *place = Place::Left;
+        }
     }
 
     /// Removes the channel, and returns the client that listens to it, or that may do so soon.
     pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
-        let at = self.channels.remove(channel)?.or(self.owners[slot_of(channel)])?;
-        self.servers[index(at)].store().cloned()
+        let slot = slot_of(channel);
+        let channels = self.channels.get_mut(&slot)?;
+        let place = channels.remove(channel)?;
+        if channels.is_empty() {
+            self.channels.remove(&slot);
+        }
+        let at = match place {
+            Place::At(at) => at,
+            Place::Asked | Place::Left => self.serving(slot)?,
+        };
+        self.store_at(at).cloned()
     }
 
     /// The client that listens to the channel.
-    pub(super) fn listening(&self, channel: &str) -> Option<Arc<RedisStore>> {
-        let at = (*self.channels.get(channel)?)?;
-        self.servers[index(at)].store().cloned()
+    pub(super) fn listening(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
+        match *self.place(channel)? {
+            Place::At(at) => self.store_at(at).cloned(),
+            Place::Asked | Place::Left => None,
+        }
     }
 
+    /// The channels that are not subscribed at the servers that have their slots.
     pub(super) fn astray(&self) -> Vec<Misplaced> {
-        let astray = |(channel, at): (&Arc<str>, &Option<ServerId>)| {
-            let at = (*at)?;
-            (self.owners[slot_of(channel)] != Some(at)).then(|| Misplaced {
-                channel: Arc::clone(channel),
-                at,
-            })
-        };
-        self.channels.iter().filter_map(astray).collect()
+        let mut astray = Vec::new();
+        for (slot, channels) in &self.channels {
+            let Some(owner) = self.serving(*slot) else {
+                continue;
+            };
+            for (channel, place) in channels {
+                let at = match *place {
+                    Place::At(at) if at != owner => Some(at),
+                    Place::Left => None,
+                    Place::At(_) | Place::Asked => continue,
+                };
+                let channel = Arc::clone(channel);
+                astray.push(Misplaced { channel, at });
+            }
+        }
+        astray
     }
 
     /// The client of a server, if there is one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
@@ -36,7 +36,8 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
             turn += 1;
             let learnt = cluster.learn(turn).await;
             let in_place = cluster.resubscribe_moved().await;
-            if learnt && in_place && !cluster.table().misses_an_owner() {
+            let is_waited_for = cluster.held_back.count() > 0;
+            if learnt && in_place && !is_waited_for && !cluster.table().misses_an_owner() {
                 break;
             }
             sleep(pause).await;
@@ -49,20 +50,24 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 
 impl Cluster {
     /// Asks the servers for the owners of the slots until one answers. Each call starts with another server,
-    /// because a server that is cut off keeps its outdated view. Returns whether any server answered.
-    async fn learn(&self, turn: usize) -> bool {
-        let Some(view) = self.ask_around(turn).await else {
-            return false;
-        };
+    /// because a server that is cut off keeps its outdated view. A server that does not serve a slot is asked
+    /// too, because it knows best whether it has the slot again. Returns whether any server answered.
+    pub(super) async fn learn(&self, turn: usize) -> bool {
+        let mut refusing = self.table().refusing();
+        refusing.retain(|store| store.is_up());
+        let refusing = join_all(refusing.iter().map(|store| self.view_by(store)));
+        let (refusing, any) = join(refusing, self.ask_around(turn)).await;
+        let views: Vec<View> = refusing.into_iter().chain([any]).flatten().collect();
         let retired = {
             let mut table = self.table();
-            table.apply(&view);
+            views.iter().for_each(|view| table.apply(view));
             table.retire(self.options.attempt_timeout)
         };
+        self.learnt.notify_waiters();
         for store in retired {
             store.close();
         }
-        true
+        !views.is_empty()
     }
 
     async fn ask_around(&self, turn: usize) -> Option<View> {
@@ -139,7 +144,7 @@ impl Cluster {
 
     /// Returns the server at which the channel is now subscribed.
     async fn resubscribe(self: Arc<Self>, Misplaced { channel, at }: Misplaced) -> Option<ServerId> {
-        let former = self.table().store_at(at).cloned();
+        let former = at.and_then(|at| self.table().store_at(at).cloned());
         if let Some(former) = former {
             self.leave(&former, &channel);
         }

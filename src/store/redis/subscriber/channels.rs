@@ -137,6 +137,15 @@ impl Subscriber {
         self.end(name, &failure);
     }
 
+    /// Removes a channel that must not be asked for until its slot is served. The next connection would end
+    /// as this one did.
+    pub(super) fn unserved(&mut self, name: &Arc<str>, failure: &Failure) {
+        self.end(name, failure);
+        if let Some(listener) = self.listener.upgrade() {
+            listener.unserved(self.server, name);
+        }
+    }
+
     /// Removes a channel, and passes the failure to its waiters.
     pub(super) fn end(&mut self, name: &Arc<str>, failure: &Failure) {
         let channel = self.channels.remove(name);
