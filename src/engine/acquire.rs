@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Mode};
+use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
@@ -316,8 +316,6 @@ impl Entry<'_> {
                     }
                     break;
                 }
-                // The bound is over, or the outcome is there.
-                Err(Failure::GivenUp) => break,
                 Err(failure) => {
                     let next = patience.next_delay(failure);
                     // The grant may have come another way meanwhile. So may the end of the client.

@@ -29,7 +29,6 @@ const GUARD: &str = "src/guard.rs";
 const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const RETRY: &str = "src/engine/retry.rs";
-const PIPELINE: &str = "src/store/pipeline.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
 const LIST: &str = "src/manager/list.rs";
@@ -398,8 +397,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a request that takes its turn by itself makes no other ask", CALLS, "!grant.pushed && !was_queued;", "!grant.pushed;", &[WAITLIST_TESTS]),
     edit("time in which calls were given up uses up no retry budget", RETRY, "if !self.has_failed {", "if false {", RETRY_TESTS),
     edit("calls that are given up renew no retry budget", RETRY, "if !self.has_failed {", "if true {", RETRY_TESTS),
-    edit("a call that was given up while it waited says nothing about the server", PIPELINE,
-        ".ok_or(Failure::GivenUp)?;", ".ok_or_else(|| not_executed(\"given up\"))?;", &["--lib saturation", "--lib pipeline::"]),
+    edit("a call that was given up is no failed one", RETRY,
+        "                return Ok(Duration::ZERO);\n", "                self.has_failed = true;\n", &["--lib retry::", "--lib saturation"]),
     edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_given_up() {", "if false {", &["--lib client::"]),
     edit("requests that were queued before go before newcomers", "src/store/pipeline/priority.rs", "match self.ticket.is_some() && ", "match false && ", &["--lib pipeline::"]),
     edit("a poll does not overtake the first call of its request", "src/store/pipeline/priority.rs", "self.ticket.is_some() && self.floor.is_none()", "self.mode == crate::store::Mode::Poll || self.ticket.is_some() && self.floor.is_none()", &["--lib pipeline::"]),
