@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clap::Args;
-use fairlock::{Error, LockManager};
+use clap::{Args, ValueEnum};
+use fairlock::{Error, Lock, LockManager, LockManagerBuilder};
 use fairlock_benches::Outcome;
-use fairlock_testkit::Server;
+use fairlock_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
 
 use crate::percentile;
@@ -30,6 +30,12 @@ pub(crate) struct Arguments {
     /// Turns inside a process that may follow one another
     #[arg(long, default_value_t = 1)]
     local_handoffs: u32,
+    /// Where the locks are
+    #[arg(long, value_enum, default_value_t = Topology::Server)]
+    topology: Topology,
+    /// How long each caller waits at most, in ms
+    #[arg(long)]
+    patience: Option<u64>,
     /// Numbers of connections, one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
     connections: Vec<usize>,
@@ -38,31 +44,89 @@ pub(crate) struct Arguments {
     seconds: f64,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Topology {
+    Server,
+    Cluster,
+    Quorum,
+}
+
+/// The servers of the locks.
+enum Home {
+    Server(Box<Server>),
+    Cluster(Cluster),
+    Quorum(Vec<Server>),
+}
+
+impl Home {
+    async fn start(topology: Topology) -> Home {
+        match topology {
+            Topology::Server => Home::Server(Box::new(Server::start().await)),
+            Topology::Cluster => Home::Cluster(Cluster::start().await),
+            Topology::Quorum => Home::Quorum(vec![
+                Server::start().await,
+                Server::start().await,
+                Server::start().await,
+            ]),
+        }
+    }
+
+    async fn connect(&self, builder: LockManagerBuilder) -> fairlock::Result<LockManager> {
+        match self {
+            Home::Server(server) => builder.connect(&server.url()).await,
+            Home::Cluster(cluster) => builder.connect(&cluster.url()).await,
+            Home::Quorum(servers) => {
+                let urls: Vec<String> = servers.iter().map(Server::url).collect();
+                // The servers have just started, and may have forgotten nothing.
+                builder.durable(true).quorum(&urls).await
+            }
+        }
+    }
+
+    /// The script calls so far.
+    async fn calls(&self) -> u64 {
+        let of = async |server: &Server| server.calls().await.get("evalsha").copied().unwrap_or(0);
+        match self {
+            Home::Server(server) => of(server).await,
+            Home::Cluster(cluster) => cluster.calls("evalsha").await,
+            Home::Quorum(servers) => {
+                let mut calls = 0;
+                for server in servers {
+                    calls += of(server).await;
+                }
+                calls
+            }
+        }
+    }
+}
+
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     println!(
         "{} locks, {} waiters each, held for {} ms, clients: {}",
         arguments.locks, arguments.waiters, arguments.held, arguments.clients
     );
     println!(
-        "{:>11} {:>10} {:>12} {:>12} {:>18} {:>10} {:>8} {:>11}",
+        "{:>11} {:>10} {:>12} {:>12} {:>18} {:>10} {:>9} {:>7} {:>11}",
         "connections",
         "grants/s",
         "wait p50",
         "longest",
         "turns per waiter",
         "overtaken",
+        "timed out",
         "errors",
         "calls/grant"
     );
     for &connections in &arguments.connections {
-        let server = Server::start().await;
+        let home = Home::start(arguments.topology).await;
         let mut clients = Vec::new();
         for _ in 0..arguments.clients {
             let builder = LockManager::builder().connections(connections).max_waiters(None);
             let builder = builder.local_handoffs(arguments.local_handoffs);
-            clients.push(builder.connect(&server.url()).await?);
+            clients.push(home.connect(builder).await?);
         }
         let time = Duration::from_secs_f64(arguments.seconds);
+        let patience = arguments.patience.map(Duration::from_millis);
         let held = Duration::from_secs_f64(arguments.held / 1000.0);
         let started = Instant::now();
         let mut tasks = JoinSet::new();
@@ -73,19 +137,20 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
                 let client = waiter % clients.len();
                 let order = Arc::clone(&orders[client]);
                 let (locks, name) = (clients[client].clone(), format!("hot:{lock}"));
-                tasks.spawn(contend(locks, name, held, order, started + time));
+                tasks.spawn(contend(locks.lock(name), held, patience, order, started + time));
             }
         }
         let waits: Vec<Waits> = tasks.join_all().await;
-        let calls = server.calls().await.get("evalsha").copied().unwrap_or(0);
+        let calls = home.calls().await;
         let turns = waits.iter().map(|waits| waits.granted.len());
         let (fewest, most) = (turns.clone().min().unwrap_or(0), turns.max().unwrap_or(0));
         let errors: Vec<Error> = waits.iter().flat_map(|waits| waits.errors.clone()).collect();
+        let timed_out: usize = waits.iter().map(|waits| waits.timed_out).sum();
         let overtaken = waits.iter().map(|waits| waits.overtaken).max().unwrap_or(0);
         let mut all: Vec<Duration> = waits.into_iter().flat_map(|waits| waits.granted).collect();
         all.sort_unstable();
         println!(
-            "{connections:>11} {:>10.0} {:>12.1?} {:>12.1?} {:>18} {overtaken:>10} {:>8} {:>11.2}",
+            "{connections:>11} {:>10.0} {:>12.1?} {:>12.1?} {:>18} {overtaken:>10} {timed_out:>9} {:>7} {:>11.2}",
             all.len() as f64 / time.as_secs_f64(),
             percentile(&all, 50),
             all.last().copied().unwrap_or_default(),
@@ -103,6 +168,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
 #[derive(Debug, Default)]
 struct Waits {
     granted: Vec<Duration>,
+    timed_out: usize,
     errors: Vec<Error>,
     /// By how many later callers a caller was overtaken at most.
     overtaken: u64,
@@ -133,13 +199,21 @@ impl Order {
 }
 
 /// Takes turns until the time is over.
-async fn contend(locks: LockManager, name: String, held: Duration, order: Arc<Order>, end: Instant) -> Waits {
-    let lock = locks.lock(name);
+async fn contend(
+    lock: Lock,
+    held: Duration,
+    patience: Option<Duration>,
+    order: Arc<Order>,
+    end: Instant,
+) -> Waits {
     let mut waits = Waits::default();
     while Instant::now() < end {
         let asked = Instant::now();
         let number = order.enter();
-        let acquired = lock.acquire().await;
+        let acquired = match patience {
+            Some(patience) => lock.acquire_timeout(patience).await,
+            None => lock.acquire().await,
+        };
         let overtaken = order.granted(number);
         match acquired {
             Ok(guard) => {
@@ -151,6 +225,7 @@ async fn contend(locks: LockManager, name: String, held: Duration, order: Arc<Or
                 // The next acquire waits behind the release anyway.
                 drop(guard);
             }
+            Err(Error::Timeout { .. }) => waits.timed_out += 1,
             Err(error) => {
                 waits.errors.push(error);
             }
