@@ -72,7 +72,7 @@ impl Address {
                 "server URL: # must be written as %23, in a password too",
             ));
         }
-        read(text).map_err(|why| invalid(text, &why))
+        read(text).map_err(|why| unreadable(text, &why))
     }
 
     /// Parses a URL that must name one server, and not several that know each other.
@@ -83,10 +83,10 @@ impl Address {
             Place::Cluster(_) => "a cluster",
             Place::Sentinels(_) => "sentinels",
         };
-        let why = format!(
-            "it names {named}, and a quorum is made of independent servers: redis://, rediss:// or unix://"
-        );
-        Err(invalid(text, &why))
+        Err(Invalid::new(format!(
+            "server URL of {address}: it names {named}, and a quorum is made of independent servers: redis://, \
+             rediss:// or unix://"
+        )))
     }
 
     /// The server's location, alike in all URLs that spell it in the same words.
@@ -99,8 +99,31 @@ impl Address {
     }
 }
 
-fn invalid(text: &str, why: &str) -> Invalid {
-    Invalid::new(format!("server URL {:?}: {why}", without_password(text)))
+/// Shows nothing behind the scheme. In a mistyped URL, a password may be anywhere.
+fn unreadable(text: &str, why: &str) -> Invalid {
+    let scheme = scheme_of(text).filter(|scheme| kind_of(scheme).is_some());
+    Invalid::new(match scheme {
+        Some(scheme) => format!("server URL \"{scheme}://...\": {why}"),
+        None => format!("server URL: {why}"),
+    })
+}
+
+fn scheme_of(text: &str) -> Option<&str> {
+    Some(text.split_once("://")?.0)
+}
+
+/// What the scheme names, and whether it asks for TLS.
+fn kind_of(scheme: &str) -> Option<(Kind, bool)> {
+    Some(match scheme {
+        "redis" | "valkey" => (Kind::Server, false),
+        "rediss" | "valkeys" => (Kind::Server, true),
+        "redis-cluster" | "valkey-cluster" => (Kind::Cluster, false),
+        "rediss-cluster" | "valkeys-cluster" => (Kind::Cluster, true),
+        "redis-sentinel" | "valkey-sentinel" => (Kind::Sentinels, false),
+        "rediss-sentinel" | "valkeys-sentinel" => (Kind::Sentinels, true),
+        "unix" | "redis+unix" | "valkey+unix" => (Kind::Socket, false),
+        _ => return None,
+    })
 }
 
 /// The server's location, for people.
@@ -117,23 +140,9 @@ impl fmt::Display for Address {
 }
 
 fn read(text: &str) -> Result<Address, Cow<'static, str>> {
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-    let (kind, tls) = match scheme {
-        Some("redis" | "valkey") => (Kind::Server, false),
-        Some("rediss" | "valkeys") => (Kind::Server, true),
-        Some("redis-cluster" | "valkey-cluster") => (Kind::Cluster, false),
-        Some("rediss-cluster" | "valkeys-cluster") => (Kind::Cluster, true),
-        Some("redis-sentinel" | "valkey-sentinel") => (Kind::Sentinels, false),
-        Some("rediss-sentinel" | "valkeys-sentinel") => (Kind::Sentinels, true),
-        Some("unix" | "redis+unix" | "valkey+unix") => (Kind::Socket, false),
-        Some(_) => {
-            return Err(
-                "the scheme must be redis://, rediss://, redis-cluster://, redis-sentinel:// or unix://"
-                    .into(),
-            );
-        }
-        None => return Err("must be like redis://user:password@host:6379".into()),
-    };
+    let scheme = scheme_of(text).ok_or("must be like redis://user:password@host:6379")?;
+    let (kind, tls) = kind_of(scheme)
+        .ok_or("the scheme must be redis://, rediss://, redis-cluster://, redis-sentinel:// or unix://")?;
     if tls && cfg!(not(any(feature = "rustls", feature = "native-tls"))) {
         return Err("TLS needs the feature `rustls` or `native-tls` of this crate".into());
     }
@@ -190,10 +199,14 @@ fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
             "sentinelPassword",
         ],
     };
-    match url.query_pairs().find(|(key, _)| !known.contains(&&**key)) {
-        Some((key, _)) => Err(format!("there is no parameter {key:?}")),
-        None => Ok(()),
+    // The name may be a part of a password with a question mark.
+    if url.query_pairs().any(|(key, _)| !known.contains(&&*key)) {
+        return Err(format!(
+            "the only parameters are {} (a ? in a password must be written as %3F)",
+            known.join(", ")
+        ));
     }
+    Ok(())
 }
 
 fn sentinels(url: &Url) -> Result<SentinelGroup, Cow<'static, str>> {
@@ -267,22 +280,4 @@ fn decoded(text: &str) -> Result<String, &'static str> {
         .decode_utf8()
         .map(Cow::into_owned)
         .map_err(|_| "must be UTF-8 once its %-escapes are read")
-}
-
-/// A URL that may be shown. In a mistyped URL, the password may be anywhere before the last `@`, or in a
-/// parameter.
-fn without_password(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-    if parameters.contains('@') {
-        // The text belongs to the password or to a parameter.
-        return format!("{scheme}***");
-    }
-    match place.rsplit_once('@') {
-        None => format!("{scheme}{place}"),
-        Some((_, host)) => format!("{scheme}***@{host}"),
-    }
 }
