@@ -193,3 +193,28 @@ impl HasTurns for Hold {
         self.lost().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_fence_that_follows_a_loss_of_the_lock_takes_turns_away() {
+        const TIME_MS: u64 = 1_000_000;
+        let more = |ahead_us: u64| {
+            let first = Fence::new(1000 * TIME_MS + ahead_us).unwrap();
+            let turns = Turns::of_one_server(first, 3, ServerTime::from_ms(TIME_MS));
+            std::iter::from_fn(|| {
+                turns
+                    .next(LocalTime::ZERO)
+                    .filter(|next| turns.begin_if(true, *next))
+            })
+            .count()
+        };
+        // The time was cut to ms, so the fence may be ahead by another one.
+        assert_eq!([0, 1_997, 1_998].map(more), [2, 2, 1]);
+        assert_eq!([2_000, 2_999].map(more), [0, 0]);
+        // The server's clock was set back.
+        assert_eq!([3_000, 3_600_000_000].map(more), [2, 2]);
+    }
+}

@@ -19,7 +19,7 @@ const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
 pub(super) const EDITS: &[Edit] = &[
     edit("a hold has no more turns than its request reserved", TURNS, "next > self.last || ", "", OF_A_HOLD),
     edit("no turn has a fence that follows a loss of the lock", TURNS, "if first.get() < after_a_loss + 1000 {", "if false {", LOCAL),
-    edit("a hold has all its turns though the server's clock was set back", TURNS, "if first.get() < after_a_loss + 1000 {", "if true {", &["--test servers faults::local_handoffs::"]),
+    edit("a hold has all its turns though the server's clock was set back", TURNS, "if first.get() < after_a_loss + 1000 {", "if true {", &["--lib hold::turns"]),
     edit("no turn begins long after the grant", TURNS, " || now >= self.until(now)", "", OF_A_HOLD),
     edit("a tenure counts from its first turn, not from its grant", LOCAL_QUEUE, "        held.hold().begin_turns(self.client().now());\n", "", LOCAL),
     edit("a hold that is over has no further turn", TURNS, "state.over.is_none() && ", "", OF_A_HOLD),
