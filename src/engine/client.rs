@@ -90,7 +90,7 @@ impl Client {
                 ..
             }) => {
                 count(&self.counters.late);
-                Err(if pending.is_given_up() {
+                Err(if pending.is_given_up(self.now()) {
                     Failure::GivenUp
                 } else {
                     Failure::NotExecuted(ServerError::new(format!(

@@ -144,9 +144,9 @@ impl PendingCall {
     }
 
     /// Whether nobody waits for the call any more.
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(super) fn is_given_up(&self, now: LocalTime) -> bool {
         let until = self.of.gives_up.bound();
-        until.is_some_and(|until| until <= self.clocks.now()) || locked(&self.of.state).has_ended
+        until.is_some_and(|until| until <= now) || locked(&self.of.state).has_ended
     }
 
     fn close(&self, state: &mut State) {

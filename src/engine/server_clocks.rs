@@ -56,11 +56,6 @@ impl ServerClocks {
         clocks
     }
 
-    /// The local time.
-    pub(super) fn now(&self) -> LocalTime {
-        self.clock.now()
-    }
-
     pub(super) fn record(&self, from: ServerId, sample: Sample) {
         let mut state = locked(&self.state);
         let known = state.known.entry(from).or_insert_with(|| Known {

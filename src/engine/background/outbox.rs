@@ -167,9 +167,7 @@ impl Background {
                     return Done::Outgoing;
                 }
                 Ok(_) | Err(Failure::Closed | Failure::Refused(_)) => break,
-                Err(Failure::Unknown(_) | Failure::NotExecuted(_) | Failure::GivenUp) => {
-                    backoff.pause().await;
-                }
+                Err(_) => backoff.pause().await,
             }
         }
         self.client.presence.lease_expires(

@@ -176,8 +176,8 @@ impl Withdrawals {
                     let is_over = answer.at.now > not_after;
                     (!is_over).then(|| self.local_after(&keys, not_after))?
                 }
-                Err(Failure::Unknown(_) | Failure::NotExecuted(_) | Failure::GivenUp) => now,
                 Err(Failure::Refused(_) | Failure::Closed) => return None,
+                Err(_) => now,
             };
             Some((due, waiting))
         });

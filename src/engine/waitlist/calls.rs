@@ -116,9 +116,11 @@ impl Waitlist {
                 };
                 Ok((self.on_reply(context, &at, reply), seen))
             }
-            Err(Failure::GivenUp) => Err(Failure::GivenUp),
             Err(failure) => {
-                self.forget_registration();
+                // A call that was given up did nothing.
+                if !matches!(failure, Failure::GivenUp) {
+                    self.forget_registration();
+                }
                 Err(failure)
             }
         }

@@ -130,25 +130,29 @@ fn subscription_after(
 }
 
 /// Sends the calls of these requests, in this order and all at once. Schedules the repetition of those that
-/// need it.
+/// need it. Calls that are given up count only if all of them are.
 async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Result<(), Failure> {
     let calls = numbers.into_iter().filter_map(|number| {
         let prepared = waitlist.prepare(number, false)?;
         Some(async move { (number, waitlist.send(prepared).await) })
     });
     let mut calls: FuturesUnordered<_> = calls.collect();
-    let mut outcome = None;
+    let mut outcome = if calls.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::GivenUp)
+    };
     while let Some((number, answer)) = calls.next().await {
         if must_be_repeated(&answer) {
             waitlist.ask_again(number);
         }
         outcome = match (outcome, answer.map(drop)) {
-            (None | Some(Err(Failure::GivenUp)), answer) => Some(answer),
-            (told, Err(Failure::GivenUp)) => told,
-            (Some(told), answer) => Some(told.and(answer)),
+            (outcome, Err(Failure::GivenUp)) => outcome,
+            (Err(Failure::GivenUp), answer) => answer,
+            (outcome, answer) => outcome.and(answer),
         };
     }
-    outcome.unwrap_or(Ok(()))
+    outcome
 }
 
 /// Polls for the first waiter, to learn whether anything was missed. Schedules the repetition if needed, for
