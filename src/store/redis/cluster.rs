@@ -166,7 +166,8 @@ impl Cluster {
                         cluster.refused(slot, server.id);
                         return Err(cluster.failed(failure));
                     }
-                    None if was_not_sent(&failure) && cluster.is_unserved(slot) => {}
+                    // It may have been held back, so it waits for the owner.
+                    None if matches!(failure, Failure::NotExecuted(_)) && cluster.is_unserved(slot) => {}
                     Some(Redirection::Incomplete) | None => return Err(cluster.failed(failure)),
                 }
                 redirections += 1;
@@ -366,11 +367,6 @@ impl fmt::Debug for ClusterStore {
 /// How often the client asks for the owners of the slots without a reason.
 fn look_every(options: Options) -> Duration {
     options.heartbeat / 15
-}
-
-/// Whether the call had no effect and may be sent again.
-fn was_not_sent(failure: &Failure) -> bool {
-    matches!(failure, Failure::NotExecuted(_))
 }
 
 fn elsewhere() -> Failure {

@@ -17,7 +17,7 @@ use fred::types::config::{
     UnresponsiveConfig,
 };
 use futures_util::FutureExt;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 
 use super::connection::Connection;
 use super::failure;
@@ -65,9 +65,8 @@ pub(super) async fn dial(
     dialled.map_err(|failure| failure::with_server(&server, failure))
 }
 
-/// Makes an attempt at each address in turn, and returns the first success or refusal. A name may have
-/// addresses that lead nowhere. So the next one is tried as soon as an attempt fails, or is unanswered for a
-/// while.
+/// Makes an attempt at each address, and returns the first success or refusal. A name may have addresses that
+/// lead nowhere.
 async fn first_to_answer<T, F: Future<Output = Result<T, Failure>>>(
     names: &Names,
     addresses: Vec<SocketAddr>,
@@ -76,33 +75,46 @@ async fn first_to_answer<T, F: Future<Output = Result<T, Failure>>>(
 ) -> Result<T, Failure> {
     // The last one has its time too.
     let stagger = STAGGER.min(within / (1 + u32::try_from(addresses.len()).unwrap_or(u32::MAX)));
-    let mut next = addresses.into_iter();
-    let mut attempts = FuturesUnordered::new();
-    let mut silent = Vec::new();
-    let mut last = unanswered();
-    loop {
-        if let Some(address) = next.next() {
-            silent.push(address);
-            let attempt = attempt(address);
-            attempts.push(async move { (address, attempt.await) });
-        }
-        tokio::select! {
-            ended = attempts.next() => match ended {
-                Some((address, done)) => {
-                    silent.retain(|other| *other != address);
-                    match done {
-                        Ok(_) | Err(Failure::Refused(_)) => {
-                            names.were_silent(silent);
-                            return done;
-                        }
-                        Err(failure) => last = failure,
-                    }
-                }
-                None => return Err(last),
-            },
-            () = tokio::time::sleep(stagger), if next.len() > 0 => {}
+    let attempts = addresses.iter().map(|address| {
+        let attempt = attempt(*address);
+        async { (*address, attempt.await) }
+    });
+    let mut attempts = pin!(staggered(attempts, stagger));
+    let (mut failed, mut last) = (Vec::new(), unanswered());
+    while let Some((address, done)) = attempts.next().await {
+        match done {
+            Ok(_) | Err(Failure::Refused(_)) => {
+                let before = addresses.iter().take_while(|other| **other != address);
+                names.were_silent(before.filter(|other| !failed.contains(*other)).copied());
+                return done;
+            }
+            Err(failure) => {
+                failed.push(address);
+                last = failure;
+            }
         }
     }
+    Err(last)
+}
+
+/// Begins one attempt after the other: the next one as soon as one has ended, and after `pause` at the
+/// latest. Those that are under way go on. Yields what each comes to.
+pub(super) fn staggered<F: Future>(
+    attempts: impl Iterator<Item = F>,
+    pause: Duration,
+) -> impl Stream<Item = F::Output> {
+    let begin = (attempts.fuse(), FuturesUnordered::new());
+    stream::unfold(begin, move |(mut attempts, mut under_way)| async move {
+        loop {
+            let next = attempts.next();
+            let may_be_more = next.is_some();
+            under_way.extend(next);
+            tokio::select! {
+                ended = under_way.next() => return Some((ended?, (attempts, under_way))),
+                () = tokio::time::sleep(pause), if may_be_more => {}
+            }
+        }
+    })
 }
 
 async fn open(config: Config, attempt_timeout: Duration, within: Duration) -> Result<Connection, Failure> {

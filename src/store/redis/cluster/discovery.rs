@@ -1,24 +1,26 @@
 //! The first contact with a cluster.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use fred::interfaces::PubsubInterface;
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::super::address::Node;
 use super::super::commands::Command;
 use super::super::connection::{Connection, keep_trying};
 use super::super::connector::Connector;
+use super::super::dial::staggered;
 use super::super::failure;
 use super::slots::{Range, View, ranges};
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::store::redis::script::{PubSubMode, ScriptSet};
 
-/// How long one server has for its answer before the next one is asked too.
-const STAGGER: Duration = Duration::from_millis(50);
+/// How long one server has for its answer before the next one is asked too. While one answers at once, few
+/// are asked.
+pub(super) const STAGGER: Duration = Duration::from_millis(50);
 
 /// Asks the seeds until one of them knows the cluster. Returns how scripts publish in it, and the owners of
 /// the slots.
@@ -31,7 +33,8 @@ pub(super) async fn discover(connector: &Connector, deadline: Instant) -> Result
 async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, View), Failure> {
     let mut why = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
     let seeds = connector.seeds().iter();
-    let mut asked = staggered(seeds.map(|seed| discover_by(connector, seed)));
+    let asked = seeds.map(|seed| discover_by(connector, seed));
+    let mut asked = pin!(staggered(asked, STAGGER));
     while let Some(answer) = asked.next().await {
         match answer {
             Ok(discovered) => return Ok(discovered),
@@ -41,23 +44,6 @@ async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, View), Fa
         }
     }
     Err(why)
-}
-
-/// Asks several servers, each a little later than the one before. A server that is silent does not hold up
-/// the others, and while one answers at once, few are asked.
-pub(super) fn staggered<F: Future>(
-    questions: impl Iterator<Item = F>,
-) -> FuturesUnordered<impl Future<Output = F::Output>> {
-    let mut later = Duration::ZERO;
-    let asked = questions.map(|question| {
-        let at = later;
-        later += STAGGER;
-        async move {
-            sleep(at).await;
-            question.await
-        }
-    });
-    asked.collect()
 }
 
 async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, View), Failure> {

@@ -2,6 +2,7 @@
 //! channels.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
 use super::super::commands::Command;
+use super::super::dial::staggered;
 use super::super::slot::slot_of;
-use super::discovery::{staggered, view_of};
+use super::discovery::{STAGGER, view_of};
 use super::slots::{View, ranges};
 use super::table::Misplaced;
 use super::{Cluster, look_every};
@@ -75,7 +77,8 @@ impl Cluster {
         stores.retain(|store| store.is_up());
         let first = turn % stores.len().max(1);
         stores.rotate_left(first);
-        let mut asked = staggered(stores.iter().map(|store| self.view_by(store)));
+        let asked = stores.iter().map(|store| self.view_by(store));
+        let mut asked = pin!(staggered(asked, STAGGER));
         while let Some(answer) = asked.next().await {
             if answer.is_some() {
                 return answer;
@@ -96,7 +99,8 @@ impl Cluster {
     /// other servers may be connected.
     async fn ask_others(&self) -> Option<View> {
         let others = self.others();
-        let mut asked = staggered(others.iter().map(|address| self.ask(address)));
+        let asked = others.iter().map(|address| self.ask(address));
+        let mut asked = pin!(staggered(asked, STAGGER));
         let answer = timeout(2 * self.options.attempt_timeout, asked.next());
         answer.await.ok().flatten()
     }
