@@ -39,7 +39,7 @@ use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
 /// How far ahead of the time of the grant the fences of turns may be, in µs. A server that has lost a lock
-/// grants it next under a fence that is ahead of its time by as much: turns may go on.
+/// grants it next under a fence that is ahead of its time by as much.
 pub(crate) const TURNS_AHEAD_US: u64 = 2000;
 
 /// A call that borrows nothing and is sent at its first poll. Calls reach the server in the order of their

@@ -8,9 +8,9 @@ local function extend_ttl(key, ms)
   end
 end
 
--- How far ahead of the server's time the fences of turns may be (a client keeps to that). So the first fence
--- of a lock that this server does not know is ahead by as much: it may have forgotten a hold whose turns go
--- on.
+-- How far ahead of the time of the grant the fences of turns may be. The clients keep to that. The server may
+-- have lost a lock whose holder still begins turns. So where there is no lock, the next fence is ahead of the
+-- time by as much.
 local TURNS_AHEAD_US = 2000
 
 -- The fence of the next owner. It is larger than all that the last hold can have used, also when the clock

@@ -74,9 +74,9 @@ pub(crate) fn label_of(asking: &Client, client: &ClientId) -> BoxFuture<'static,
 pub(crate) struct Labels(Mutex<HashMap<ClientId, Shared<BoxFuture<'static, Option<String>>>>>);
 
 impl Labels {
-    /// The label of a client, for which `ask` asks. It may be on another server than the lock, and the rest
-    /// of a status is worth more than a long wait. So it is missing if it takes much longer than the answer
-    /// about the lock `took`.
+    /// The label of a client, which `ask` asks for. It may be on another server than the lock. The answer
+    /// about the lock `took` this long; the label is missing if its own answer takes
+    /// [much longer](LABEL_PATIENCE).
     pub(crate) async fn within(
         &self,
         took: Duration,
