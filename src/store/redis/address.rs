@@ -101,7 +101,8 @@ impl Address {
 
 /// Shows nothing behind the scheme. In a mistyped URL, a password may be anywhere.
 fn unreadable(text: &str, why: &str) -> Invalid {
-    let scheme = scheme_of(text).filter(|scheme| kind_of(scheme).is_some());
+    let is_of_a_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let scheme = scheme_of(text).filter(|scheme| scheme.bytes().all(is_of_a_scheme));
     Invalid::new(match scheme {
         Some(scheme) => format!("server URL \"{scheme}://...\": {why}"),
         None => format!("server URL: {why}"),

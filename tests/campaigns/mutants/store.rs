@@ -48,7 +48,7 @@ const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("nothing of a URL that cannot be read is shown but its scheme", ADDRESS, "format!(\"server URL \\\"{scheme}://...\\\": {why}\")", "format!(\"server URL {text:?}: {why}, {scheme}\")", ADDRESSES),
-    edit("the scheme of a URL is shown only if it is one", ADDRESS, ".filter(|scheme| kind_of(scheme).is_some())", "", ADDRESSES),
+    edit("the scheme of a URL is shown only if it is one", ADDRESS, ".filter(|scheme| scheme.bytes().all(is_of_a_scheme))", ".filter(|scheme| scheme.bytes().any(is_of_a_scheme))", ADDRESSES),
     edit("a # in a URL is refused", ADDRESS, "if text.contains('#') {", "if false {", ADDRESSES),
     edit("a user of sentinels has a password", ADDRESS, "if username.is_some() && password.is_none() {", "if false {", ADDRESSES),
     edit("a node in a URL has a host and a port alone", ADDRESS, "if node.contains(['@', '/', '?', '#']) {", "if false {", ADDRESSES),
