@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use fairlock::{LockGuard, LockManager, TryAcquire};
 use fairlock_testkit::{Proxy, Server, eventually};
-use futures_util::StreamExt;
 use tokio::task::JoinSet;
 
 use super::scene::{NAME, SECOND, connect, nothing_left, settings, waiting};
@@ -86,28 +85,26 @@ async fn waits_given_up_while_the_server_is_away_leave_it_no_work() {
 /// Makes one call of a flood, whose outcome is of no interest.
 type Call = fn(&LockManager, &Arc<LockGuard>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The server needs longer than a lease for each of these floods.
+/// The server answers some three thousand calls a second here, so that it needs longer than a lease for each
+/// of these floods, and the test far less.
 ///
 /// Race: A program makes calls faster than the server answers them, and its renewals wait behind these.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_outlive_a_flood_of_calls_by_their_client() {
-    let floods: [(&str, usize, Call); 3] = [
-        ("status", 60_000, |locks, _| {
+    let floods: [(&str, usize, Call); 2] = [
+        ("status", 25_000, |locks, _| {
             let status = locks.lock(NAME).status();
             Box::pin(async move { drop(status.await) })
         }),
-        ("list", 300, |locks, _| {
-            let list = locks.list("*").collect::<Vec<_>>();
-            Box::pin(async move { drop(list.await) })
-        }),
-        ("renew", 80_000, |_, guard| {
+        ("renew", 30_000, |_, guard| {
             let guard = Arc::clone(guard);
             Box::pin(async move { drop(guard.renew().await) })
         }),
     ];
     let server = Server::start().await;
+    let _busy = occupy(&server).await;
     for (name, calls, call) in floods {
-        let locks = settings().lease(2 * SECOND).claim_window(SECOND);
+        let locks = settings().lease(3 * SECOND).claim_window(SECOND);
         let locks = locks.connect(&server.url()).await.unwrap();
         let mut guards = Vec::new();
         for n in 0..100 {
@@ -119,4 +116,17 @@ async fn holds_outlive_a_flood_of_calls_by_their_client() {
         let lost = guards.iter().filter(|guard| guard.is_lost()).count();
         assert_eq!(lost, 0, "holds were lost in a flood of {name}");
     }
+}
+
+/// Keeps the server busy with scripts of some 20 ms each. In between, it reads a part of what others sent.
+async fn occupy(server: &Server) -> JoinSet<()> {
+    let mut client = server.client().await;
+    let mut busy = JoinSet::new();
+    busy.spawn(async move {
+        loop {
+            let script = "for i = 1, 4000000 do end";
+            client.command(&["EVAL", script, "0"]).await.unwrap();
+        }
+    });
+    busy
 }
