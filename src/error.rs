@@ -173,7 +173,9 @@ impl fmt::Display for Error {
             Error::Refused(e) => write!(f, "refused by the server: {e}"),
             Error::Invalid(e) => e.fmt(f),
             Error::Lost(e) => e.fmt(f),
-            Error::Closed => f.write_str("the lock manager is closed"),
+            Error::Closed => {
+                f.write_str("the lock manager is closed, or the runtime on which it connected has ended")
+            }
         }
     }
 }

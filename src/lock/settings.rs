@@ -181,8 +181,6 @@ impl Lock {
     ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does
     ///   [`SpinLock`](crate::spin::SpinLock). Locks of one name with other leases or another number of turns
     ///   have tenures of their own.
-    /// - In a quorum, every call with more than one turn fails with
-    ///   [`Error::Invalid`](crate::Error::Invalid).
     ///
     /// # Examples
     /// ```

@@ -278,7 +278,8 @@ mod by_tls {
             message.contains("TLS") && message.contains("127.0.0.1"),
             "{message}"
         );
-        refused(client().connect(&url).await);
+        let message = refused(client().connect(&url).await);
+        assert!(message.contains("Tls::ca_certificates"), "{message}");
         assert!(
             started.elapsed() < Duration::from_secs(4),
             "the connection was tried again"
@@ -325,6 +326,40 @@ mod by_tls {
         let settings = client().tls(Tls::new().ca_certificates(authority.pem()));
         settings.clone().connect(&url).await.unwrap();
         refused(settings.connect(&url.replace("127.0.0.1", "localhost")).await);
+    }
+
+    /// Such a certificate is what plain `openssl req -x509` makes.
+    #[cfg(feature = "rustls")]
+    #[tokio::test]
+    async fn a_server_with_the_certificate_of_an_authority_is_refused_and_the_way_out_is_named() {
+        let authority = Authority::generate_for(&["127.0.0.1"]);
+        if !Server::has_tls() {
+            return eprintln!("skipped: the installed server was built without TLS");
+        }
+        let server = Server::builder().self_signed(&authority).start().await;
+        let url = format!("rediss://127.0.0.1:{}", server.tls_port().unwrap());
+        let tls = Tls::new().ca_certificates(authority.pem());
+        let message = refused(client().tls(tls).connect(&url).await);
+        assert!(message.contains("basicConstraints"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_cannot_be_used_is_refused_with_the_reason() {
+        let (certificate, key) = Authority::generate().certify(&["a client"]);
+        let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+        for (key, told) in [
+            (encrypted, "openssl pkey"),
+            (certificate.clone(), "no private key"),
+        ] {
+            let tls = Tls::new().client_certificate(certificate.clone(), key);
+            let error = client()
+                .tls(tls)
+                .connect("rediss://127.0.0.1:1")
+                .await
+                .unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+            assert!(error.to_string().contains(told), "{error}");
+        }
     }
 
     #[tokio::test]

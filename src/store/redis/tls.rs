@@ -59,8 +59,8 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
         None => config.with_no_client_auth(),
         Some(client) => {
             let certificates = certificates("client_certificate", &client.certificates)?;
-            let key = PrivateKeyDer::from_pem_slice(&client.key)
-                .map_err(|error| format!("key of the client_certificate: {error}"))?;
+            let key =
+                PrivateKeyDer::from_pem_slice(&client.key).map_err(|error| bad_key(&client.key, error))?;
             config
                 .with_client_auth_cert(certificates, key)
                 .map_err(|error| format!("client_certificate: {error}"))?
@@ -87,10 +87,23 @@ fn connector(tls: &Tls) -> Result<TlsConnector, String> {
     }
     if let Some(client) = &tls.client {
         let identity = Identity::from_pkcs8(&client.certificates, &client.key)
-            .map_err(|error| format!("client_certificate: {error}"))?;
+            .map_err(|error| bad_key(&client.key, error))?;
         builder.identity(identity);
     }
     builder
         .try_into()
         .map_err(|error: fred::error::Error| error.details().to_owned())
+}
+
+/// The error of a client certificate whose key cannot be used.
+fn bad_key(key: &[u8], error: impl std::fmt::Display) -> String {
+    let has = |words: &str| key.windows(words.len()).any(|part| part == words.as_bytes());
+    let what = "key of the client_certificate";
+    if has("ENCRYPTED") {
+        format!("{what}: it is encrypted. Decrypt it first, as by openssl pkey -in key.pem -out plain.pem")
+    } else if !has("PRIVATE KEY-----") {
+        format!("{what}: no private key in this PEM")
+    } else {
+        format!("{what}: {error}")
+    }
 }

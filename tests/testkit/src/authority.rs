@@ -10,8 +10,14 @@ pub struct Authority {
 
 impl Authority {
     pub fn generate() -> Authority {
+        Authority::generate_for(&[])
+    }
+
+    /// An authority whose own certificate is for these names.
+    pub fn generate_for(names: &[&str]) -> Authority {
         let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).expect("names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "an authority");
         let pem = params.self_signed(&key).expect("a certificate").pem();
@@ -24,6 +30,11 @@ impl Authority {
     /// The authority's own certificate.
     pub fn pem(&self) -> &str {
         &self.pem
+    }
+
+    /// The key of the authority.
+    pub fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
     }
 
     /// A certificate for these names, and its key.

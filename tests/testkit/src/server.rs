@@ -107,13 +107,23 @@ impl ServerBuilder {
     /// Makes the server listen by TLS as well, with a certificate of `authority`.
     #[must_use]
     pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
-        let port = free_port();
         let (certificate, key) = authority.certify(&["127.0.0.1"]);
-        self.tls_port = Some(port);
+        self.tls_port = Some(free_port());
+        self.shows(authority, &certificate, &key)
+    }
+
+    /// The same with the certificate of the authority itself.
+    pub fn self_signed(mut self, authority: &Authority) -> ServerBuilder {
+        self.tls_port = Some(free_port());
+        self.shows(authority, authority.pem(), &authority.key())
+    }
+
+    fn shows(self, authority: &Authority, certificate: &str, key: &str) -> ServerBuilder {
+        let port = self.tls_port.expect("a TLS port").to_string();
         self.file("tls-ca-cert-file", authority.pem())
-            .file("tls-cert-file", &certificate)
-            .file("tls-key-file", &key)
-            .config("tls-port", &port.to_string())
+            .file("tls-cert-file", certificate)
+            .file("tls-key-file", key)
+            .config("tls-port", &port)
     }
 
     /// Gives the server its own clock, which is this many seconds ahead of the machine's, or behind it if
