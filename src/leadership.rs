@@ -44,7 +44,7 @@ impl LockManager {
     pub fn leadership(&self, name: impl AsRef<str>) -> Leadership {
         Leadership {
             // A turn inside the process is over in 10 ms. A lead is not.
-            lock: self.lock(name).local_handoffs(1),
+            lock: self.lock(name).local_handoffs(1).led(),
         }
     }
 }

@@ -140,8 +140,10 @@ pub(crate) struct LockOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
-    /// In which the metrics count the lock.
+    /// The group of the metrics.
     pub(crate) group: Option<Arc<str>>,
+    /// Its waits are campaigns, which may last for as long as another process leads.
+    pub(crate) is_led: bool,
 }
 
 impl LockOptions {

@@ -169,15 +169,21 @@ impl Counters {
     /// A call that began then waits for a lock of this group. It counts as a waiter until it ends.
     pub(crate) fn wait(&self, group: &Group, began: LocalTime) -> Ask<'_> {
         group.waits();
-        self.ask(group, Timer::since(began), true)
+        self.ask(group, Some(Timer::since(began)), true)
+    }
+
+    /// The same for a call that waits until nobody else leads. How long that takes is no measure of the lock.
+    pub(crate) fn campaign(&self, group: &Group) -> Ask<'_> {
+        group.waits();
+        self.ask(group, None, true)
     }
 
     /// A call asks once for a lock of this group.
     pub(crate) fn attempt(&self, group: &Group) -> Ask<'_> {
-        self.ask(group, self.metrics.timer(&self.clock), false)
+        self.ask(group, Some(self.metrics.timer(&self.clock)), false)
     }
 
-    fn ask(&self, group: &Group, timer: Timer, waits: bool) -> Ask<'_> {
+    fn ask(&self, group: &Group, timer: Option<Timer>, waits: bool) -> Ask<'_> {
         count(&self.acquire_started);
         Ask {
             counters: self,
@@ -216,7 +222,8 @@ impl Counters {
 pub(crate) struct Ask<'a> {
     counters: &'a Counters,
     group: Group,
-    timer: Timer,
+    /// Measures the wait, unless it is a campaign.
+    timer: Option<Timer>,
     waits: bool,
     is_over: bool,
 }
@@ -225,8 +232,9 @@ impl Ask<'_> {
     /// The caller has the lock, after it waited for this long. Returns the hold, for its guard.
     pub(crate) fn acquired(&mut self, how: How, waited: Duration, now: LocalTime) -> Holding {
         self.end_at(Outcome::Acquired(how), || now);
-        let waited = nanos(waited);
-        self.counters.waited.fetch_add(waited, Ordering::Relaxed);
+        if self.timer.is_some() {
+            self.counters.waited.fetch_add(nanos(waited), Ordering::Relaxed);
+        }
         self.group.held();
         Holding {
             group: self.group.clone(),
@@ -250,7 +258,9 @@ impl Ask<'_> {
         if self.waits {
             self.group.waits_no_more();
         }
-        self.group.asked(outcome, &self.timer, now);
+        if let Some(timer) = &self.timer {
+            self.group.asked(outcome, timer, now);
+        }
     }
 }
 

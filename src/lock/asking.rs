@@ -69,12 +69,8 @@ impl Lock {
         };
         let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
-        if self
-            .client()
-            .options
-            .slow_acquire
-            .is_some_and(|slow| waited >= slow)
-        {
+        let slow_acquire = self.client().options.slow_acquire;
+        if slow_acquire.is_some_and(|slow| waited >= slow && !self.options.is_led) {
             tracing::warn!(
                 lock.name = &*self.name,
                 lock.outcome = outcome,
@@ -100,7 +96,11 @@ impl Lock {
         };
         if until.is_none_or(|until| until > Instant::now()) {
             let params = self.params()?;
-            *ask = Some(self.place.counters().wait(&params.group, began));
+            let counters = self.place.counters();
+            *ask = Some(match self.options.is_led {
+                true => counters.campaign(&params.group),
+                false => counters.wait(&params.group, began),
+            });
             return match &self.place {
                 Place::One(shared) if params.turns > 1 => {
                     // On the heap, so that those without it do not carry it along.

@@ -266,4 +266,10 @@ impl Lock {
             ..self
         }
     }
+
+    /// The same lock, whose waits are campaigns.
+    pub(crate) fn led(mut self) -> Lock {
+        self.options.is_led = true;
+        self
+    }
 }

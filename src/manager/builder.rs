@@ -324,7 +324,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Logs a warning (`tracing`) for every acquire that takes this long or longer (default `None`: off).
+    /// Logs a warning (`tracing`) for every acquire that takes this long or longer (default `None`: off). A
+    /// campaign of a leader is none.
     ///
     /// # Examples
     /// ```

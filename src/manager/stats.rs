@@ -62,7 +62,8 @@ pub struct Stats {
     /// message was lost.
     pub local_handoffs: u64,
     /// The time for which the calls in `acquired` waited together, each from its first poll. Those that make
-    /// one attempt, as `try_acquire` does, count as no wait. Divided by `acquired`, it is the mean wait.
+    /// one attempt, as `try_acquire` does, count as no wait, and so do campaigns of leaders. Divided by
+    /// `acquired`, it is the mean wait.
     pub waited: Duration,
     /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
     pub timed_out: u64,

@@ -151,6 +151,11 @@ fn a_lost_lease_and_a_slow_acquire_warn() {
         let next = lock.acquire().await.unwrap();
         assert!(guard.is_lost());
         next.release().await.unwrap();
+        // A campaign that takes as long is no slow acquire.
+        let leadership = locks.leadership("scheduler").max_hold(Duration::from_secs(3));
+        let lead = leadership.campaign().await.unwrap();
+        drop(leadership.campaign().await.unwrap());
+        assert!(lead.check().is_err());
     });
 
     let warnings = recorder.all(Level::WARN.as_str());
@@ -164,6 +169,10 @@ fn a_lost_lease_and_a_slow_acquire_warn() {
     let slow = of("slow acquire");
     assert!(slow["wait_ms"].parse::<u64>().unwrap() >= 2000);
     assert_eq!(slow["lock.outcome"], "\"acquired\"");
+    let slow = warnings
+        .iter()
+        .filter(|fields| fields["message"] == "slow acquire");
+    assert_eq!(slow.count(), 1, "{warnings:?}");
 }
 
 /// Race: The server may evict locks.

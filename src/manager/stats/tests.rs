@@ -67,6 +67,20 @@ async fn waits(lock: &crate::Lock) -> tokio::task::JoinHandle<LockGuard> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn campaigns_of_leaders_are_counted_and_count_as_no_wait() {
+    for locks in clients_with(|builder| builder) {
+        let leadership = locks.leadership("a").max_hold(SECOND);
+        let lead = leadership.campaign().await.unwrap();
+        let next = tokio::spawn(leadership.campaign());
+        settle().await;
+        assert_eq!(locks.stats().waiting, 1);
+        drop((next.await.unwrap().unwrap(), lead));
+        let stats = locks.stats();
+        assert_eq!((stats.acquired, stats.waited), (2, Duration::ZERO), "{stats:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_call_counts_once_by_how_it_ended() {
     for locks in clients_with(|builder| builder.max_waiters(1)) {
         let lock = locks.lock("a");
