@@ -29,9 +29,10 @@ use crate::quorum::{Majority, Quorum};
 /// have it refuse smaller numbers.
 ///
 /// # Drop
-/// Dropping a guard releases the lock in the background. It never blocks, spawns or panics, and it works
-/// outside a runtime. Use [`release`](Self::release) for certainty: it reports whether the lock was held
-/// until the end.
+/// Dropping a guard releases the lock. The release is written at once, so a later call of the same client
+/// finds the lock free. Nobody waits for its confirmation: the client's runtime repeats it until it is
+/// answered. A drop never blocks or panics, and it works outside a runtime. Use [`release`](Self::release)
+/// for certainty: it reports whether the lock was held until the end.
 /// - `let _ = lock.acquire().await?;` drops the guard at once, and so releases the lock at once. Give the
 ///   guard a name, as in `let _guard = …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.

@@ -173,7 +173,7 @@ impl Leadership {
     }
 
     /// Campaigns, does the work of the leader, and campaigns again whenever the lead is lost, until the work
-    /// ends by itself. Then it resigns, and returns what the work returned.
+    /// ends by itself. Then it resigns, as [`Lock::with`] releases, and returns what the work returned.
     ///
     /// The work is called once in each term, with the [`Term`]: its fence, and a token that reports its end.
     /// If the lead is lost, the work is dropped at its next `.await`. Tasks that the work has spawned go on;
@@ -345,12 +345,19 @@ impl Leadership {
                         output = work(lead.term()) => Ok(ControlFlow::Continue(output)),
                     };
                     match ended {
-                        Ok(ended) => {
+                        Ok(ControlFlow::Continue(output)) => {
+                            let resigned = lead.resign_after_work(self.lock.client()).await;
+                            if let Err(lost) = resigned {
+                                tracing::warn!(%lost, "the lead was lost before its work ended");
+                            }
+                            return Ok(ControlFlow::Continue(output));
+                        }
+                        Ok(shut_down) => {
                             if let Err(error) = lead.resign().await {
                                 let name = self.name();
                                 tracing::warn!(lock.name = name, %error, "the resignation was not confirmed");
                             }
-                            return Ok(ended);
+                            return Ok(shut_down);
                         }
                         Err(_) => backoff.ended_after(began.elapsed()),
                     }

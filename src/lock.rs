@@ -222,7 +222,7 @@ impl Lock {
         self.clone().attempt(Outcome::Busy)
     }
 
-    fn client(&self) -> &Arc<Client> {
+    pub(crate) fn client(&self) -> &Arc<Client> {
         self.place.client()
     }
 

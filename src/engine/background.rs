@@ -1,14 +1,16 @@
-//! The background task of a client. It renews holds, and sends the outgoing messages for which no caller
-//! waits.
+//! What a client does without a caller. The background task renews holds, claims those that are left to
+//! expire, and withdraws requests. Releases of dropped guards have tasks of their own.
 
 mod outbox;
+mod release;
 mod renewer;
 #[cfg(test)]
 mod tests;
 mod withdrawals;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Waker};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -40,6 +42,8 @@ pub(crate) struct Background {
     /// running](Background::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
+    /// Whether the runtime of the client lasts. While this is locked for reading, the runtime does not end.
+    has_runtime: RwLock<bool>,
 }
 
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -68,7 +72,31 @@ impl Background {
             inbox: Mutex::new(Some(inbox)),
             pending: Arc::default(),
             wake: Notify::new(),
+            has_runtime: RwLock::new(true),
         }
+    }
+
+    /// Does the work in a task of its own on the client's runtime, and polls it once right here. So the call
+    /// with which it begins is written before this returns. Never blocks, and also works outside a runtime.
+    pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        // A timer that is polled after the end of its runtime panics. If the lock is not free, the runtime is
+        // just ending.
+        let has_runtime = self.has_runtime.try_read();
+        if has_runtime.as_ref().is_ok_and(|has_runtime| **has_runtime) {
+            let _runtime = self.client.enter();
+            let mut context = Context::from_waker(Waker::noop());
+            if work.as_mut().poll(&mut context).is_ready() {
+                return;
+            }
+        }
+        drop(has_runtime);
+        self.client.spawn(work);
+    }
+
+    /// The runtime is about to end. Waits until no work is polled by [`begin`](Self::begin).
+    pub(super) fn runtime_ends(&self) {
+        *self.has_runtime.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -169,7 +197,6 @@ impl Background {
                 },
                 Some(outgoing) = inbox.recv() => match outgoing {
                     Outgoing::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
-                    Outgoing::Release(hold, token) => jobs.push(Box::pin(Arc::clone(&self).release_unheard(hold, token))),
                     Outgoing::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
                 },
                 () = self.wake.notified() => {}

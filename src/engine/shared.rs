@@ -112,10 +112,12 @@ impl Drop for Shared {
 }
 
 /// Owned by the background task. When that task ends, or is dropped with its runtime, every waiter is told.
+/// The timers of the runtime last until all its tasks are dropped.
 struct Running(Arc<Waitlists>);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.0.background().runtime_ends();
         self.0.close();
         self.0.client().store.close();
     }

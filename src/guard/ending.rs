@@ -1,9 +1,15 @@
 //! How a guard ends the hold, unless it is dropped.
 
+use std::time::Duration;
+
 use super::LockGuard;
 use super::held::Held;
-use crate::engine::client::runtime;
-use crate::error::Result;
+use crate::engine::client::{Client, runtime};
+use crate::error::{Error, Lost, LostReason, Result};
+
+/// How long the result of work that is done waits for the release. The release is on its way by then, even if
+/// the program ends next, and a server that is well has confirmed it.
+const AFTER_WORK: Duration = Duration::from_millis(10);
 
 impl LockGuard {
     /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
@@ -70,6 +76,34 @@ impl LockGuard {
             released
         });
         tracing::Instrument::instrument(release, span).await
+    }
+
+    /// Releases the lock after work that is done. The release is written at once. It is waited for shortly,
+    /// and then goes on by itself, on the client's runtime. Fails if the server has said by then that the
+    /// lock was lost before.
+    pub(crate) async fn release_after_work(self, client: &Client) -> Result<(), Lost> {
+        let name = self.shared_name();
+        let released = async move {
+            match self.release().await {
+                Err(Error::Lost(lost)) if lost.reason() != LostReason::Released => Err(lost),
+                Err(error) => {
+                    tracing::warn!(lock.name = &*name, %error,
+                        "the work is done, but its release was not confirmed; the lease ends by itself");
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            }
+        };
+        let mut released = Box::pin(released);
+        if let Ok(released) = tokio::time::timeout(AFTER_WORK, &mut released).await {
+            return released;
+        }
+        client.spawn(async move {
+            if let Err(lost) = released.await {
+                tracing::warn!(%lost, "the work may have overlapped with that of another holder");
+            }
+        });
+        Ok(())
     }
 
     /// Lets the lease run out by itself, without a release. No other holder gets the lock before that. Use it

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::client::runtime;
+use crate::engine::client::{Client, runtime};
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::guard::{LockGuard, Watched, unless_lost};
@@ -212,6 +212,10 @@ impl Lead {
     #[doc(alias = "step_down")]
     pub async fn resign(self) -> Result<()> {
         self.guard.release().await
+    }
+
+    pub(super) async fn resign_after_work(self, client: &Client) -> Result<(), Lost> {
+        self.guard.release_after_work(client).await
     }
 }
 

@@ -1,9 +1,10 @@
 //! Work that is done while a lock is held.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Bound, Lock};
-use crate::error::{Error, LostReason, Result};
+use crate::error::Result;
 use crate::fence::Fence;
 
 impl Lock {
@@ -16,8 +17,11 @@ impl Lock {
     /// # Errors
     /// As for [`acquire`](Self::acquire), and [`Error::Lost`](crate::Error::Lost) if the work was stopped, or
     /// if the lease no longer covered its end. The work's own result stays nested, as with
-    /// `tokio::time::timeout`. A release that fails otherwise is reported at WARN alone, since the work is
-    /// done.
+    /// `tokio::time::timeout`.
+    ///
+    /// The result of work that is done waits for the server for 10 ms at most. A release that is confirmed
+    /// later goes on by itself, and a failure of it is reported at WARN alone. Await
+    /// [`LockManager::close`](crate::LockManager::close) before the program ends, so that nothing is cut off.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock.
@@ -88,21 +92,11 @@ impl Lock {
         F: FnOnce(Fence) -> W,
         W: Future,
     {
+        let client = Arc::clone(self.client());
         let guard = self.acquire_within(bound).await?;
         let output = guard.run(work(guard.fence())).await?;
-        after_work(output, guard.release().await)
-    }
-}
-
-/// What becomes of the output, given how the release ended: a failed release can mean that the lease did not
-/// cover all of the work.
-fn after_work<T>(output: T, released: Result<()>) -> Result<T> {
-    match released {
-        Err(Error::Lost(lost)) if lost.reason() != LostReason::Released => Err(lost.into()),
-        Err(error) => {
-            tracing::warn!(%error, "the work is done, but its release was not confirmed; the lease ends by itself");
-            Ok(output)
-        }
-        Ok(()) => Ok(output),
+        guard.check()?;
+        guard.release_after_work(&client).await?;
+        Ok(output)
     }
 }

@@ -25,6 +25,7 @@ on_each_backend! {
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
+    a_task_that_drops_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
 }
@@ -39,6 +40,7 @@ with_local_handoffs! {
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
+    a_task_that_drops_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
 }
 
@@ -50,6 +52,7 @@ in_a_quorum! {
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
+    a_task_that_drops_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
 }
@@ -62,10 +65,13 @@ local_handoffs_in_a_quorum! {
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
+    a_task_that_drops_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
 }
 
 on_each_backend_in_parallel! {
+    a_guard_dropped_by_another_thread_leaves_the_lock_free,
+    guards_dropped_while_their_runtime_ends_or_later_do_no_harm,
     waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others,
     a_guard_dropped_outside_a_runtime_is_released,
     a_wait_dropped_outside_a_runtime_leaves_nothing,
@@ -266,6 +272,52 @@ async fn a_release_dropped_at_any_poll_ends_released(backend: Backend) {
             return;
         }
     }
+}
+
+/// Race: A task drops its guard, and takes the lock again.
+async fn a_task_that_drops_its_guard_finds_the_lock_free(backend: Backend) {
+    let lock = backend.client().await.lock("a");
+    for _ in 0..50 {
+        drop(lock.acquire().await.unwrap());
+        let guard = lock.try_acquire().await.unwrap().acquired();
+        drop(guard.expect("the release is written before the try"));
+    }
+}
+
+/// Race: A task drops its guard, and takes the lock again.
+async fn a_guard_dropped_by_another_thread_leaves_the_lock_free(backend: Backend) {
+    let lock = backend.client().await.lock("a");
+    for _ in 0..50 {
+        let guard = lock.acquire().await.unwrap();
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+        let guard = lock.try_acquire().await.unwrap().acquired();
+        drop(guard.expect("the release is written before the try"));
+    }
+}
+
+/// Race: A guard is dropped outside of a runtime, or at shutdown.
+async fn guards_dropped_while_their_runtime_ends_or_later_do_no_harm(backend: Backend) {
+    let (guards, later) = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let mut guards = runtime.block_on(async {
+            let locks = backend.client().await;
+            let acquired = (0..200).map(|name| locks.lock(format!("a{name}")).acquire());
+            futures_util::future::try_join_all(acquired).await.unwrap()
+        });
+        let later = guards.split_off(100);
+        let dropping = std::thread::spawn(move || {
+            for guard in guards {
+                drop(guard);
+                std::thread::yield_now();
+            }
+        });
+        runtime.shutdown_background();
+        (dropping.join(), later)
+    })
+    .join()
+    .unwrap();
+    guards.expect("no panic");
+    drop(later);
 }
 
 async fn with_dropped_midway_drops_the_work_and_releases(backend: Backend) {

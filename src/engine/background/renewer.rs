@@ -105,7 +105,7 @@ impl Background {
             self.lose(&hold, hold.reason_gone());
             if hold.may_be_prolonged() {
                 // A renewal may run late and prolong the lease, although no guard is left.
-                self.release_later(hold);
+                self.release_unheard(hold);
             }
             return None;
         }

@@ -109,6 +109,6 @@ impl Drop for OwnedHold {
         // As in `release`.
         let _running = self.background.keep_running();
         self.finish_as(End::Dropped);
-        self.background.release_later(Arc::clone(&self.hold));
+        self.background.release_unheard(Arc::clone(&self.hold));
     }
 }

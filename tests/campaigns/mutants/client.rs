@@ -13,6 +13,7 @@ const LABELS: &str = "src/store/redis/script/operations/labels.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist/calls.rs";
 const OUTBOX: &str = "src/engine/background/outbox.rs";
+const RELEASE: &str = "src/engine/background/release.rs";
 const RENEWER: &str = "src/engine/background/renewer.rs";
 const PRESENCE: &str = "src/engine/presence.rs";
 const ACQUIRE: &str = "src/engine/acquire.rs";
@@ -232,7 +233,8 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.check()?;\n        self.held.renew()", "        self.held.renew()", BACKGROUND_TESTS),
 
     edit("a hold that nobody reads releases itself", OWNED_HOLD,
-        "        self.background.release_later(Arc::clone(&self.hold));\n", "", IN_MEMORY),
+        "        self.background.release_unheard(Arc::clone(&self.hold));\n", "", IN_MEMORY),
+    edit("the release of a dropped guard is written at once", BACKGROUND, ".is_ok_and(|has_runtime| **has_runtime)", ".is_ok_and(|_| false)", IN_MEMORY),
     edit("a hold is not renewed after its release", OWNED_HOLD, "        self.background.leave(&self.hold);\n", "",
         &[PROMISES, "--test promises lease::"]),
     edit("a closed client does not end before a release that is dropped", OWNED_HOLD,
@@ -289,20 +291,20 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an answer that comes after a withdrawal causes another withdrawal", CALLS, "if calls.was_withdrawn() {", "if false {", &[WAITLIST_TESTS]),
     edit("no call of a request is written once the request is withdrawn", PENDING, "        state.has_ended = true;\n        state.was_withdrawn = true;\n", "        state.was_withdrawn = true;\n", &[WAITLIST_TESTS, "--lib withdrawals", "--test servers faults::flood::"]),
     edit("a withdrawn request is marked as withdrawn", PENDING, "        state.was_withdrawn = true;\n", "", &[WAITLIST_TESTS]),
-    edit("a request with an unanswered call is withdrawn after its release", OUTBOX,
+    edit("a request with an unanswered call is withdrawn after its release", RELEASE,
         "            self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);\n", "            let _ = is_asked_for || was_over;\n", REPLIES),
-    edit("a release that was given up is not overtaken by the withdrawal of its request", OUTBOX, "if is_last || !matches!", "if is_last || true || !matches!", BACKGROUND_TESTS),
-    edit("a request whose last release goes unanswered is withdrawn", OUTBOX, "if is_last || !matches!", "if !matches!", BACKGROUND_TESTS),
-    edit("no poll is written once the release of its hold has begun", OUTBOX, "        hold.calls.end();\n", "", &[BACKGROUND_LIB, WAITLIST_TESTS]),
+    edit("a release that was given up is not overtaken by the withdrawal of its request", RELEASE, "if is_last || !matches!", "if is_last || true || !matches!", BACKGROUND_TESTS),
+    edit("a request whose last release goes unanswered is withdrawn", RELEASE, "if is_last || !matches!", "if !matches!", BACKGROUND_TESTS),
+    edit("no poll is written once the release of its hold has begun", RELEASE, "        hold.calls.end();\n", "", &[BACKGROUND_LIB, WAITLIST_TESTS]),
     edit("no poll is written once its hold is forgotten", OWNED_HOLD, "        self.hold.calls.end();\n", "", BACKGROUND_TESTS),
-    edit("a poll that is answered during a release may have run after it", OUTBOX, "is_asked_for || was_over", "was_over", BACKGROUND_TESTS),
-    edit("a hold that was over before its release is withdrawn", OUTBOX,
+    edit("a poll that is answered during a release may have run after it", RELEASE, "is_asked_for || was_over", "was_over", BACKGROUND_TESTS),
+    edit("a hold that was over before its release is withdrawn", RELEASE,
         "matches!(released, Err(Error::Lost(_)))", "false", BACKGROUND_TESTS),
-    edit("a repeated release that finds nothing was done by the first one", OUTBOX,
+    edit("a repeated release that finds nothing was done by the first one", RELEASE,
         "unanswered && answer.at.received < hold.deadline()", "false", REPLIES),
-    edit("only an unanswered release can have been done before", OUTBOX,
+    edit("only an unanswered release can have been done before", RELEASE,
         "unanswered && answer.at.received < hold.deadline()", "answer.at.received < hold.deadline()", IN_MEMORY),
-    edit("a release that was incomplete is repeated", OUTBOX,
+    edit("a release that was incomplete is repeated", RELEASE,
         "answer.reply.more || is_taken", "is_taken", &[WAITLIST_TESTS]),
     edit("the outgoing messages are sent before a closed client ends", BACKGROUND,
         "is_closed && self.pending() == 0", "is_closed", IN_MEMORY),
@@ -321,8 +323,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("renewals that are due at the same time are sent in batches", BACKGROUND,
         "next_look = next_look.map(|next| next.max(batch_over));", "let _ = batch_over;", &["--test promises lease::on_a_real_server"]),
     edit("a renewal that goes unanswered leaves the hold in doubt", RENEWER, "Err(_) => hold.set_in_doubt(),", "Err(_) => {}", BACKGROUND_TESTS),
-    edit("a release is not repeated forever", OUTBOX, " || self.client.now() >= give_up", "", &["--test servers faults::forgetful::"]),
-    edit("a refused release is reported at once", OUTBOX,
+    edit("a release is not repeated forever", RELEASE, " || self.client.now() >= give_up", "", &["--test servers faults::forgetful::"]),
+    edit("a refused release is reported at once", RELEASE,
         "if matches!(failure, Failure::Refused(_) | Failure::Closed) || self.client.now()", "if matches!(failure, Failure::Closed) || self.client.now()",
         &["--test servers faults::refusals::"]),
 

@@ -75,7 +75,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
     edit("a hold that was lost or forgotten is not kept", VOTES, "if is_released && before.is_ok() {", "if true {", KEPT),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
-    edit("a release finds a vote whose fence was raised", "src/engine/background/outbox.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
+    edit("a release finds a vote whose fence was raised", "src/engine/background/release.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
 
     edit("a vote that a server took away is not asked for again", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Released)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),

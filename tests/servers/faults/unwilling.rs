@@ -279,3 +279,39 @@ async fn clients_of_another_type_keep_no_holder_from_releasing() {
     assert!(!is_held(&server, NAME).await);
     waiter.abort();
 }
+
+/// Race: The server stops answering while the work is done.
+#[tokio::test]
+async fn finished_work_returns_its_result_although_the_server_is_stopped() {
+    for_work(async |locks, server| {
+        let worked = locks.lock(NAME).with_timeout(SECOND, async |_| {
+            server.pause();
+            7
+        });
+        assert_eq!(worked.await.unwrap(), 7);
+    })
+    .await;
+    for_work(async |locks, server| {
+        let led = locks.leadership(NAME).run(async |_| {
+            server.pause();
+            7
+        });
+        assert_eq!(led.await.unwrap(), 7);
+    })
+    .await;
+}
+
+/// Has work done that stops the server. Its result must not wait for the server, and the lock must be free
+/// once that answers again.
+async fn for_work(work: impl AsyncFnOnce(&LockManager, &Server)) {
+    let server = Server::start().await;
+    let locks = settings()
+        .server_timeout(40 * SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let worked = tokio::time::timeout(10 * SECOND, work(&locks, &server)).await;
+    server.resume();
+    worked.expect("the result of the work");
+    nothing_left(&server, NAME, SETTLED).await;
+}
