@@ -139,7 +139,9 @@ impl Lock {
     /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the time is over, and otherwise as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] if the time is over. If no server has answered any call meanwhile, it is
+    /// [`Error::Unavailable`], and in a quorum [`Error::NoQuorum`] if too few have. Otherwise as for
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).
@@ -172,8 +174,7 @@ impl Lock {
     /// zero.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the instant has come and the lock was not free, and otherwise as for
-    /// [`acquire`](Self::acquire).
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).
@@ -197,10 +198,13 @@ impl Lock {
     }
 
     /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
-    /// overtakes a waiter. In a quorum, several such calls at the same moment may all find it busy.
+    /// overtakes a waiter. It waits for the server's answer alone, for 2 s at most (or a shorter
+    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout)). In a quorum, several such calls at the
+    /// same moment may all find it busy.
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire). A lock that is held is no error but [`TryAcquire::Busy`].
+    /// As for [`acquire`](Self::acquire), but sooner: [`Error::Unavailable`] or [`Error::NoQuorum`] if there
+    /// is no answer within those 2 s. A lock that is held is no error but [`TryAcquire::Busy`].
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves no holder.

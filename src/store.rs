@@ -33,7 +33,7 @@ pub(crate) use self::push::Push;
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
 use crate::store::label::Label;
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
@@ -201,6 +201,13 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     /// counts. A store without connections has no news.
     fn connected(&self) -> watch::Receiver<bool> {
         watch::channel(true).1
+    }
+
+    /// Why the server of a lock has answered no call since this time, or `None` if it has answered one. A
+    /// store without connections always answers.
+    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
+        let _ = (keys, since);
+        None
     }
 
     /// The local clock of the samples.

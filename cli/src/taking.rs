@@ -171,7 +171,7 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
 
 fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
     let message = match &error {
-        // Perhaps no server answered, or none that takes writes.
+        // Nobody knows how long it is held.
         Error::Timeout { retry_after, .. } if *retry_after <= LEAST_KNOWN => {
             format!("{} was not acquired in time", taking.name)
         }

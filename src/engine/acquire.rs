@@ -20,7 +20,7 @@ use crate::engine::hold::durability::confirmed;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
-use crate::engine::retry::{RetryBudget, until_answered};
+use crate::engine::retry::{RetryBudget, answered_within};
 use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::{Admitted, Entered, Progress, Standing, WaitOutcome, Waitlist};
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Acquire, Acquired, Answer, Contended, Mode};
+use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Mode};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
@@ -127,14 +127,17 @@ pub(crate) async fn acquire(
                     continue;
                 }
             },
-            () = &mut bound => match entry.quit() {
-                Ok(free_at) => free_at,
-                Err(outcome) => match settle(outcome.await) {
-                    // The grant came at the same moment as the bound. The grant counts.
-                    WaitOutcome::Done(done) => return confirmed(client, done?).await,
-                    WaitOutcome::TooLate(_) => None,
-                },
-            },
+            () = &mut bound => {
+                let unheard = entry.why_unheard(began);
+                match entry.quit() {
+                    Ok(free_at) => unheard.map_or(Ok(free_at), Err)?,
+                    Err(outcome) => match settle(outcome.await) {
+                        // The grant came at the same moment as the bound. The grant counts.
+                        WaitOutcome::Done(done) => return confirmed(client, done?).await,
+                        WaitOutcome::TooLate(_) => None,
+                    },
+                }
+            }
         };
         let free_in = free_at.map_or(Duration::ZERO, |at| at.since(client.now()));
         return Err(timed_out(client, began, free_in));
@@ -151,7 +154,7 @@ pub(super) async fn bound(until: Option<Instant>) {
 }
 
 /// The error of a wait whose bound is over, while the lock can be held for another `free_in`.
-pub(super) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
+pub(crate) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
     Error::Timeout {
         waited: client.now().since(began),
         retry_after: free_in.max(Duration::from_millis(1)),
@@ -194,7 +197,8 @@ pub(crate) async fn try_acquire(
         async move { client.acquire(call, &pending).await }
     };
     loop {
-        let (Answer { at, reply, .. }, _) = until_answered(&client, ask).await?;
+        let limit = client.options.attempt_timeout();
+        let (Answer { at, reply, .. }, _) = answered_within(limit, &client, ask).await?;
         match reply {
             Acquired::Granted { grant, .. } => {
                 let deadline = at.local(grant.deadline);
@@ -336,6 +340,15 @@ impl Entry<'_> {
         let outcome = settle((&mut waiter.outcome).await);
         self.entered = None;
         outcome
+    }
+
+    /// Why the server has said nothing about the lock since the wait began, or `None` if it has.
+    fn why_unheard(&self, began: LocalTime) -> Option<Failure> {
+        let waiter = match &self.entered {
+            Some(Entered::Waiter(waiter)) => Some(waiter.request.number()),
+            _ => None,
+        };
+        self.waitlist.why_unheard(waiter, began)
     }
 
     /// Gives up. Returns when the lock can next be free, as far as is known. If the request has already left

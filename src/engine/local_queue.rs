@@ -19,7 +19,6 @@ pub(crate) mod turn;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -32,7 +31,7 @@ use crate::engine::client::Client;
 use crate::engine::counters::End;
 use crate::engine::hold::turns::HasTurns;
 use crate::error::{Error, Result};
-use crate::lease::LeaseState;
+use crate::lease::{Lease, LeaseState};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
@@ -65,6 +64,12 @@ impl<S: Source> State<S> {
         self.next_number
     }
 
+    /// The lease of the tenure whose turn somebody has, unless it is lost.
+    fn present_lease(&self) -> Option<Lease> {
+        let lease = self.present.as_ref()?.lease();
+        (lease.state() != LeaseState::Lost).then_some(lease)
+    }
+
     /// Gives up the tenure that is asked for, unless somebody waits for it, or may do so soon.
     fn give_up_unless_wanted(&mut self) -> Option<Asked> {
         let is_wanted = !self.waiters.is_empty() || self.present.is_some();
@@ -87,12 +92,12 @@ pub(crate) async fn acquire<S: Source>(
         turn = place.told() => return turn,
         () = &mut bound => {}
     }
-    let free_in = place.queue.free_in();
+    let timed_out = place.queue.timed_out(began);
     if !place.queue.leave(place.number) {
         // The turn came at the same moment as the bound. The turn counts.
         return place.told().await;
     }
-    Err(timed_out(source.client(), began, free_in))
+    Err(timed_out)
 }
 
 /// Takes the lock if it is free, and if nobody waits for it here or on the servers.
@@ -239,20 +244,19 @@ impl<S: Source> LocalQueue<S> {
         }
     }
 
-    /// Until when the lock can be held without a renewal, as far as is known.
-    fn free_in(&self) -> Duration {
-        let present = locked(&self.state).present.clone();
+    /// The error of a wait that began then, and whose bound is over.
+    fn timed_out(&self, began: LocalTime) -> Error {
+        let present = locked(&self.state).present_lease();
         match present {
-            Some(present) => present.lease().remaining(),
-            None => self.source.free_in(&self.params.channel),
+            Some(lease) => timed_out(self.client(), began, lease.remaining()),
+            None => self.source.timed_out(&self.params, began),
         }
     }
 
     /// Why a try need not ask the servers: somebody here has the lock, or waits for it.
     fn busy<T>(&self) -> Option<Tried<T>> {
         let state = locked(&self.state);
-        let present = state.present.as_ref().map(|present| present.lease());
-        let present = present.filter(|lease| lease.state() != LeaseState::Lost);
+        let present = state.present_lease();
         let ahead = state.waiters.len() as u64;
         if ahead == 0 && present.is_none() {
             return None;
@@ -260,7 +264,7 @@ impl<S: Source> LocalQueue<S> {
         drop(state);
         let ttl = present.map(|lease| lease.remaining());
         Some(Tried::Busy {
-            ttl: ttl.unwrap_or_else(|| self.free_in()),
+            ttl: ttl.unwrap_or_else(|| self.source.free_in(&self.params.channel)),
             ahead,
         })
     }

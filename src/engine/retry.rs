@@ -8,10 +8,11 @@ use crate::store::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
-/// Limits how long calls are repeated: until no server has answered for the `server_timeout`.
+/// Limits how long calls are repeated: until no server has answered for so long.
 #[derive(Debug)]
 pub(crate) struct RetryBudget<'a> {
     client: &'a Client,
+    limit: Duration,
     /// The start of the first failed call, or of the next call if none has failed yet.
     since: LocalTime,
     has_failed: bool,
@@ -19,9 +20,15 @@ pub(crate) struct RetryBudget<'a> {
 }
 
 impl RetryBudget<'_> {
+    /// The budget of most calls, the `server_timeout`.
     pub(crate) fn new(client: &Client) -> RetryBudget<'_> {
+        RetryBudget::of(client, client.options.server_timeout)
+    }
+
+    fn of(client: &Client, limit: Duration) -> RetryBudget<'_> {
         RetryBudget {
             client,
+            limit,
             since: client.now(),
             has_failed: false,
             backoff: Backoff::new(),
@@ -41,7 +48,7 @@ impl RetryBudget<'_> {
             }
             Failure::Unknown(_) | Failure::NotExecuted(_) => self.has_failed = true,
         }
-        if self.client.now().since(self.since) >= self.client.options.server_timeout {
+        if self.client.now().since(self.since) >= self.limit {
             return Err(failure.into());
         }
         Ok(self.backoff.step())
@@ -49,17 +56,29 @@ impl RetryBudget<'_> {
 
     /// Starts over, because an answer came, or because nothing was called for a while.
     pub(crate) fn reset(&mut self) {
-        *self = RetryBudget::new(self.client);
+        *self = RetryBudget::of(self.client, self.limit);
     }
 }
 
-/// Repeats a call until it is answered, or until the retry budget is used up. Also returns whether an earlier
-/// attempt whose reply never came may have been executed.
-pub(crate) async fn until_answered<T, C>(client: &Client, mut call: impl FnMut() -> C) -> Result<(T, bool)>
+/// Repeats a call until it is answered, or until the `server_timeout` is over. Also returns whether an
+/// earlier attempt whose reply never came may have been executed.
+pub(crate) async fn until_answered<T, C>(client: &Client, call: impl FnMut() -> C) -> Result<(T, bool)>
 where
     C: Future<Output = std::result::Result<T, Failure>>,
 {
-    let mut patience = RetryBudget::new(client);
+    answered_within(client.options.server_timeout, client, call).await
+}
+
+/// The same, until no server has answered for so long.
+pub(crate) async fn answered_within<T, C>(
+    limit: Duration,
+    client: &Client,
+    mut call: impl FnMut() -> C,
+) -> Result<(T, bool)>
+where
+    C: Future<Output = std::result::Result<T, Failure>>,
+{
+    let mut patience = RetryBudget::of(client, limit);
     let mut unknown = false;
     loop {
         match call().await {

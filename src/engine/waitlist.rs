@@ -38,7 +38,7 @@ use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
 use crate::error::{Error, Result};
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Grant, Push, ServerId};
+use crate::store::{Failure, Grant, Push, ServerId};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
@@ -64,6 +64,8 @@ struct State {
     admission: Option<Box<Admission<Applicant>>>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<LocalTime>,
+    /// The last failure of a call and its time, if the server has not said anything about the lock since.
+    failing: Option<(LocalTime, Failure)>,
     driven: bool,
     schedule: Schedule,
     /// What is known of the client's presence record on the server. `None` when there may be none.
@@ -149,6 +151,23 @@ impl Waitlist {
         free_at.map_or(Duration::ZERO, |at| at.since(self.client.now()))
     }
 
+    /// Why the server has said nothing about the lock since this time, or `None` if it has. A waiter knows
+    /// what its own calls were answered. A caller without calls knows what the others were.
+    pub(super) fn why_unheard(&self, waiter: Option<u64>, since: LocalTime) -> Option<Failure> {
+        let state = locked(&self.state);
+        let was_queued = match waiter {
+            Some(number) => state.waiters.get(&number).is_some_and(|waiter| waiter.was_queued),
+            None => state.waiters.values().any(|waiter| waiter.was_queued),
+        };
+        if was_queued {
+            return None;
+        }
+        let failing = state.failing.as_ref().filter(|(at, _)| *at >= since);
+        let failure = failing.map(|(_, failure)| failure.clone());
+        drop(state);
+        failure.or_else(|| self.client.store.why_unheard(&self.keys, since))
+    }
+
     /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.
     pub(super) fn needs_driver(&self) -> bool {
         let mut state = locked(&self.state);
@@ -207,6 +226,7 @@ impl Waitlist {
         let Some(waiter) = state.waiters.remove(&number) else {
             return Progress::Settled;
         };
+        state.failing = None;
         if deadline.since(now) < waiter.terms.grant() / 4 {
             // Another request of the same caller takes its place.
             self.left(state);

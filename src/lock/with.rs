@@ -56,8 +56,7 @@ impl Lock {
     /// no time limit.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout) if the time is over, and otherwise as for
-    /// [`with`](Self::with).
+    /// As for [`acquire_timeout`](Self::acquire_timeout) and [`with`](Self::with).
     ///
     /// # Cancel safety
     /// As for [`with`](Self::with).

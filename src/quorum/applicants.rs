@@ -11,10 +11,12 @@ use dashmap::DashMap;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Arrival, Quorum, Wanted};
+use super::{Arrival, Quorum, Wanted, no_majority};
+use crate::engine::acquire::timed_out;
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
+use crate::store::keys::Keys;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
@@ -88,7 +90,7 @@ impl Quorum {
             None => (&mut application.admitted).await,
             Some(until) => match timeout_at(until, &mut application.admitted).await {
                 Ok(admitted) => admitted,
-                Err(_) => return Err(self.timed_out(&wanted.channel, arrival.at)),
+                Err(_) => return Err(self.bound_over(&wanted.keys, &wanted.channel, arrival.at)),
             },
         };
         // Every applicant that leaves the map is sent a message.
@@ -132,12 +134,33 @@ impl Quorum {
         }))
     }
 
-    /// The error of a wait whose bound is over.
-    pub(super) fn timed_out(&self, channel: &str, arrived: LocalTime) -> Error {
-        Error::Timeout {
-            waited: self.client().now().since(arrived),
-            retry_after: self.retry_after(channel),
+    /// The error of a wait whose bound is over, from what all servers have said since it began.
+    pub(super) fn bound_over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
+        let errors =
+            (0..self.servers.len()).filter_map(|server| self.unheard(server, keys, channel, arrived));
+        self.timed_out(&errors.collect::<Vec<_>>(), arrived, self.retry_after(channel))
+    }
+
+    /// Why a server has said nothing about a lock since this time, if it has not.
+    pub(super) fn unheard(
+        &self,
+        server: usize,
+        keys: &Keys,
+        channel: &str,
+        since: LocalTime,
+    ) -> Option<Error> {
+        let failure = self.servers[server].waitlists().why_unheard(keys, channel, since);
+        failure.map(Error::from)
+    }
+
+    /// The error of a wait whose bound is over. If too many servers have only failed, with these errors,
+    /// nobody knows whether the lock is free.
+    pub(super) fn timed_out(&self, errors: &[Error], arrived: LocalTime, free_in: Duration) -> Error {
+        let answering = self.servers.len() - errors.len();
+        if answering < self.majority() {
+            return no_majority(self.servers.len(), answering, errors);
         }
+        timed_out(self.client(), arrived, free_in)
     }
 
     /// The time until a majority of the servers can be free, as far as is known.

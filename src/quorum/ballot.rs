@@ -24,10 +24,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connected::ServerSet;
 use super::look::FIRST_LOOK;
-use super::seat;
-use super::seat::{Seat, SeatAnswer};
+use super::seat::{Failures, Seat, SeatAnswer};
 use super::votes::Votes;
-use super::{Arrival, Quorum};
+use super::{Arrival, Quorum, no_majority};
 use crate::engine::acquire::{AcquireParams, Tried, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
 use crate::engine::floor::Floor;
@@ -260,10 +259,22 @@ impl Ballot {
         self.check_failures()
     }
 
-    /// Fails if so many servers have failed that the others are no majority.
+    /// Fails once the remaining servers cannot form a majority.
     fn check_failures(&self) -> Result<()> {
-        let waited = self.quorum.client().now().since(self.arrived);
-        seat::check_failures(&self.seats, self.quorum.majority(), waited)
+        let (quorum, wanted) = (&self.quorum, &self.wanted);
+        Err(match Failures::of(&self.seats, quorum.majority()) {
+            Failures::Few => return Ok(()),
+            Failures::Many { errors, answering } => no_majority(self.seats.len(), answering, &errors),
+            Failures::BoundOver {
+                mut errors,
+                outstanding,
+                free_in,
+            } => {
+                let unheard = |server| quorum.unheard(server, &wanted.keys, &wanted.channel, self.arrived);
+                errors.extend(outstanding.into_iter().filter_map(unheard));
+                quorum.timed_out(&errors, self.arrived, free_in)
+            }
+        })
     }
 
     /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.

@@ -56,7 +56,8 @@ impl Ballot {
         let background = Arc::clone(self.quorum.servers[server].background());
         let (until, arrived) = (self.wanted.until, self.arrived);
         let ticket = self.ticket;
-        let (quorum, channel) = (Arc::clone(&self.quorum), Arc::clone(&self.wanted.channel));
+        let quorum = Arc::clone(&self.quorum);
+        let (keys, channel) = (Arc::clone(&self.wanted.keys), Arc::clone(&self.wanted.channel));
         self.pending.push(Box::pin(async move {
             let looked = async {
                 let mut backoff = Backoff::new();
@@ -73,7 +74,7 @@ impl Ballot {
                 None => looked.await,
                 // The votes may be a majority, so that no attempt is left that would end in time.
                 Some(until) => (timeout_at(until, looked).await)
-                    .unwrap_or_else(|_| Err(quorum.timed_out(&channel, arrived))),
+                    .unwrap_or_else(|_| Err(quorum.bound_over(&keys, &channel, arrived))),
             };
             (server, Event::Looked { hold, earlier })
         }));

@@ -1,12 +1,11 @@
-//! What a ballot does at each server, and when too many of them have failed.
+//! What a ballot does at each server, and whether too many of them have failed.
 
 use std::time::Duration;
 
 use futures_util::future::AbortHandle;
 
-use super::answers::no_majority;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::time::backoff::Backoff;
 
 /// What the ballot does at one server, besides a vote that counts.
@@ -55,27 +54,46 @@ impl Seat {
     }
 }
 
-/// Fails if so many servers have failed that the others are no majority. The caller has waited for this long.
-pub(super) fn check_failures(seats: &[Seat], majority: usize, waited: Duration) -> Result<()> {
-    let (mut answering, mut failures) = (0, Vec::new());
-    for seat in seats {
-        match &seat.answer {
-            SeatAnswer::Failed(error) => failures.push(error.clone()),
-            SeatAnswer::Placed => answering += 1,
-            SeatAnswer::Outstanding => answering += usize::from(seat.is_left),
+/// How the servers have failed so far.
+pub(super) enum Failures {
+    /// The others can form a majority.
+    Few,
+    /// They cannot, and these are the errors of those that failed. So many of the others have answered.
+    Many { errors: Vec<Error>, answering: usize },
+    /// The bound of the wait is over. These are the errors of the servers that failed before, and this is the
+    /// time until a majority can be free. The others have answered, except for those that are outstanding.
+    BoundOver {
+        errors: Vec<Error>,
+        outstanding: Vec<usize>,
+        free_in: Duration,
+    },
+}
+
+impl Failures {
+    pub(super) fn of(seats: &[Seat], majority: usize) -> Failures {
+        let (mut errors, mut outstanding, mut free_in, mut answering) = (vec![], vec![], vec![], 0);
+        for (server, seat) in seats.iter().enumerate() {
+            match &seat.answer {
+                SeatAnswer::Failed(Error::Timeout { retry_after, .. }) => free_in.push(*retry_after),
+                SeatAnswer::Failed(error) => errors.push(error.clone()),
+                SeatAnswer::Placed => answering += 1,
+                SeatAnswer::Outstanding => {
+                    outstanding.push(server);
+                    answering += usize::from(seat.is_left);
+                }
+            }
+        }
+        if seats.len() - errors.len() - free_in.len() >= majority {
+            return Failures::Few;
+        }
+        free_in.sort_unstable();
+        match free_in.get(free_in.len().min(majority).wrapping_sub(1)) {
+            Some(&free_in) => Failures::BoundOver {
+                errors,
+                outstanding,
+                free_in,
+            },
+            None => Failures::Many { errors, answering },
         }
     }
-    if seats.len() - failures.len() >= majority {
-        return Ok(());
-    }
-    let mut retry_after: Vec<_> = failures.iter().filter_map(Error::retry_after).collect();
-    retry_after.sort_unstable();
-    Err(match retry_after.len().min(majority).checked_sub(1) {
-        // The wait is over. The lock can be free when a majority of the servers can be.
-        Some(last) => Error::Timeout {
-            waited,
-            retry_after: retry_after[last],
-        },
-        None => no_majority(seats.len(), answering, &failures),
-    })
 }

@@ -14,8 +14,9 @@ use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::local_queue::registry::LocalQueues;
 use crate::engine::local_queue::source::{Source, Tenure};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::time::clock::LocalTime;
 
 impl Source for Quorum {
     type Tenure = Majority;
@@ -46,6 +47,10 @@ impl Source for Quorum {
 
     fn free_in(&self, channel: &str) -> Duration {
         self.retry_after(channel)
+    }
+
+    fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error {
+        self.bound_over(&params.keys, &params.channel, began)
     }
 }
 

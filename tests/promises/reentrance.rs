@@ -100,7 +100,7 @@ async fn without_an_owner_a_lock_is_not_reentrant(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
-    let ended = client.lock("a").acquire_timeout(Duration::from_millis(50)).await;
+    let ended = client.lock("a").acquire_timeout(Duration::from_millis(300)).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     guard.release().await.unwrap();
     // Two guards of one lock have different owners.

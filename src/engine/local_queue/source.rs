@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::registry::LocalQueues;
 use crate::engine::acquire;
-use crate::engine::acquire::{AcquireParams, Tried};
+use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
@@ -14,8 +14,9 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::hold::turns::HasTurns;
 use crate::engine::waitlist::registry::Waitlists;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::time::clock::LocalTime;
 
 /// What grants tenures.
 pub(crate) trait Source: Debug + Send + Sync + Sized + 'static {
@@ -41,6 +42,9 @@ pub(crate) trait Source: Debug + Send + Sync + Sized + 'static {
 
     /// Until when the lock can be held without a renewal, as far as is known.
     fn free_in(&self, channel: &str) -> Duration;
+
+    /// The error of a wait whose bound is over, and during which nobody here had the lock.
+    fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error;
 }
 
 /// A hold with an owner in this process, in which turns can follow one another. It is released when it is
@@ -107,6 +111,13 @@ impl Source for OneServer {
 
     fn free_in(&self, channel: &str) -> Duration {
         self.waitlists.free_in(channel)
+    }
+
+    fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error {
+        match self.waitlists.why_unheard(&params.keys, &params.channel, began) {
+            Some(failure) => failure.into(),
+            None => timed_out(self.client(), began, self.free_in(&params.channel)),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod endings;
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};

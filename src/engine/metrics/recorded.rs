@@ -252,9 +252,8 @@ impl Group {
                 Outcome::Timeout => ("timeout", "none"),
                 Outcome::Busy => ("busy", "none"),
                 Outcome::Cancelled => ("cancelled", "none"),
-                Outcome::QueueFull | Outcome::NotReplicated | Outcome::Unavailable | Outcome::Failed => {
-                    ("error", "none")
-                }
+                Outcome::Unavailable => ("unavailable", "none"),
+                Outcome::QueueFull | Outcome::NotReplicated | Outcome::Failed => ("error", "none"),
             };
             let group = handles.group.clone();
             histogram!(ACQUIRE_DURATION, "group" => group, "outcome" => outcome, "how" => how)

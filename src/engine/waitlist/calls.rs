@@ -119,7 +119,9 @@ impl Waitlist {
             Err(failure) => {
                 // A call that was given up did nothing.
                 if !matches!(failure, Failure::GivenUp) {
-                    self.forget_registration();
+                    let mut state = locked(&self.state);
+                    state.registration = None;
+                    state.failing = Some((self.client.now(), failure.clone()));
                 }
                 Err(failure)
             }
@@ -194,6 +196,7 @@ impl Waitlist {
         }
         // Even if the request has left: the call may have been the poll of all waiters.
         state.free_at = Some(free_at);
+        state.failing = None;
         let due = if context.subscriptions == state.subscriptions {
             // A driver that sleeps because its waitlist was empty must wake within one polling interval.
             free_at

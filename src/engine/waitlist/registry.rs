@@ -11,7 +11,8 @@ use crate::engine::client::Client;
 use crate::engine::waitlist::Waitlist;
 use crate::error::{Error, Result};
 use crate::store::keys::Keys;
-use crate::store::{Listener, ServerId};
+use crate::store::{Failure, Listener, ServerId};
+use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
 pub(crate) struct Waitlists {
@@ -103,6 +104,16 @@ impl Waitlists {
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
         let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
         waitlist.map_or(Duration::ZERO, |waitlist| waitlist.free_in())
+    }
+
+    /// Why the server of a lock has said nothing about it since this time, or `None` if it has, also if it is
+    /// known to be busy with other calls.
+    pub(crate) fn why_unheard(&self, keys: &Keys, channel: &str, since: LocalTime) -> Option<Failure> {
+        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
+        match waitlist {
+            Some(waitlist) => waitlist.why_unheard(None, since),
+            None => self.client.store.why_unheard(keys, since),
+        }
     }
 
     /// Ends all waits. The drivers leave.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::select_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -178,10 +177,10 @@ async fn bounded_wait_in_a_split_ends_in_time_and_leaves_nothing() {
     let waits = [(&first, 2 * SECOND), (&second, 3 * SECOND)];
     for (process, bound) in waits {
         let error = acquire_with(&process.quorum, until(bound)).await.unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        // Each reaches one server alone, and knows nothing of the others.
+        assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
         let took = began.elapsed();
         assert!(took >= bound && took < bound + 100 * MS, "{took:?}");
-        assert!(error.retry_after() > Some(Duration::ZERO));
     }
     for process in [&first, &second] {
         for server in 0..3 {

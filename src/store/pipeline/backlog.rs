@@ -153,6 +153,14 @@ impl<W: Wire> Pipeline<W> {
         }
     }
 
+    /// Why the server has answered no call since this time, or `None` if it has answered one.
+    pub(crate) fn why_unheard(&self, since: LocalTime) -> Option<Failure> {
+        if self.has_heard_since(since) {
+            return None;
+        }
+        self.why_waiting(since)
+    }
+
     /// Sends the waiting calls, as far as the window allows.
     pub(super) fn resume(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
         let Gate::Open(wire) = &state.gate else { return };

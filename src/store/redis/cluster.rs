@@ -43,7 +43,7 @@ use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::server::RedisStore;
-use super::slot::slot_of;
+use super::slot::{slot_of, unserved};
 use crate::error::{Error, ServerError};
 use crate::store::keys::Keys;
 use crate::store::label::Label;
@@ -55,7 +55,7 @@ use crate::store::{
     SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::outstanding::Outstanding;
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, LocalTime};
 
 /// How often one call may be redirected.
 const REDIRECTIONS: usize = 8;
@@ -332,6 +332,15 @@ impl Store for ClusterStore {
         let listening = self.cluster.table().listening(channel);
         if let Some(server) = listening {
             server.unseen(channel);
+        }
+    }
+
+    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
+        let slot = slot_of(&keys.lock);
+        match self.cluster.serving(slot) {
+            Ok(Some((server, _))) => server.why_unheard(keys, since),
+            Ok(None) => Some(unserved(slot)),
+            Err(failure) => Some(failure),
         }
     }
 

@@ -20,6 +20,7 @@ use super::pair::{ConnectionPair, Opened};
 use super::replication::Replication;
 use super::slot::slot_of;
 use crate::error::Error;
+use crate::store::keys::Keys;
 use crate::store::label::Label;
 use crate::store::redis::script::{Operation, PubSubMode, Script, ScriptSet};
 use crate::store::{
@@ -27,7 +28,7 @@ use crate::store::{
     Listener, Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel,
     SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
 };
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::ServerTime;
 
 /// A client of one server. All calls and the channel of one lock use the same connection pair.
@@ -282,6 +283,10 @@ impl Store for RedisStore {
 
     fn unseen(&self, channel: &str) {
         self.line(channel).unseen();
+    }
+
+    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
+        self.line(&keys.lock).pipeline.why_unheard(since)
     }
 
     fn clock(&self) -> Clock {

@@ -18,6 +18,7 @@ use super::subscriber::SimSubscribers;
 use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
 use crate::error::ServerError;
+use crate::store::keys::Keys;
 use crate::store::label::Label;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Pipeline, Replacement};
@@ -27,7 +28,7 @@ use crate::store::{
     SpinReleased, Store, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::millis;
 
@@ -297,6 +298,10 @@ impl Store for SimConnection {
 
     fn unseen(&self, _: &str) {
         self.0.subscribers.replace();
+    }
+
+    fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
+        self.0.pipeline.why_unheard(since)
     }
 
     fn clock(&self) -> Clock {

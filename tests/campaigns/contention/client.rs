@@ -17,6 +17,8 @@ use tokio::time::{sleep, timeout};
 use super::record::{End, Entry, Queue, Record};
 use super::{Load, lock_name};
 
+/// A busy server answers within this time.
+const SOON: Duration = Duration::from_millis(100);
 /// A lease that expires while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
 /// How many turns a tenure has.
@@ -218,6 +220,8 @@ impl Worker {
             0 => self.lock.try_acquire().await.map(|tried| tried.acquired()),
             1 => match self.lock.acquire_timeout(patience).await {
                 Err(Error::Timeout { .. }) => Ok(None),
+                // A busy server may take as long to answer.
+                Err(Error::Unavailable(_) | Error::NoQuorum { .. }) if patience < SOON => Ok(None),
                 result => result.map(Some),
             },
             2 => match timeout(patience, self.lock.acquire()).await {

@@ -237,3 +237,24 @@ async fn a_single_server_is_refused_as_a_cluster() {
         "{refused}"
     );
 }
+
+/// Race: The server stops answering while callers wait that have little time.
+#[tokio::test]
+async fn a_bounded_wait_at_a_master_that_hangs_is_an_outage() {
+    let cluster = Cluster::start().await;
+    let locks = LockManager::connect(&cluster.url()).await.unwrap();
+    let wait = async |name: &str| locks.lock(name).acquire_timeout(Duration::from_millis(300)).await;
+    let hung = Cluster::first_owner(cluster.slot("{a}").await);
+    let mut elsewhere = "b".to_owned();
+    while Cluster::first_owner(cluster.slot(&format!("{{{elsewhere}}}")).await) == hung {
+        elsewhere.push('b');
+    }
+    cluster.servers[hung].pause();
+    let away = wait("a").await;
+    assert!(matches!(away, Err(Error::Unavailable(_))), "{away:?}");
+    let held = locks.lock(&elsewhere).acquire().await.unwrap();
+    let busy = wait(&elsewhere).await;
+    assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
+    cluster.servers[hung].resume();
+    held.release().await.unwrap();
+}

@@ -315,3 +315,69 @@ async fn for_work(work: impl AsyncFnOnce(&LockManager, &Server)) {
     worked.expect("the result of the work");
     nothing_left(&server, NAME, SETTLED).await;
 }
+
+/// Race: The server stops answering while callers wait that have little time.
+#[tokio::test]
+async fn a_bounded_wait_in_which_nothing_was_answered_is_an_outage() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let waits = async |name: &str, turns: u32| {
+        let lock = locks.lock(name).local_handoffs(turns);
+        lock.acquire_timeout(Duration::from_millis(300)).await
+    };
+    let held = locks.lock("held").local_handoffs(64).acquire().await.unwrap();
+    let queued = tokio::spawn(locks.lock("held").acquire_timeout(3 * SECOND));
+    waiting_for(&server, "held", 1).await;
+
+    server.pause();
+    for turns in [1, 64] {
+        let away = waits("free", turns).await;
+        assert!(matches!(away, Err(Error::Unavailable(_))), "{away:?}");
+    }
+    // This process knows better.
+    let busy = waits("held", 64).await;
+    assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
+    // The server has told this one that the lock is held.
+    let busy = queued.await.unwrap();
+    assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
+    let stats = locks.stats();
+    assert_eq!((stats.unavailable, stats.timed_out), (2, 2));
+    server.resume();
+    held.release().await.unwrap();
+
+    server.kill();
+    eventually("disconnected", 5 * SECOND, async || {
+        match waits("free", 1).await {
+            Err(Error::Unavailable(why)) => why.to_string().contains("refused"),
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+}
+
+/// Race: The server stops answering while callers wait that have little time.
+#[tokio::test]
+async fn a_try_ends_soon_although_the_server_does_not_answer() {
+    let server = Server::start().await;
+    let locks = settings()
+        .server_timeout(60 * SECOND)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    server.pause();
+    for turns in [1, 64] {
+        let lock = locks.lock(NAME).local_handoffs(turns);
+        let tried = tokio::time::timeout(20 * SECOND, lock.try_acquire()).await;
+        let tried = tried.expect("far less than the server_timeout");
+        assert!(matches!(tried, Err(Error::Unavailable(_))), "{tried:?}");
+    }
+    server.resume();
+    nothing_left(&server, NAME, SETTLED).await;
+}
+
+async fn waiting_for(server: &Server, name: &str, count: i64) {
+    eventually("queued", 5 * SECOND, async || {
+        waiting(server, name).await == count
+    })
+    .await;
+}

@@ -429,3 +429,35 @@ async fn vote_is_given_up_where_the_server_refuses_to_look_for_earlier_requests(
     let guard = timeout(LIMIT, wait).await.expect("a majority is free");
     guard.unwrap().unwrap().release().await.unwrap();
 }
+
+/// Race: The server stops answering while callers wait that have little time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounded_wait_without_a_majority_is_no_quorum_and_with_one_it_is_a_timeout() {
+    let servers = servers::<3>().await;
+    let (here, there) = (client(&servers).await, client(&servers).await);
+    let guard = here.lock("held").acquire().await.unwrap();
+    let wait = async |name: &str, turns: u32| {
+        let lock = there.lock(name).local_handoffs(turns);
+        lock.acquire_timeout(Duration::from_millis(300)).await
+    };
+    servers[0].pause();
+    for turns in [1, 64] {
+        let busy = wait("held", turns).await;
+        assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
+    }
+    servers[1].pause();
+    for turns in [1, 64] {
+        let away = wait("free", turns).await;
+        assert!(
+            matches!(away, Err(Error::NoQuorum { answering: 1, .. })),
+            "{away:?}"
+        );
+    }
+    let stats = there.stats();
+    assert_eq!((stats.timed_out, stats.unavailable), (2, 2));
+    let tried = timeout(LIMIT, there.lock("free").try_acquire()).await.unwrap();
+    assert!(matches!(tried, Err(Error::NoQuorum { .. })), "{tried:?}");
+    servers[0].resume();
+    servers[1].resume();
+    guard.release().await.unwrap();
+}

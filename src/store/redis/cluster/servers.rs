@@ -79,7 +79,10 @@ impl Cluster {
     }
 
     /// The same, if a server serves the slot.
-    fn serving(self: &Arc<Self>, slot: usize) -> Result<Option<(Arc<RedisStore>, CallOptions)>, Failure> {
+    pub(super) fn serving(
+        self: &Arc<Self>,
+        slot: usize,
+    ) -> Result<Option<(Arc<RedisStore>, CallOptions)>, Failure> {
         let mut table = self.table();
         let Some(owner) = table.serving(slot) else {
             return if self.is_closed() {
