@@ -113,7 +113,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an estimate allows for deviations above the mean", ESTIMATE, "mean + 4 * deviation", "mean", &["--lib estimate"]),
 
     edit("a grant that arrives together with the bound counts", ACQUIRE,
-        "WaitOutcome::Done(done) => return confirmed(client, done?).await,\n                    WaitOutcome::TooLate(_) => None,",
+        "WaitOutcome::Done(done) => return confirmed(client, done?).await,\n                        WaitOutcome::TooLate(_) => None,",
         "WaitOutcome::Done(_) | WaitOutcome::TooLate(_) => None,", IN_MEMORY)
         .equal("only a grant by another thread can come between the two checks of one poll; it is then released, and the call times out"),
     edit("a try that found the lock busy is withdrawn if an attempt may still run", ACQUIRE,

@@ -50,9 +50,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that never had a ballot is told when the lock can be free", APPLICANTS, "left[self.majority() - 1].max", "left[0].min(Duration::ZERO).max", IN_MEMORY),
     edit("a caller has its turn by its arrival", BALLOT, "            ticket: arrival.ticket,\n", "            ticket: quorum.arrival().ticket,\n", IN_MEMORY),
 
-    edit("a call fails if so many servers fail that the others are no majority", SEAT, "if seats.len() - failures.len() >= majority {", "if true {", IN_MEMORY),
+    edit("a call fails if so many servers fail that the others are no majority", SEAT, "if seats.len() - errors.len() - free_in.len() >= majority {", "if true {", IN_MEMORY),
     edit("a server that fails is asked again after a pause", BALLOT, "        self.ask(server, pause);\n        self.check_failures()", "        let _ = pause;\n        self.check_failures()", WORLDS),
-    edit("a wait that is over at all servers is a time-out", SEAT, "match retry_after.len().min(majority).checked_sub(1) {", "match retry_after.len().min(majority).checked_sub(100) {", IN_MEMORY),
+    edit("a wait that is over at all servers is a time-out", SEAT, "match free_in.get(free_in.len().min(majority).wrapping_sub(1)) {", "match free_in.get(100) {", IN_MEMORY),
     edit("an answer that comes as its attempt ends does not keep a wait alive", BALLOT, "if seat.attempt.is_some() && number == seat.attempts {", "if number == seat.attempts {", IN_MEMORY),
     edit("a vote is given up for an earlier request while there are too few", LOOK, "Ok(true) if self.votes().are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
     edit("a vote that is lost before there is a majority is asked for again", BALLOT, "                        self.begin_again(server);\n                    }\n                }\n            }\n            Event::Looked", "                    }\n                }\n            }\n            Event::Looked", WORLDS),
