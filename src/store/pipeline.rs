@@ -61,6 +61,8 @@ pub(crate) struct Pipeline<W: Wire> {
     in_flight: InFlight,
     /// When the last reply arrived, in ns of the clock.
     response: AtomicU64,
+    /// When the first call was written since then, in ns of the clock, or 0 if there was none.
+    unanswered: AtomicU64,
     condemned: mpsc::UnboundedSender<Replacement>,
     spawn: Spawn,
     clock: Clock,
@@ -160,6 +162,7 @@ impl<W: Wire> Pipeline<W> {
             connected: watch::Sender::new(false),
             in_flight: InFlight::new(max_in_flight),
             response: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
             condemned,
             spawn,
             clock,
@@ -275,6 +278,9 @@ impl<W: Wire> Pipeline<W> {
             _token: token,
         };
         let at = self.clock.now();
+        if self.unanswered.load(Ordering::Relaxed) == 0 {
+            self.unanswered.store(at.as_nanos().max(1), Ordering::Relaxed);
+        }
         let mut reply = wire.send(command);
         if let Poll::Ready(result) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             reply = Box::pin(std::future::ready(result));
@@ -325,6 +331,7 @@ impl<W: Wire> Pipeline<W> {
             self.set_gate(&mut state, Gate::Open(wire));
             state.generation += 1;
             self.in_flight.start_over();
+            self.unanswered.store(0, Ordering::Relaxed);
         }
         let generation = state.generation;
         self.resume(state);
@@ -379,6 +386,7 @@ impl<W: Wire> Flight<W> {
     fn answered(&self, sent: LocalTime, received: LocalTime) {
         let pipeline = &self.pipeline;
         pipeline.response.store(received.as_nanos(), Ordering::Relaxed);
+        pipeline.unanswered.store(0, Ordering::Relaxed);
         let latency = received.since(sent);
         if pipeline.in_flight.answered(self.number, received, latency) {
             pipeline.resume(pipeline.state());

@@ -1,6 +1,7 @@
 //! The calls that wait in the client: for a connection, for a reload, or for the window.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
@@ -153,9 +154,15 @@ impl<W: Wire> Pipeline<W> {
         }
     }
 
-    /// Why the server has answered no call since this time, or `None` if it has answered one.
+    /// Why the server has answered no call since this time. `None` if it has answered one, or if it was not
+    /// asked for most of the time: those who wait for a place in this process make no calls.
     pub(crate) fn why_unheard(&self, since: LocalTime) -> Option<Failure> {
-        if self.has_heard_since(since) {
+        let (now, asked) = (self.clock.now(), self.unanswered.load(Ordering::Relaxed));
+        let waited = u64::try_from(now.since(since).as_nanos()).unwrap_or(u64::MAX);
+        let silent = now.as_nanos().saturating_sub(asked);
+        let is_open = matches!(self.state().gate, Gate::Open(_));
+        let is_silent = !is_open || (asked != 0 && silent >= waited / 2);
+        if self.has_heard_since(since) || !is_silent {
             return None;
         }
         self.why_waiting(since)

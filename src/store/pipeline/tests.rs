@@ -629,3 +629,24 @@ async fn calls_of_a_former_connection_take_no_place_in_the_window() {
     fixture.wire.answer().await;
     assert_eq!(next.await.unwrap().unwrap().value, "next");
 }
+
+/// Race: A caller waits for a place in its process and makes no calls, and its bound ends.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_not_asked_is_not_silent() {
+    let Fixture { pipeline, wire, .. } = Fixture::open();
+    let why = |since| pipeline.why_unheard(since);
+    let began = pipeline.clock.now();
+    sleep(Duration::from_secs(1)).await;
+    assert!(why(began).is_none(), "it was not asked");
+    let call = tokio::spawn(Arc::clone(&pipeline).call(|| named("a", Priority::Ask)));
+    settle().await;
+    assert!(why(began).is_none(), "it was asked just now");
+    sleep(Duration::from_secs(1)).await;
+    assert!(why(began).is_some());
+    wire.answer().await;
+    call.await.unwrap().unwrap();
+    assert!(why(began).is_none(), "it has answered");
+    let began = pipeline.clock.now();
+    sleep(Duration::from_secs(1)).await;
+    assert!(why(began).is_none(), "it was not asked again");
+}
