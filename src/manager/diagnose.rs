@@ -1,5 +1,7 @@
 //! The examination of servers before locks are kept on them.
 
+use std::sync::Arc;
+
 use futures_util::future::try_join_all;
 
 use super::LockManagerBuilder;
@@ -63,6 +65,7 @@ impl LockManagerBuilder {
             prefix: &settings.prefix,
             label: &settings.label,
             options,
+            quorum: (urls.len() > 1).then(Arc::default),
         };
         let found = try_join_all(urls.iter().map(|url| examination.of(url))).await?;
         Ok(found.concat())

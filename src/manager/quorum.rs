@@ -18,6 +18,8 @@ use crate::engine::client::runtime;
 use crate::engine::shared::Shared;
 #[cfg(feature = "redis")]
 use crate::engine::waitlist::registry::LateListener;
+#[cfg(feature = "redis")]
+use crate::error::Error;
 use crate::error::{Invalid, Result};
 use crate::lock::Place;
 use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
@@ -27,7 +29,7 @@ use crate::store::Listener;
 use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
-use crate::store::redis::{Options, QuorumServer, server_of};
+use crate::store::redis::{DistinctServers, Options, QuorumServer, server_of};
 #[cfg(feature = "redis")]
 use crate::store::{Answer, Store};
 #[cfg(feature = "redis")]
@@ -92,7 +94,7 @@ impl LockManagerBuilder {
     /// - [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority answered within the
     ///   [`server_timeout`](Self::server_timeout).
     /// - [`Error::Refused`](crate::Error::Refused) if so many servers refuse this user that the others are no
-    ///   majority.
+    ///   majority, or if two URLs lead to one server.
     ///
     /// # Cancel safety
     /// Dropping the future ends the connections.
@@ -121,15 +123,21 @@ impl LockManagerBuilder {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
         };
+        let distinct = Arc::<DistinctServers>::default();
         let mut stores = Vec::new();
         for url in &urls {
             let late_listener = Arc::new(LateListener::default());
             let listener = Arc::downgrade(&late_listener);
             let listener: Weak<dyn Listener> = listener;
-            let store = redis::open(url, trust, settings.label.clone(), options, &listener)?;
+            let store = redis::open(url, trust, settings.label.clone(), options, &distinct, &listener)?;
             stores.push((late_listener, store));
         }
-        let times = first_times(&settings, &stores).await?;
+        let times = first_times(&settings, &stores).await;
+        // The others may be a majority, but one that cannot lose a server.
+        if let Some(doubled) = distinct.doubled() {
+            return Err(Error::Refused(doubled));
+        }
+        let times = times?;
         let id = ClientId::random();
         let shareds = stores
             .into_iter()

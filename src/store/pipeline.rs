@@ -29,7 +29,6 @@ mod wire;
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -59,10 +58,6 @@ pub(crate) struct Pipeline<W: Wire> {
     /// Whether the gate is open.
     connected: watch::Sender<bool>,
     in_flight: InFlight,
-    /// When the last reply arrived, in ns of the clock.
-    response: AtomicU64,
-    /// When the first call was written since then, in ns of the clock, or 0 if there was none.
-    unanswered: AtomicU64,
     condemned: mpsc::UnboundedSender<Replacement>,
     spawn: Spawn,
     clock: Clock,
@@ -161,8 +156,6 @@ impl<W: Wire> Pipeline<W> {
             state: Mutex::new(state),
             connected: watch::Sender::new(false),
             in_flight: InFlight::new(max_in_flight),
-            response: AtomicU64::new(0),
-            unanswered: AtomicU64::new(0),
             condemned,
             spawn,
             clock,
@@ -271,16 +264,13 @@ impl<W: Wire> Pipeline<W> {
     fn send(self: &Arc<Self>, state: &State<W>, wire: &W, command: W::Command) -> Result<Sent<W>, Failure> {
         let can_wait = command.priority() != Priority::Keep;
         let command = command.prepare(self.connection(state.generation))?;
-        let (number, token) = self.in_flight.begin(can_wait);
+        let at = self.clock.now();
+        let (number, token) = self.in_flight.begin(can_wait, at);
         let flight = Flight {
             pipeline: Arc::clone(self),
             number,
             _token: token,
         };
-        let at = self.clock.now();
-        if self.unanswered.load(Ordering::Relaxed) == 0 {
-            self.unanswered.store(at.as_nanos().max(1), Ordering::Relaxed);
-        }
         let mut reply = wire.send(command);
         if let Poll::Ready(result) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             reply = Box::pin(std::future::ready(result));
@@ -294,15 +284,12 @@ impl<W: Wire> Pipeline<W> {
         })
     }
 
-    /// Whether the server has answered any call since this time.
-    fn has_heard_since(&self, since: LocalTime) -> bool {
-        self.response.load(Ordering::Relaxed) > since.as_nanos()
-    }
-
     fn failed(&self, failure: Failure, kind: WireErrorKind, generation: u64, sent: LocalTime) -> Failure {
         match kind {
             WireErrorKind::ReadOnly => self.replace(generation, Why::ReadOnly),
-            WireErrorKind::Timeout if !self.has_heard_since(sent) => self.replace(generation, Why::Silent),
+            WireErrorKind::Timeout if !self.in_flight.has_heard_since(sent) => {
+                self.replace(generation, Why::Silent)
+            }
             WireErrorKind::Timeout | WireErrorKind::NoScript | WireErrorKind::Other => {}
         }
         match self.state().gate {
@@ -331,7 +318,6 @@ impl<W: Wire> Pipeline<W> {
             self.set_gate(&mut state, Gate::Open(wire));
             state.generation += 1;
             self.in_flight.start_over();
-            self.unanswered.store(0, Ordering::Relaxed);
         }
         let generation = state.generation;
         self.resume(state);
@@ -385,8 +371,6 @@ impl<W: Wire> Flight<W> {
     /// The server has answered this call, and therefore all calls before it.
     fn answered(&self, sent: LocalTime, received: LocalTime) {
         let pipeline = &self.pipeline;
-        pipeline.response.store(received.as_nanos(), Ordering::Relaxed);
-        pipeline.unanswered.store(0, Ordering::Relaxed);
         let latency = received.since(sent);
         if pipeline.in_flight.answered(self.number, received, latency) {
             pipeline.resume(pipeline.state());

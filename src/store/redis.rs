@@ -18,6 +18,7 @@ mod options;
 mod pair;
 mod primary;
 mod replication;
+mod role;
 pub(crate) mod script;
 mod sentinel;
 mod server;
@@ -39,6 +40,7 @@ use self::credentials::Login;
 pub(crate) use self::diagnosis::Examination;
 pub(crate) use self::options::Options;
 pub(crate) use self::options::QuorumServer;
+pub(crate) use self::role::DistinctServers;
 use self::script::PubSubMode;
 use self::server::RedisStore;
 use crate::credentials::CredentialsProvider;
@@ -72,10 +74,11 @@ pub(crate) fn open(
     trust: Trust<'_>,
     label: Label,
     options: Options,
+    quorum: &Arc<DistinctServers>,
     listener: &Weak<dyn Listener>,
 ) -> Result<Arc<dyn Store>, Error> {
     server_of(url)?;
-    let connector = connector(url, trust, label, options)?;
+    let connector = connector(url, trust, label, options)?.among(Some(Arc::clone(quorum)));
     let place = (ServerId::default(), PubSubMode::Plain);
     Ok(RedisStore::opening(connector, options, listener, place))
 }

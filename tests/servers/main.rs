@@ -16,3 +16,4 @@ mod quorum;
 mod replicas;
 mod security;
 mod spreading;
+mod unfit;

@@ -1,7 +1,6 @@
 //! The calls that wait in the client: for a connection, for a reload, or for the window.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
@@ -147,7 +146,7 @@ impl<W: Wire> Pipeline<W> {
         let state = self.state();
         match &state.gate {
             Gate::Open(_) if state.reloading => Some(not_executed("the scripts were not loaded in time")),
-            Gate::Open(_) if self.has_heard_since(since) => None,
+            Gate::Open(_) if self.in_flight.has_heard_since(since) => None,
             Gate::Open(_) => Some(not_executed("the server does not answer")),
             Gate::Down(failure) => Some(failure.clone()),
             Gate::Closed => Some(Failure::Closed),
@@ -157,12 +156,12 @@ impl<W: Wire> Pipeline<W> {
     /// Why the server has answered no call since this time. `None` if it has answered one, or if it was not
     /// asked for most of the time: those who wait for a place in this process make no calls.
     pub(crate) fn why_unheard(&self, since: LocalTime) -> Option<Failure> {
-        let (now, asked) = (self.clock.now(), self.unanswered.load(Ordering::Relaxed));
-        let waited = u64::try_from(now.since(since).as_nanos()).unwrap_or(u64::MAX);
-        let silent = now.as_nanos().saturating_sub(asked);
         let is_open = matches!(self.state().gate, Gate::Open(_));
-        let is_silent = !is_open || (asked != 0 && silent >= waited / 2);
-        if self.has_heard_since(since) || !is_silent {
+        let is_answering = match is_open {
+            true => !self.in_flight.is_silent_since(since, self.clock.now()),
+            false => self.in_flight.has_heard_since(since),
+        };
+        if is_answering {
             return None;
         }
         self.why_waiting(since)

@@ -27,6 +27,10 @@ pub(super) struct InFlight {
     sent: AtomicU64,
     /// How many of them, counted from the first one, are answered or will never be.
     answered: AtomicU64,
+    /// When the last reply arrived, in ns of the clock.
+    heard: AtomicU64,
+    /// When the first call was sent since then, in ns of the clock, or 0 if there was none.
+    asked: AtomicU64,
 }
 
 impl InFlight {
@@ -37,12 +41,17 @@ impl InFlight {
             awaited: Arc::default(),
             sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 
     /// Counts a call that is sent now. Returns how many calls that count for the window have been sent,
     /// including this one, and a token. The token lives until the caller has the reply or is gone.
-    pub(super) fn begin(&self, can_wait: bool) -> (u64, Token) {
+    pub(super) fn begin(&self, can_wait: bool, at: LocalTime) -> (u64, Token) {
+        if self.asked.load(Ordering::Relaxed) == 0 {
+            self.asked.store(at.as_nanos().max(1), Ordering::Relaxed);
+        }
         let more = u64::from(can_wait);
         let number = self.sent.fetch_add(more, Ordering::SeqCst) + more;
         (number, Outstanding::begin(&self.awaited))
@@ -51,6 +60,8 @@ impl InFlight {
     /// The first `count` calls are answered; the last of them took `latency`. Returns whether it is time to
     /// send more.
     pub(super) fn answered(&self, count: u64, now: LocalTime, latency: Duration) -> bool {
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
         self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
         let size = {
@@ -71,6 +82,20 @@ impl InFlight {
     pub(super) fn start_over(&self) {
         self.answered
             .store(self.sent.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.asked.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the server has answered any call since this time.
+    pub(super) fn has_heard_since(&self, since: LocalTime) -> bool {
+        self.heard.load(Ordering::Relaxed) > since.as_nanos()
+    }
+
+    /// Whether the server has been silent for most of the time since then. A server that was not asked is
+    /// not silent.
+    pub(super) fn is_silent_since(&self, since: LocalTime, now: LocalTime) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let silent = Duration::from_nanos(now.as_nanos().saturating_sub(asked));
+        asked != 0 && !self.has_heard_since(since) && silent >= now.since(since) / 2
     }
 
     /// Whether another call can be sent. If not, the caller waits for the window.

@@ -1,6 +1,6 @@
 //! Tests of what is written and when, on a connection whose replies the tests control.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::{Builder, EnterGuard, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;

@@ -1,6 +1,7 @@
 //! Opens connections: from a URL to a usable server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fred::types::config::{Config, Server, ServerConfig};
@@ -12,6 +13,7 @@ use super::credentials::Login;
 use super::dial::{dial, server_of};
 use super::failure;
 use super::names::Names;
+use super::role::{DistinctServers, check_alone};
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::{Invalid, ServerError};
 use crate::store::Failure;
@@ -24,6 +26,12 @@ pub(super) struct Connector {
     sentinels: Option<Arc<Sentinels>>,
     /// The cluster servers in the URL.
     seeds: Vec<Node>,
+    /// The server must have all locks, and nothing else says so.
+    is_alone: bool,
+    /// A connection for calls was open before.
+    was_primary: AtomicBool,
+    /// The servers of the quorum to which this one belongs.
+    distinct: Option<Arc<DistinctServers>>,
     server: String,
     /// The addresses of the servers.
     names: Arc<Names>,
@@ -50,6 +58,9 @@ impl Connector {
             },
             sentinels: None,
             seeds: Vec::new(),
+            is_alone: matches!(address.place, Place::Server(_)),
+            was_primary: AtomicBool::new(false),
+            distinct: None,
             server,
             names: Arc::default(),
             attempt_timeout,
@@ -79,6 +90,14 @@ impl Connector {
     pub(super) fn labelled(self, label: Label) -> Connector {
         Connector {
             label: Some(label),
+            ..self
+        }
+    }
+
+    /// The same connector, to a server of this quorum.
+    pub(super) fn among(self, servers: Option<Arc<DistinctServers>>) -> Connector {
+        Connector {
+            distinct: servers,
             ..self
         }
     }
@@ -117,6 +136,9 @@ impl Connector {
             config: self.config_of(Server::new(node.host.as_str(), node.port)),
             sentinels: None,
             seeds: Vec::new(),
+            is_alone: false,
+            was_primary: AtomicBool::new(false),
+            distinct: None,
             server: node.to_string(),
             names: Arc::clone(&self.names),
             attempt_timeout: self.attempt_timeout,
@@ -147,6 +169,28 @@ impl Connector {
         self.sentinels.as_ref()
     }
 
+    /// Opens a connection for calls, to a server that can serve them.
+    pub(super) async fn open_for_calls(&self) -> Result<Connection, Failure> {
+        // On the heap, as in `open`.
+        let mut connection = Box::pin(self.open()).await?;
+        let checked = Box::pin(self.check(&mut connection)).await;
+        checked.map_err(|failure| failure::with_server(&self.server, failure))?;
+        self.was_primary.store(true, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    async fn check(&self, connection: &mut Connection) -> Result<(), Failure> {
+        if self.is_alone {
+            let was_primary = self.was_primary.load(Ordering::Relaxed);
+            check_alone(connection, was_primary, self.distinct.is_some()).await?;
+        }
+        match &self.distinct {
+            Some(servers) => servers.check(connection, &self.server).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a connection for messages, or for anything else that is no call.
     pub(super) async fn open(&self) -> Result<Connection, Failure> {
         // On the heap, so that the futures of callers are not nested too deeply for the compiler.
         let mut connection = Box::pin(self.open_unnamed()).await?;

@@ -4,6 +4,7 @@
 mod rights;
 mod state;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use fred::interfaces::ClientLike;
@@ -16,6 +17,7 @@ use super::connection::Connection;
 use super::connector::Connector;
 use super::failure;
 use super::options::Options;
+use super::role::DistinctServers;
 use super::slot::SLOTS;
 use super::{Trust, connector};
 use crate::diagnosis::{Finding, Subject, Verdict};
@@ -29,6 +31,8 @@ pub(crate) struct Examination<'a> {
     pub(crate) prefix: &'a str,
     pub(crate) label: &'a Label,
     pub(crate) options: Options,
+    /// The servers of the quorum that is examined.
+    pub(crate) quorum: Option<Arc<DistinctServers>>,
 }
 
 /// Where a server stands, which decides what else is needed.
@@ -43,7 +47,8 @@ enum Setting {
 impl Examination<'_> {
     /// Examines the server or servers of the URL. Only a URL that cannot be read is an error.
     pub(crate) async fn of(&self, url: &str) -> Result<Vec<Finding>, Invalid> {
-        let connector = connector(url, self.trust, self.label.clone(), self.options)?;
+        let connector =
+            connector(url, self.trust, self.label.clone(), self.options)?.among(self.quorum.clone());
         let mut findings = Vec::new();
         if !connector.seeds().is_empty() {
             self.examine_cluster(&connector, &mut findings).await;
@@ -132,7 +137,7 @@ impl Examination<'_> {
     async fn examine(&self, connector: &Connector, setting: Setting, findings: &mut Vec<Finding>) {
         let mut found = Findings::at(connector.server(), findings);
         let began = Instant::now();
-        let opened = connector.open().await;
+        let opened = connector.open_for_calls().await;
         let connection = match opened {
             Ok(connection) => connection,
             Err(failure) => return found.failed(Subject::Connection, failure),

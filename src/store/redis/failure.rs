@@ -145,6 +145,18 @@ pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
     }
 }
 
+/// Adds to a refusal what helps against it, if that is known.
+pub(super) fn with_advice(failure: Failure, advice: impl FnOnce(&str) -> Option<&'static str>) -> Failure {
+    let Failure::Refused(error) = failure else {
+        return failure;
+    };
+    let words = error.to_string();
+    Failure::Refused(match advice(&words) {
+        Some(advice) => ServerError::new(format!("{words} ({advice})")),
+        None => error,
+    })
+}
+
 /// The code at the start of the server's reply. Returns `None` if the error is not from a server.
 pub(super) fn code(error: &Error) -> Option<&str> {
     let text = error.details();

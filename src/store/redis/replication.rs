@@ -203,20 +203,15 @@ impl WaitBatcher {
 
 /// Adds advice to the failure if the server has nothing to wait for.
 fn advised(failure: Failure) -> Failure {
-    let Failure::Refused(error) = failure else {
-        return failure;
-    };
-    let words = error.to_string();
-    let advice = match () {
+    failure::with_advice(failure, |words| match () {
         () if words.contains("appendonly is disabled") => {
-            "set `appendonly yes`, or connect without `fsynced`"
+            Some("set `appendonly yes`, or connect without `fsynced`")
         }
         () if words.contains("unknown command") => {
-            "`fsynced` needs Redis 7.2 or Valkey, and `replicas` a server that knows WAIT"
+            Some("`fsynced` needs Redis 7.2 or Valkey, and `replicas` a server that knows WAIT")
         }
-        () => return Failure::Refused(error),
-    };
-    Failure::Refused(ServerError::new(format!("{words} ({advice})")))
+        () => None,
+    })
 }
 
 #[cfg(test)]

@@ -207,7 +207,12 @@ impl Sentinels {
     async fn sentinel(&self, client: &Client, poll: &'static str) -> Result<Value, Failure> {
         let command = CustomCommand::new_static("SENTINEL", ClusterHash::Random, false);
         let answer = client.custom(command, vec![poll, &self.service]).await;
-        answer.map_err(|error| failure::classify(&error))
+        answer.map_err(|error| {
+            failure::with_advice(failure::classify(&error), |words| {
+                let is_other = words.contains("unknown command");
+                is_other.then_some("this server is no sentinel: its URL begins with redis:// or rediss://")
+            })
+        })
     }
 }
 

@@ -51,8 +51,8 @@ impl RedisStore {
     ) -> Result<Arc<RedisStore>, Error> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let deadline = Instant::now() + options.server_timeout;
-        let mut commands = first_connection(&connector, deadline).await?;
-        let messages = first_connection(&connector, deadline).await?;
+        let mut commands = first(&connector, deadline, || connector.open_for_calls()).await?;
+        let messages = first(&connector, deadline, || connector.open()).await?;
         let client = commands.client().clone();
         // If it is lost by now, its supervisor opens another one.
         let loaded = commands
@@ -64,7 +64,7 @@ impl RedisStore {
         commands.warn_of_eviction().await;
         let mut replication = None;
         if options.durability.wanted() > 0 {
-            let connection = first_connection(&connector, deadline).await?;
+            let connection = first(&connector, deadline, || connector.open()).await?;
             Replication::check(&connection, options.durability).await?;
             replication = Some(connection);
         }
@@ -321,9 +321,14 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-async fn first_connection(connector: &Connector, deadline: Instant) -> Result<Connection, Error> {
+/// Opens the first connection of its kind.
+async fn first<F: Future<Output = Result<Connection, Failure>>>(
+    connector: &Connector,
+    deadline: Instant,
+    open: impl Fn() -> F,
+) -> Result<Connection, Error> {
     let unheard = format!("{}: no answer to the connection attempt", connector.server());
-    keep_trying(deadline, unheard, || connector.open()).await
+    keep_trying(deadline, unheard, open).await
 }
 
 /// Parses the reply to `TIME`: seconds and microseconds, as strings.

@@ -124,7 +124,7 @@ impl Supervisor {
     /// misses them: another client could load them between two of the waiting calls, and then the second call
     /// would overtake the first. If loading fails now, the scripts are loaded when a call misses them.
     async fn open_with_scripts(&self) -> Result<Connection, Failure> {
-        let mut connection = self.connector.open().await?;
+        let mut connection = self.connector.open_for_calls().await?;
         let client = connection.client().clone();
         match connection.unless_lost(load(&client, &self.scripts)).await {
             // It was lost: otherwise `load` knows that nothing was done.

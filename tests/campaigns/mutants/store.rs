@@ -21,6 +21,7 @@ const NAMES: &str = "src/store/redis/names.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
 const PRIORITY: &str = "src/store/pipeline/priority.rs";
 const RELOAD: &str = "src/store/pipeline/reload.rs";
+const ROLE: &str = "src/store/redis/role.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
 const SCRIPT_SET: &str = "src/store/redis/script/script_set.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
@@ -42,6 +43,7 @@ const TIMEOUT_TESTS: &[&str] = &["--lib connect_timeout", "--lib a_slow_server"]
 const DIALLING: &[&str] = &["--lib dial::", "--lib names::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
 const QUORUM: &[&str] = &["--lib redis::tests::quorum"];
+const UNFIT: &[&str] = &["--lib redis::role", "--test servers unfit::"];
 const WINDOW_TESTS: &[&str] = &["--lib window"];
 const SUBSCRIPTIONS: &[&str] = &["--lib subscri"];
 
@@ -168,7 +170,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call that met a missing script is in flight until it has its place", PIPELINE, "            forgotten = Some(sent.flight);\n", "            forgotten = Some(sent.flight).filter(|_| false);\n", &["--lib pipeline::", "--lib calls", "--lib flood"])
         .equal("only another thread can come between the two steps"),
     edit("one slow answer does not replace a connection that answers others", PIPELINE,
-        "WireErrorKind::Timeout if !self.has_heard_since(sent) =>", "WireErrorKind::Timeout =>", PIPELINE_TESTS),
+        "WireErrorKind::Timeout if !self.in_flight.has_heard_since(sent) =>", "WireErrorKind::Timeout =>", PIPELINE_TESTS),
     edit("a silent connection is replaced", PIPELINE, "self.replace(generation, Why::Silent)", "drop(generation)", PIPELINE_TESTS),
     edit("a connection with a wrong answer to its PING is replaced", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
     edit("a refusal by the server is reported at once", PIPELINE, "Gate::Down(refused @ Failure::Refused(_)) =>", "Gate::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test servers faults::refusals::", "--lib connections"]),
@@ -193,9 +195,9 @@ pub(super) const EDITS: &[Edit] = &[
         "if let Some(first) = self.urgent.first_entry().filter(|first| first.key().0 == Priority::Keep || self.asks.is_empty()) {",
         PIPELINE_TESTS),
     edit("a call behind a flood does not fail while the flood is answered", BACKLOG,
-        "            Gate::Open(_) if self.has_heard_since(since) => None,\n", "", &["--lib pipeline::", "--lib flood"]),
+        "            Gate::Open(_) if self.in_flight.has_heard_since(since) => None,\n", "", &["--lib pipeline::", "--lib flood"]),
     edit("a call that waits on a server that does not answer fails", BACKLOG,
-        "Gate::Open(_) if self.has_heard_since(since) => None,", "Gate::Open(_) if !state.reloading => None,", PIPELINE_TESTS),
+        "Gate::Open(_) if self.in_flight.has_heard_since(since) => None,", "Gate::Open(_) if !state.reloading => None,", PIPELINE_TESTS),
     edit("a call that waits for the window waits for a reload too", BACKLOG,
         "        if state.reloading {\n            return;\n        }\n        let wire", "        let wire", &["--lib pipeline::", "--lib flood"]),
     edit("no more waiting calls are sent than the window allows", BACKLOG, "first.key().0 == Priority::Keep || in_flight.has_capacity()", "true", &["--lib pipeline::", "--lib flood"]),
@@ -237,6 +239,16 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a dead connection is noticed even without calls", LINK, "                ping.await;\n", "                drop(ping);\n", CONNECTIONS),
     edit("an older connection to a replica is replaced at the first READONLY", LINK, "connection.age() < READ_ONLY_PATIENCE", "self.ping_every > READ_ONLY_PATIENCE", CALLS),
     edit("a request to replace a connection does not end the next one", LINK, "if condemned.generation == generation && !patient {", "if !patient {", CONNECTIONS),
+    edit("a node of a cluster is no single server", ROLE, "(Some(\"cluster\"), _) => NODE,", "(Some(\"cluster\"), _) => return Ok(()),", UNFIT),
+    edit("a sentinel is no server of locks", ROLE, "(Some(\"sentinel\"), _) => SENTINEL,", "(Some(\"sentinel\"), _) => return Ok(()),", UNFIT),
+    edit("a replica that was a primary is waited for", ROLE, "was_primary && what == REPLICA.0", "was_primary && what == NODE.0", UNFIT),
+    edit("a server that was never a primary is refused as a replica", CONNECTOR, "was_primary: AtomicBool::new(false),\n            distinct: None,\n            server,", "was_primary: AtomicBool::new(true),\n            distinct: None,\n            server,", UNFIT),
+    edit("connecting to a quorum fails if two URLs lead to one server", "src/manager/quorum.rs", "            return Err(Error::Refused(doubled));\n", "            let _ = doubled;\n", UNFIT),
+    edit("a server that has got another id is known by that", ROLE, "known.ids.insert(address.to_owned(), id.to_owned());", "known.ids.entry(address.to_owned()).or_insert_with(|| id.to_owned());", UNFIT),
+    edit("an open connection is checked before it gets calls", LINK, "self.connector.open_for_calls().await?", "self.connector.open().await?", UNFIT),
+    edit("a server that was not asked is not silent", IN_FLIGHT, "asked != 0 && !self", "!self", PIPELINE_TESTS),
+    edit("a server that was asked just now is not silent", IN_FLIGHT, "silent >= now.since(since) / 2", "silent >= Duration::ZERO", PIPELINE_TESTS),
+    edit("what a server has answered is no longer asked", IN_FLIGHT, "        self.asked.store(0, Ordering::Relaxed);\n        self.answered.fetch_max", "        self.answered.fetch_max", PIPELINE_TESTS),
 
     edit("a hold that is gone gets no confirmation", ROUNDS,
         "            if !matches!(answer.reply, Renewed::Until(_)) {\n                return Ok(answer.confirmed(0));\n            }\n", "", &["--lib replication::"]),

@@ -70,7 +70,12 @@ async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, F
     let reply = Command::slots()
         .run(connection.client(), &ScriptSet::default())
         .await;
-    let reply = reply.map_err(|error| failure::classify(&error))?;
+    let reply = reply.map_err(|error| {
+        failure::with_advice(failure::classify(&error), |words| {
+            let is_alone = words.contains("cluster support disabled");
+            is_alone.then_some("this server is in no cluster: its URL begins with redis:// or rediss://")
+        })
+    })?;
     ranges(&reply, asked).ok_or_else(|| {
         Failure::Unknown(ServerError::new(format!(
             "{reply:?} as the reply to CLUSTER SLOTS"

@@ -53,8 +53,8 @@ fn answer(stream: TcpStream, number: usize, flaw: Flaw) {
             }
             "PING" => "+PONG\r\n".to_owned(),
             "CLIENT" => ":1\r\n".to_owned(),
-            // This is the last call by which fred opens a connection.
-            "INFO" => {
+            // With this call, a connection for calls is open.
+            "HELLO" => {
                 is_over = flaw == Flaw::LosesNewConnections && [0, 2].contains(&number);
                 "+OK\r\n".to_owned()
             }

@@ -51,7 +51,7 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
     let listener: Weak<dyn Listener> = weak;
     let label = Label::new("test").unwrap();
     (
-        open(url, Trust::default(), label, options, &listener).unwrap(),
+        open(url, Trust::default(), label, options, &Arc::default(), &listener).unwrap(),
         recorder,
     )
 }
@@ -322,6 +322,7 @@ async fn only_urls_of_one_server_are_opened() {
             Trust::default(),
             Label::new("test").unwrap(),
             OPTIONS,
+            &Arc::default(),
             &listener,
         )
         .unwrap_err();

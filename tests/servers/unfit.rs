@@ -1,0 +1,149 @@
+//! Servers that are something else than their URL says: nodes of a cluster, sentinels, replicas, and one
+//! server behind two URLs.
+
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, Verdict};
+use fairlock_testkit::{Cluster, Proxy, Sentinels, Server, ServerBuilder, eventually};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A node of a cluster that has no other nodes.
+async fn node() -> Server {
+    Server::builder().config("cluster-enabled", "yes").start().await
+}
+
+/// A replica whose primary is away.
+fn replica(builder: ServerBuilder) -> ServerBuilder {
+    builder.config("replicaof", "127.0.0.1 1")
+}
+
+/// Connecting fails at once, with these words, and so does the examination.
+async fn is_refused(urls: &[String], words: &str) {
+    let connected = match urls {
+        [url] => LockManager::connect(url).await,
+        urls => LockManager::builder().durable(true).quorum(urls).await,
+    };
+    match connected.map(drop) {
+        Err(Error::Refused(error)) => assert!(error.to_string().contains(words), "{error}"),
+        other => panic!("{urls:?}: {other:?}"),
+    }
+    let builder = match urls.len() {
+        1 => LockManager::builder(),
+        _ => LockManager::builder().durable(true),
+    };
+    let findings = builder.diagnose(urls).await.unwrap();
+    let refusals = findings
+        .iter()
+        .filter(|finding| finding.verdict == Verdict::Refused);
+    let refusals: Vec<_> = refusals.map(|finding| &finding.text).collect();
+    assert!(refusals.iter().any(|text| text.contains(words)), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_refused_with_the_scheme_that_helps() {
+    let cluster = Cluster::of_masters(3).await;
+    for protocol in [2, 3] {
+        let url = format!("{}?protocol={protocol}", cluster.servers[1].url());
+        is_refused(
+            &[url],
+            "node of a cluster, which has a part of the locks: the URL must begin with redis-cluster://",
+        )
+        .await;
+    }
+    let masters: Vec<_> = cluster.servers.iter().map(Server::url).collect();
+    is_refused(
+        &masters,
+        "node of a cluster, which has a part of the locks: a quorum is made of",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_sentinel_is_refused_with_the_url_that_helps() {
+    let sentinels = Sentinels::start().await;
+    is_refused(
+        &[sentinels.sentinels[0].url()],
+        "a sentinel, which keeps no locks: the URL must be redis-sentinel://",
+    )
+    .await;
+}
+
+/// What is written to it is lost when its primary is back.
+#[tokio::test]
+async fn a_replica_is_refused_whether_or_not_it_takes_writes() {
+    for read_only in ["yes", "no"] {
+        let builder = Server::builder().config("replica-read-only", read_only);
+        let server = replica(builder).start().await;
+        is_refused(&[server.url()], "a replica, whose locks").await;
+    }
+}
+
+#[tokio::test]
+async fn a_plain_server_is_refused_with_the_scheme_that_helps() {
+    let server = Server::start().await;
+    for (url, helps) in [
+        (
+            format!("redis-cluster://127.0.0.1:{}", server.port()),
+            "is in no cluster: its URL begins with redis://",
+        ),
+        (
+            format!(
+                "redis-sentinel://127.0.0.1:{}?sentinelServiceName=main",
+                server.port()
+            ),
+            "is no sentinel: its URL begins with redis://",
+        ),
+    ] {
+        is_refused(&[url], helps).await;
+    }
+}
+
+/// Two addresses of one server look like two servers.
+#[tokio::test]
+async fn a_server_behind_two_urls_of_a_quorum_is_refused() {
+    let (one, two, three) = (
+        Server::start().await,
+        Server::start().await,
+        Server::start().await,
+    );
+    let by_name = format!("redis://localhost:{}", one.port());
+    is_refused(&[one.url(), two.url(), by_name], "this server is also that of").await;
+    let proxy = Proxy::start(one.port());
+    is_refused(
+        &[one.url(), two.url(), proxy.url()],
+        "this server is also that of",
+    )
+    .await;
+    let urls = [one.url(), two.url(), three.url()];
+    LockManager::builder().durable(true).quorum(urls).await.unwrap();
+}
+
+/// The server behind an address can change at each reconnect.
+#[tokio::test]
+async fn an_unfit_server_that_is_reached_by_a_reconnect_is_refused_until_another_one_is_there() {
+    let (server, node) = (Server::start().await, node().await);
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url()).await.unwrap();
+    proxy.lead_to(&[node.port()]);
+    proxy.cut();
+    let refused = async || matches!(locks.lock("a").acquire().await, Err(Error::Refused(_)));
+    eventually("the node is refused", LIMIT, refused).await;
+    proxy.lead_to(&[server.port()]);
+    let free = async || locks.lock("a").acquire().await.is_ok();
+    eventually("the lock is taken", LIMIT, free).await;
+}
+
+/// Race: A primary is demoted, and its clients come back before its successor is there.
+#[tokio::test]
+async fn a_replica_that_was_a_primary_is_waited_for() {
+    let server = Server::start().await;
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    server.kill_clients("normal").await;
+    let waiting = tokio::spawn(locks.lock("a").acquire());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished(), "{:?}", waiting.await);
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    drop(waiting.await.unwrap().unwrap());
+}
