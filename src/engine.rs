@@ -12,6 +12,7 @@ pub(crate) mod operator;
 mod pending_calls;
 mod presence;
 pub(crate) mod retry;
+pub(crate) mod runtime;
 mod server_clocks;
 pub(crate) mod shared;
 pub(crate) mod waitlist;

@@ -4,11 +4,11 @@ mod ending;
 mod held;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use self::held::Held;
 pub(crate) use self::held::Watched;
-use crate::engine::client::runtime;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::local_queue::source::OneServer;
@@ -269,7 +269,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
-        runtime()?;
+        self.held.client().runtime.check()?;
         self.check()?;
         unless_lost(self.lost(), work).await
     }
@@ -301,9 +301,10 @@ impl LockGuard {
     #[doc(alias = "extend")]
     #[doc(alias = "refresh")]
     pub async fn renew(&self) -> Result<Lease> {
-        runtime()?;
+        let runtime = &self.held.client().runtime;
+        runtime.check()?;
         self.check()?;
-        self.held.renew().await?;
+        runtime.serves(pin!(self.held.renew())).await?;
         self.check()?;
         Ok(self.lease())
     }

@@ -328,7 +328,7 @@ impl Leadership {
         W: Future,
     {
         let mut shutdown = pin!(shutdown);
-        let mut backoff = Backoff::new();
+        let (mut backoff, runtime) = (Backoff::new(), &self.lock.client().runtime);
         loop {
             let campaigned = tokio::select! {
                 biased;
@@ -346,7 +346,7 @@ impl Leadership {
                     };
                     match ended {
                         Ok(ControlFlow::Continue(output)) => {
-                            let resigned = lead.resign_after_work(self.lock.client()).await;
+                            let resigned = lead.resign_after_work().await;
                             if let Err(lost) = resigned {
                                 tracing::warn!(%lost, "the lead was lost before its work ended");
                             }
@@ -367,10 +367,11 @@ impl Leadership {
                 }
                 Err(error) => return Err(error),
             }
+            let pause = pin!(backoff.pause());
             tokio::select! {
                 biased;
                 why = &mut shutdown => return Ok(ControlFlow::Break(why)),
-                () = tokio::time::sleep(backoff.step()) => {}
+                () = runtime.serves(pause) => {}
             }
         }
     }

@@ -7,6 +7,7 @@ mod credentials;
 #[cfg(feature = "redis")]
 mod diagnose;
 mod list;
+mod own_thread;
 mod quorum;
 mod stats;
 

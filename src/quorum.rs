@@ -172,7 +172,7 @@ impl Quorum {
         let arrival = self.arrival();
         let admitted = self.admit(&wanted, arrival).await?;
         let mut ballot = Ballot::new(self, wanted, arrival)?;
-        match self.client().on_its_runtime(ballot.decided()).await {
+        match self.client().runtime.hosts(ballot.decided()).await {
             Ok(fence) => {
                 admitted.granted();
                 Ok(Majority::begin(ballot, fence))

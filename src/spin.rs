@@ -20,6 +20,7 @@
 //! ```
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +164,11 @@ impl SpinLock {
     pub async fn try_lock(&self, wait: Duration, lease: Duration) -> Result<bool> {
         let keys = self.open()?;
         check_span("lease", lease, MIN_LEASE, MAX_LEASE)?;
+        let runtime = &self.place.client().runtime;
+        runtime.serves(pin!(self.try_within(keys, wait, lease))).await
+    }
+
+    async fn try_within(&self, keys: Arc<Keys>, wait: Duration, lease: Duration) -> Result<bool> {
         let client = self.place.client();
         let until = client.now().after(wait);
         let request = Uuid::new_v4();
@@ -222,7 +228,8 @@ impl SpinLock {
             keys,
             owner: self.owner.clone(),
         };
-        let answer = self.place.client().store.spin_release(call).await?;
+        let client = self.place.client();
+        let answer = client.runtime.serves(client.store.spin_release(call)).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
             SpinReleased::NotHeld => Err(Error::Lost(Lost::new(

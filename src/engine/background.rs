@@ -9,7 +9,7 @@ mod tests;
 mod withdrawals;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use futures_util::StreamExt;
@@ -42,8 +42,6 @@ pub(crate) struct Background {
     /// running](Background::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
-    /// Whether the runtime of the client lasts. While this is locked for reading, the runtime does not end.
-    has_runtime: RwLock<bool>,
 }
 
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -72,7 +70,6 @@ impl Background {
             inbox: Mutex::new(Some(inbox)),
             pending: Arc::default(),
             wake: Notify::new(),
-            has_runtime: RwLock::new(true),
         }
     }
 
@@ -80,23 +77,14 @@ impl Background {
     /// with which it begins is written before this returns. Never blocks, and also works outside a runtime.
     pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(work);
-        // A timer that is polled after the end of its runtime panics. If the lock is not free, the runtime is
-        // just ending.
-        let has_runtime = self.has_runtime.try_read();
-        if has_runtime.as_ref().is_ok_and(|has_runtime| **has_runtime) {
-            let _runtime = self.client.enter();
-            let mut context = Context::from_waker(Waker::noop());
-            if work.as_mut().poll(&mut context).is_ready() {
-                return;
-            }
+        let mut context = Context::from_waker(Waker::noop());
+        if self.client.runtime.poll(work.as_mut(), &mut context).is_pending() {
+            self.client.spawn(work);
         }
-        drop(has_runtime);
-        self.client.spawn(work);
     }
 
-    /// The runtime is about to end. Waits until no work is polled by [`begin`](Self::begin).
-    pub(super) fn runtime_ends(&self) {
-        *self.has_runtime.write().unwrap_or_else(PoisonError::into_inner) = false;
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     pub(crate) fn counters(&self) -> &Counters {

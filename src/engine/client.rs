@@ -1,19 +1,17 @@
 //! The state that all parts of one client share: its id, store, runtime and counters.
 
-use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use tokio::runtime::{EnterGuard, Handle};
 
 use crate::engine::counters::{Counters, count};
 use crate::engine::metrics::Operation;
 use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
+use crate::engine::runtime::{ClientRuntime, OwnThread};
 use crate::engine::server_clocks::ServerClocks;
-use crate::error::{Error, Invalid, ServerError};
+use crate::error::{Error, ServerError};
 use crate::options::{LABEL_EVERY, ManagerOptions};
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
@@ -35,7 +33,7 @@ pub(crate) struct Client {
     pub(crate) clocks: Arc<ServerClocks>,
     pub(super) presence: Presence,
     requests: AtomicU64,
-    runtime: OnceLock<Handle>,
+    pub(crate) runtime: ClientRuntime,
     closed: AtomicBool,
 }
 
@@ -45,6 +43,7 @@ impl Client {
         store: Arc<dyn Store>,
         options: ManagerOptions,
         first: &Answer<()>,
+        thread: Option<OwnThread>,
     ) -> Client {
         let clock = store.clock();
         Client {
@@ -56,7 +55,7 @@ impl Client {
             options,
             counters: Counters::new(clock),
             requests: AtomicU64::new(0),
-            runtime: OnceLock::new(),
+            runtime: ClientRuntime::new(thread),
             closed: AtomicBool::new(false),
         }
     }
@@ -168,39 +167,9 @@ impl Client {
         self.store.keep_label(call, LABEL_EVERY, Box::new(heard))
     }
 
-    /// Sets the runtime for everything that runs in the background, unless one is set already. Returns
-    /// whether this call set it.
-    pub(super) fn settle_on(&self, runtime: Handle) -> bool {
-        self.runtime.set(runtime).is_ok()
-    }
-
-    pub(super) fn is_settled(&self) -> bool {
-        self.runtime.get().is_some()
-    }
-
-    /// Enters the client's runtime, so that a future polled by this thread runs there.
-    pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.runtime.get().map(Handle::enter)
-    }
-
-    /// Does the work in the task of the caller, but with timers of the client's runtime. Parts of it that go
-    /// on in other tasks outlive the caller's.
-    pub(crate) async fn on_its_runtime<W: Future>(&self, work: W) -> W::Output {
-        let mut work = pin!(work);
-        poll_fn(|context| {
-            let _runtime = self.enter();
-            work.as_mut().poll(context)
-        })
-        .await
-    }
-
     /// Starts a task on the client's runtime, whichever runtime the caller uses.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = self.runtime.get() {
-            #[cfg(test)]
-            let task = crate::tests::simulation::process::inherit(task);
-            runtime.spawn(task);
-        }
+        self.runtime.spawn(task);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -210,12 +179,12 @@ impl Client {
     /// Waits for this, up to the `server_timeout`, and returns whether it came. Outside of a runtime nothing
     /// can be waited for.
     pub(crate) async fn within_patience(&self, awaited: impl Future<Output = ()>) -> bool {
-        if runtime().is_err() {
+        if self.runtime.check().is_err() {
             return false;
         }
-        tokio::time::timeout(self.options.server_timeout, awaited)
-            .await
-            .is_ok()
+        let patience = self.options.server_timeout;
+        let awaited = pin!(async { tokio::time::timeout(patience, awaited).await.is_ok() });
+        self.runtime.serves(awaited).await
     }
 
     /// Allows no new requests from now on.
@@ -230,13 +199,6 @@ impl Client {
             Ok(())
         }
     }
-}
-
-/// Returns the runtime in which this is polled. Timers and connections need one.
-pub(crate) fn runtime() -> Result<Handle, Error> {
-    Handle::try_current().map_err(|_| {
-        Invalid::new("this was polled outside of a Tokio runtime: it needs one with timers and I/O").into()
-    })
 }
 
 #[cfg(test)]
@@ -265,7 +227,13 @@ mod tests {
         let listener: Arc<dyn Listener> = Arc::new(NoListener);
         let store = MemoryStore::new().connect(Arc::downgrade(&listener));
         let first = store.time().now_or_never().unwrap().unwrap();
-        Client::new(ClientId::from_number(1), store, ManagerOptions::default(), &first)
+        Client::new(
+            ClientId::from_number(1),
+            store,
+            ManagerOptions::default(),
+            &first,
+            None,
+        )
     }
 
     /// The reply to a call that comes to its server too late, and whose caller gives up as told.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::background::Background;
-use crate::engine::client::{Client, runtime};
+use crate::engine::client::Client;
 use crate::engine::local_queue::source::OneServer;
+use crate::engine::runtime::OwnThread;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
 use crate::fence::Fence;
@@ -29,8 +30,9 @@ impl Shared {
         store: Arc<dyn Store>,
         options: ManagerOptions,
         first: &Answer<()>,
+        thread: Option<OwnThread>,
     ) -> Shared {
-        let client = Arc::new(Client::new(id, store, options, first));
+        let client = Arc::new(Client::new(id, store, options, first, thread));
         let background = Arc::new(Background::new(Arc::clone(&client)));
         let waitlists = Arc::new(Waitlists::new(client, background));
         late_listener.lead_to(&waitlists);
@@ -80,20 +82,22 @@ impl Shared {
         unconfirmed
     }
 
-    /// Starts the background task on the runtime of the first call. Every call goes through here, and needs a
-    /// runtime.
+    /// Starts the background task at the first call. Every call goes through here.
     pub(crate) fn start(&self) -> Result<()> {
-        let runtime = runtime()?;
-        if self.client().is_settled() || !self.client().settle_on(runtime) {
+        let runtime = &self.client().runtime;
+        if !runtime.start()? {
             return Ok(());
         }
-        let running = Running(Arc::clone(&self.waitlists));
+        let running = Running {
+            waitlists: Arc::clone(&self.waitlists),
+            _thread: runtime.take_thread(),
+        };
         // Made now, since a store that can set the label without a call has it before the first grant then.
         let label_kept = self.client().keep_label();
         self.client().spawn(async move {
             tokio::select! {
                 biased;
-                () = Arc::clone(running.0.background()).run() => drop(running),
+                () = Arc::clone(running.waitlists.background()).run() => drop(running),
                 never = label_kept => match never {},
             }
         });
@@ -105,7 +109,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.waitlists.close();
         self.background().wake_if_closing();
-        if !self.client().is_settled() {
+        if !self.client().runtime.is_started() {
             self.client().store.close();
         }
     }
@@ -113,12 +117,16 @@ impl Drop for Shared {
 
 /// Owned by the background task. When that task ends, or is dropped with its runtime, every waiter is told.
 /// The timers of the runtime last until all its tasks are dropped.
-struct Running(Arc<Waitlists>);
+struct Running {
+    waitlists: Arc<Waitlists>,
+    /// Ends once no client needs it any more.
+    _thread: Option<OwnThread>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.background().runtime_ends();
-        self.0.close();
-        self.0.client().store.close();
+        self.waitlists.close();
+        self.waitlists.client().store.close();
+        self.waitlists.client().runtime.ends();
     }
 }

@@ -1,10 +1,11 @@
 //! How a guard ends the hold, unless it is dropped.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockGuard;
 use super::held::Held;
-use crate::engine::client::{Client, runtime};
 use crate::error::{Error, Lost, LostReason, Result};
 
 /// How long the result of work that is done waits for the release. The release is on its way by then, even if
@@ -48,7 +49,8 @@ impl LockGuard {
     /// ```
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
-        runtime()?;
+        let client = Arc::clone(self.held.client());
+        client.runtime.check()?;
         let span = tracing::debug_span!(
             "fairlock.release",
             lock.name = self.name(),
@@ -56,7 +58,7 @@ impl LockGuard {
             lock.outcome = tracing::field::Empty
         );
         // Pinned and in place, since a future that is passed on is copied.
-        let release = std::pin::pin!(async {
+        let release = pin!(async {
             let released = match self.held {
                 Held::One(held) => held.release().await,
                 Held::Turn(turn) => match turn.release() {
@@ -75,13 +77,17 @@ impl LockGuard {
             );
             released
         });
-        tracing::Instrument::instrument(release, span).await
+        client
+            .runtime
+            .serves(tracing::Instrument::instrument(release, span))
+            .await
     }
 
     /// Releases the lock after work that is done. The release is written at once. It is waited for shortly,
     /// and then goes on by itself, on the client's runtime. Fails if the server has said by then that the
     /// lock was lost before.
-    pub(crate) async fn release_after_work(self, client: &Client) -> Result<(), Lost> {
+    pub(crate) async fn release_after_work(self) -> Result<(), Lost> {
+        let client = Arc::clone(self.held.client());
         let name = self.shared_name();
         let released = async move {
             match self.release().await {
@@ -95,8 +101,11 @@ impl LockGuard {
             }
         };
         let mut released = Box::pin(released);
-        if let Ok(released) = tokio::time::timeout(AFTER_WORK, &mut released).await {
-            return released;
+        {
+            let shortly = pin!(async { tokio::time::timeout(AFTER_WORK, &mut released).await });
+            if let Ok(released) = client.runtime.serves(shortly).await {
+                return released;
+            }
         }
         client.spawn(async move {
             if let Err(lost) = released.await {

@@ -1,7 +1,9 @@
 //! What a guard holds: one server's hold, the holds of a majority, or a turn of either.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
@@ -24,6 +26,15 @@ pub(super) enum Held {
 }
 
 impl Held {
+    pub(super) fn client(&self) -> &Arc<Client> {
+        match self {
+            Held::One(held) => held.background().client(),
+            Held::Turn(turn) => turn.background().client(),
+            Held::Quorum(majority) => majority.votes().client(),
+            Held::QuorumTurn(turn) => turn.hold().client(),
+        }
+    }
+
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
             Held::One(held) => &held.hold().keys.name,
@@ -98,11 +109,16 @@ impl Held {
     }
 
     pub(super) fn watched(&self) -> Watched {
-        match self {
-            Held::One(held) => Watched::Hold(Arc::clone(held.hold()), held.hold().fence()),
-            Held::Turn(turn) => Watched::Hold(Arc::clone(turn.hold()), turn.fence()),
-            Held::Quorum(majority) => Watched::Votes(Arc::clone(majority.votes()), majority.fence),
-            Held::QuorumTurn(turn) => Watched::Votes(Arc::clone(turn.hold()), turn.fence()),
+        let (hold, fence) = match self {
+            Held::One(held) => (Watchable::Hold(Arc::clone(held.hold())), held.hold().fence()),
+            Held::Turn(turn) => (Watchable::Hold(Arc::clone(turn.hold())), turn.fence()),
+            Held::Quorum(majority) => (Watchable::Votes(Arc::clone(majority.votes())), majority.fence),
+            Held::QuorumTurn(turn) => (Watchable::Votes(Arc::clone(turn.hold())), turn.fence()),
+        };
+        Watched {
+            hold,
+            fence,
+            client: Arc::clone(self.client()),
         }
     }
 
@@ -127,26 +143,40 @@ impl Held {
 
 /// Reports the end of a guard's lease, and does not keep the lock.
 #[derive(Clone, Debug)]
-pub(crate) enum Watched {
-    /// The hold, and the fence of the turn.
-    Hold(Arc<Hold>, Fence),
-    Votes(Arc<Votes>, Fence),
+pub(crate) struct Watched {
+    hold: Watchable,
+    /// The fence of the turn.
+    fence: Fence,
+    client: Arc<Client>,
+}
+
+#[derive(Clone, Debug)]
+enum Watchable {
+    Hold(Arc<Hold>),
+    Votes(Arc<Votes>),
 }
 
 impl Watched {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
     pub(crate) fn check(&self) -> Result<(), Lost> {
-        match self {
-            Watched::Hold(hold, _) => hold.check(),
-            Watched::Votes(votes, _) => votes.check().map(drop),
+        match &self.hold {
+            Watchable::Hold(hold) => hold.check(),
+            Watchable::Votes(votes) => votes.check().map(drop),
         }
     }
 
     /// Waits until the lease is over, or the turn was passed on.
     pub(crate) async fn lost(self) -> Lost {
-        match self {
-            Watched::Hold(hold, fence) => hold.turn_over(fence).await,
-            Watched::Votes(votes, fence) => votes.turn_over(fence).await,
-        }
+        let lost = pin!(async {
+            match &self.hold {
+                Watchable::Hold(hold) => hold.turn_over(self.fence).await,
+                Watchable::Votes(votes) => votes.turn_over(self.fence).await,
+            }
+        });
+        self.client.runtime.serves(lost).await
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::client::{Client, runtime};
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::guard::{LockGuard, Watched, unless_lost};
@@ -214,8 +213,8 @@ impl Lead {
         self.guard.release().await
     }
 
-    pub(super) async fn resign_after_work(self, client: &Client) -> Result<(), Lost> {
-        self.guard.release_after_work(client).await
+    pub(super) async fn resign_after_work(self) -> Result<(), Lost> {
+        self.guard.release_after_work().await
     }
 }
 
@@ -346,7 +345,7 @@ impl Term {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(self, work: W) -> Result<W::Output> {
-        runtime()?;
+        self.watched.client().runtime.check()?;
         unless_lost(self.watched.lost(), work).await
     }
 }

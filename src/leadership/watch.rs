@@ -1,7 +1,7 @@
 //! Watching who leads.
 
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use futures_util::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::Leadership;
-use crate::engine::client::runtime;
 use crate::error::{Error, Result};
 use crate::options::{JITTER, check_span};
 use crate::status::Holder;
@@ -132,11 +131,12 @@ impl Watching {
     async fn next(mut self) -> (Result<Option<Holder>>, Option<Watching>) {
         loop {
             // The watch goes on inside of one.
-            if let Err(outside) = runtime() {
+            let runtime = &self.leadership.lock.client().runtime;
+            if let Err(outside) = runtime.check() {
                 return (Err(outside), Some(self));
             }
             if let Some(due) = self.due {
-                sleep_until(due).await;
+                runtime.serves(pin!(async { sleep_until(due).await })).await;
             }
             let leader = self.leadership.leader().await;
             self.due = Some(Instant::now() + self.pause(leader.as_ref().ok()));

@@ -10,7 +10,7 @@ use tracing::field::Empty;
 
 use super::{Lock, Place};
 use crate::engine::acquire;
-use crate::engine::acquire::Tried;
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::local_queue;
 use crate::error::{Error, Result};
@@ -43,7 +43,8 @@ impl Lock {
         let acquired = {
             // Pinned here, since a future that is passed on is copied.
             let asking = pin!(self.acquire_held(began, bound, &mut ask));
-            asking.instrument(span.clone()).await
+            let asking = asking.instrument(span.clone());
+            self.client().runtime.serves(asking).await
         };
         let now = self.client().now();
         let waited = now.since(began);
@@ -135,7 +136,24 @@ impl Lock {
     pub(super) async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
         let params = self.params()?;
         let mut ask = self.place.counters().attempt(&params.group);
-        let tried = match &self.place {
+        let trying = self.try_held(params);
+        let tried = self.client().runtime.serves(pin!(trying)).await;
+        match &tried {
+            Ok(TryAcquire::Acquired(guard)) => {
+                let now = self.client().now();
+                guard.begin(
+                    self.place.counters(),
+                    ask.acquired(guard.how(), Duration::ZERO, now),
+                );
+            }
+            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
+            Err(error) => ask.failed(error),
+        }
+        tried
+    }
+
+    async fn try_held(&self, params: AcquireParams) -> Result<TryAcquire> {
+        match &self.place {
             Place::One(shared) if params.turns > 1 => {
                 let tenures = Arc::clone(shared.tenures());
                 let tried = Box::pin(local_queue::try_acquire(tenures, params)).await;
@@ -153,19 +171,7 @@ impl Lock {
                 let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
                 tried.map(|tried| found(tried, LockGuard::of_majority))
             }
-        };
-        match &tried {
-            Ok(TryAcquire::Acquired(guard)) => {
-                let now = self.client().now();
-                guard.begin(
-                    self.place.counters(),
-                    ask.acquired(guard.how(), Duration::ZERO, now),
-                );
-            }
-            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
-            Err(error) => ask.failed(error),
         }
-        tried
     }
 }
 

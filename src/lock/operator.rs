@@ -1,5 +1,6 @@
 //! What an operator does with a lock: look who holds it, and take it away.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,10 +60,13 @@ impl Lock {
         let lock = self.clone();
         async move {
             let (keys, terms, _) = lock.open()?;
-            match &lock.place {
-                Place::One(shared) => status_of_one(shared.client(), &keys, &terms, &labels).await,
-                Place::Quorum(quorum) => Box::pin(status_of_quorum(quorum, &keys, &terms, &labels)).await,
-            }
+            let asking = pin!(async {
+                match &lock.place {
+                    Place::One(shared) => status_of_one(shared.client(), &keys, &terms, &labels).await,
+                    Place::Quorum(quorum) => Box::pin(status_of_quorum(quorum, &keys, &terms, &labels)).await,
+                }
+            });
+            lock.client().runtime.serves(asking).await
         }
     }
 
@@ -102,12 +106,15 @@ impl Lock {
         let lock = self.clone();
         async move {
             let (keys, terms, _) = lock.open()?;
-            match &lock.place {
-                Place::One(shared) => {
-                    operator::force_release(shared.client(), &keys, &terms, fence, None).await
+            let releasing = pin!(async {
+                match &lock.place {
+                    Place::One(shared) => {
+                        operator::force_release(shared.client(), &keys, &terms, fence, None).await
+                    }
+                    Place::Quorum(quorum) => Box::pin(quorum.force_release(&keys, &terms, fence)).await,
                 }
-                Place::Quorum(quorum) => Box::pin(quorum.force_release(&keys, &terms, fence)).await,
-            }
+            });
+            lock.client().runtime.serves(releasing).await
         }
     }
 }

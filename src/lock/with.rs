@@ -1,6 +1,5 @@
 //! Work that is done while a lock is held.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Bound, Lock};
@@ -91,11 +90,10 @@ impl Lock {
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        let client = Arc::clone(self.client());
         let guard = self.acquire_within(bound).await?;
         let output = guard.run(work(guard.fence())).await?;
         guard.check()?;
-        guard.release_after_work(&client).await?;
+        guard.release_after_work().await?;
         Ok(output)
     }
 }

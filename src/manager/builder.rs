@@ -33,6 +33,7 @@ pub struct LockManagerBuilder {
     /// The settings that only a quorum has.
     pub(super) longest_lease: Option<Duration>,
     pub(super) durable: bool,
+    pub(super) own_thread: bool,
     #[cfg(feature = "redis")]
     pub(super) tls: Option<Tls>,
     #[cfg(feature = "redis")]

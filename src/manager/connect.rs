@@ -7,8 +7,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::{LockManager, LockManagerBuilder};
-#[cfg(feature = "redis")]
-use crate::engine::client::runtime;
+use crate::engine::runtime::OwnThread;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
@@ -44,11 +43,17 @@ impl LockManagerBuilder {
     /// ```
     #[cfg(feature = "redis")]
     pub async fn connect(self, url: &str) -> Result<LockManager> {
+        let url = url.to_owned();
+        let wanted = self.own_thread;
+        OwnThread::run_if(wanted, |thread| self.connect_on(thread, url)).await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_on(self, thread: Option<OwnThread>, url: String) -> Result<LockManager> {
         use crate::store::redis;
 
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let settings = self.checked()?;
-        runtime()?;
         let deadline = Instant::now() + settings.server_timeout;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
@@ -58,9 +63,9 @@ impl LockManagerBuilder {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
         };
-        let store = redis::connect(url, trust, label, options, listener).await?;
+        let store = redis::connect(&url, trust, label, options, listener).await?;
         let first = first_time(&*store, deadline).await?;
-        let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first);
+        let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first, thread);
         shared.start()?;
         Ok(LockManager::of(shared))
     }
@@ -86,6 +91,7 @@ impl LockManagerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
+        let own_thread = self.own_thread;
         let options = self.checked()?;
         let Durability { replicas, fsynced } = options.durability;
         if replicas > 0 {
@@ -97,7 +103,13 @@ impl LockManagerBuilder {
         if fsynced {
             return Err(Invalid::new("fsynced: must be false, since locks in memory are on no disk").into());
         }
-        Ok(in_memory(options, store))
+        let thread = OwnThread::start_if(own_thread)?;
+        Ok(LockManager::of(client_in_memory(
+            ClientId::random(),
+            options,
+            store,
+            thread,
+        )))
     }
 
     pub(super) fn checked(self) -> Result<ManagerOptions> {
@@ -117,17 +129,22 @@ impl LockManagerBuilder {
 }
 
 pub(super) fn in_memory(options: ManagerOptions, store: &MemoryStore) -> LockManager {
-    LockManager::of(client_in_memory(ClientId::random(), options, store))
+    LockManager::of(client_in_memory(ClientId::random(), options, store, None))
 }
 
-pub(super) fn client_in_memory(id: ClientId, options: ManagerOptions, store: &MemoryStore) -> Shared {
+pub(super) fn client_in_memory(
+    id: ClientId,
+    options: ManagerOptions,
+    store: &MemoryStore,
+    thread: Option<OwnThread>,
+) -> Shared {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
     let store = store.connect(listener);
     let time = store.time().now_or_never();
     let first = time.and_then(std::result::Result::ok);
     let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-    Shared::new(late_listener, id, store, options, &first)
+    Shared::new(late_listener, id, store, options, &first, thread)
 }
 
 /// The first answer of a server. The question is repeated until `deadline`.

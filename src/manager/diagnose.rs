@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use super::LockManagerBuilder;
 use super::connect::store_options;
 use crate::diagnosis::Finding;
-use crate::engine::client::runtime;
+use crate::engine::runtime::OwnThread;
 use crate::error::Result;
 use crate::store::redis::{Examination, Trust};
 
@@ -48,6 +48,11 @@ impl LockManagerBuilder {
     #[doc(alias = "doctor")]
     pub async fn diagnose(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Finding>> {
         let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        let wanted = self.own_thread;
+        OwnThread::run_if(wanted, |_| self.examine(urls)).await
+    }
+
+    async fn examine(self, urls: Vec<String>) -> Result<Vec<Finding>> {
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let (settings, options) = if urls.len() == 1 {
             let settings = self.checked()?;
@@ -56,7 +61,6 @@ impl LockManagerBuilder {
         } else {
             self.of_quorum(&urls)?
         };
-        runtime()?;
         let examination = Examination {
             trust: Trust {
                 tls: tls.as_ref(),

@@ -1,6 +1,7 @@
 //! The list of locks.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{BoxStream, iter, try_unfold};
@@ -73,7 +74,9 @@ impl LockManager {
         // The servers of a quorum know the same locks.
         let mut seen = matches!(self.place, Place::Quorum(_)).then(HashSet::new);
         let pages = try_unfold(Search::of(&self.place), async |search| {
-            let Some((keys, search)) = search.next().await? else {
+            let client = Arc::clone(search.place.client());
+            let next = pin!(search.next());
+            let Some((keys, search)) = client.runtime.serves(next).await? else {
                 return Ok::<_, Error>(None);
             };
             Ok(Some((iter(keys).map(Ok), search)))

@@ -12,8 +12,7 @@ use super::connect::client_in_memory;
 #[cfg(feature = "redis")]
 use super::connect::{first_time, store_options};
 use super::{LockManager, LockManagerBuilder};
-#[cfg(feature = "redis")]
-use crate::engine::client::runtime;
+use crate::engine::runtime::OwnThread;
 #[cfg(feature = "redis")]
 use crate::engine::shared::Shared;
 #[cfg(feature = "redis")]
@@ -113,12 +112,17 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     #[doc(alias = "redlock")]
     pub async fn quorum(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
+        let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        let wanted = self.own_thread;
+        OwnThread::run_if(wanted, |thread| self.quorum_on(thread, urls)).await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn quorum_on(self, thread: Option<OwnThread>, urls: Vec<String>) -> Result<LockManager> {
         use crate::store::redis;
 
-        let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let (settings, options) = self.of_quorum(&urls)?;
-        runtime()?;
         let trust = redis::Trust {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
@@ -146,7 +150,14 @@ impl LockManagerBuilder {
                 // A server that has not answered is first called by the clock of another one.
                 let first = time.as_ref().or(times.iter().flatten().next());
                 let first = first.unwrap_or_else(|| unreachable!("a majority of the servers have answered"));
-                let shared = Shared::new(late_listener, id.clone(), store, settings.clone(), first);
+                let shared = Shared::new(
+                    late_listener,
+                    id.clone(),
+                    store,
+                    settings.clone(),
+                    first,
+                    thread.clone(),
+                );
                 if time.is_none() {
                     shared.client().clocks.never_heard(first.on.server);
                 }
@@ -205,11 +216,12 @@ impl LockManagerBuilder {
     ) -> Result<LockManager> {
         let stores: Vec<_> = stores.into_iter().collect();
         check_count("stores", stores.len())?;
+        let own_thread = self.own_thread;
         let settings = self.checked_for_quorum()?;
+        let thread = OwnThread::start_if(own_thread)?;
         let id = ClientId::random();
-        let shareds = stores
-            .into_iter()
-            .map(|store| Arc::new(client_in_memory(id.clone(), settings.clone(), store)));
+        let client = |store| client_in_memory(id.clone(), settings.clone(), store, thread.clone());
+        let shareds = stores.into_iter().map(|store| Arc::new(client(store)));
         Ok(LockManager::of_quorum(Quorum::new(shareds.collect())))
     }
 

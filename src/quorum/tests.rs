@@ -72,7 +72,7 @@ impl Servers {
             links.push(Arc::clone(&link));
             let first = link.time().now_or_never().unwrap().unwrap();
             let id = ClientId::from_number(number);
-            let shared = Shared::new(late_listener, id, link, options.clone(), &first);
+            let shared = Shared::new(late_listener, id, link, options.clone(), &first, None);
             Arc::new(shared)
         });
         let quorum = Arc::new(Quorum::new(servers.collect()));

@@ -28,7 +28,7 @@ impl Quorum {
     /// may get too few votes.
     pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried<Majority>> {
         let mut ballot = Ballot::new(self, wanted, self.arrival())?;
-        Ok(match self.client().on_its_runtime(ballot.tried()).await? {
+        Ok(match self.client().runtime.hosts(ballot.tried()).await? {
             Ok(fence) => Tried::Held(Majority::begin(ballot, fence)),
             Err(Occupied { ttl, waiting }) => Tried::Busy { ttl, ahead: waiting },
         })

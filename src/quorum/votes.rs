@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::Quorum;
 use super::answers::Answers;
+use crate::engine::client::Client;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
@@ -265,6 +266,11 @@ impl Votes {
 
     fn lost_by(&self, reason: LostReason) -> Lost {
         Lost::new(Arc::clone(&self.name), reason)
+    }
+
+    /// One of the clients.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.quorum.client()
     }
 
     /// What the leases are together.

@@ -117,7 +117,7 @@ pub(crate) fn client_with(
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
-    let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first);
+    let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first, None);
     shared.start().expect("a runtime");
     (LockManager::of(shared), scripted)
 }

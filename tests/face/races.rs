@@ -58,6 +58,7 @@ fn in_folder(folder: &Path, module: &str) -> Vec<Test> {
 fn in_source(source: &str, module: &str) -> Vec<Test> {
     let twice = listed(source, "on_each_backend!");
     let in_parallel = listed(source, "on_each_backend_in_parallel!");
+    let outside = listed(source, "outside_of_runtimes!");
     let in_quorums = listed(source, "in_a_quorum!");
     let (mut tests, mut modules) = (Vec::new(), vec![module.to_owned()]);
     let (mut docs, mut is_test) = (Vec::new(), false);
@@ -72,7 +73,7 @@ fn in_source(source: &str, module: &str) -> Vec<Test> {
             let path = modules.join("::");
             let path = if is_test {
                 Some(format!("{path}::{name}"))
-            } else if twice.contains(name) {
+            } else if twice.contains(name) || outside.contains(name) {
                 Some(format!("{path}::on_a_server::{name}"))
             } else if in_parallel.contains(name) {
                 Some(format!("{path}::in_parallel::{name}::on_a_server"))

@@ -13,6 +13,7 @@ mod jobs;
 mod leadership;
 mod lease;
 mod operator;
+mod own_thread;
 mod reentrance;
 mod settings;
 mod spin;

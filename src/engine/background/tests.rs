@@ -372,6 +372,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
         store,
         ManagerOptions::default(),
         &first,
+        None,
     );
     let (client, keys) = (shared.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
     let terms = LockOptions::default().terms(&client.options).unwrap();

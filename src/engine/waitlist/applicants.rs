@@ -313,8 +313,8 @@ impl Waitlist {
     /// of the request that made the place, whichever of their tasks runs first.
     fn start(&self, number: u64) -> Option<Call> {
         let mut call = self.call(number)?;
-        let _runtime = self.client.enter();
-        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(answered) = self.client.runtime.poll(call.0.as_mut(), &mut context) {
             call = Call(Box::pin(ready(answered)));
         }
         Some(call)

@@ -1,7 +1,8 @@
 //! What a server says that it is, and whether the locks of a single server can be kept on it.
 //!
 //! The reply to `HELLO` tells the mode and the role of a server
-//! (<https://redis.io/docs/latest/commands/hello/>). Any user may send it. A server that does not know it, such as some proxies, is not checked.
+//! (<https://redis.io/docs/latest/commands/hello/>). Any user may send it. A server that does not know it,
+//! such as some proxies, is not checked.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -178,6 +178,7 @@ impl World {
                 connection,
                 options,
                 &first,
+                None,
             );
             shared.start().expect("a runtime");
             LockManager::of(shared)

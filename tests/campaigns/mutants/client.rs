@@ -13,6 +13,7 @@ const LABELS: &str = "src/store/redis/script/operations/labels.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist/calls.rs";
 const OUTBOX: &str = "src/engine/background/outbox.rs";
+const RUNTIME: &str = "src/engine/runtime.rs";
 const RELEASE: &str = "src/engine/background/release.rs";
 const RENEWER: &str = "src/engine/background/renewer.rs";
 const PRESENCE: &str = "src/engine/presence.rs";
@@ -52,6 +53,7 @@ const CLOCK_OFFSET_TESTS: &[&str] = &["--lib clock_offset"];
 const HOLD_TESTS: &[&str] = &["--lib hold::"];
 const CLOCK_TESTS: &[&str] = &["--lib clocks"];
 const BACKGROUND_LIB: &str = "--lib background::";
+const OWN_THREAD: &[&str] = &["--test promises own_thread"];
 const BACKGROUND_TESTS: &[&str] = &[BACKGROUND_LIB];
 const RETRY_TESTS: &[&str] = &["--lib retry::"];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
@@ -197,8 +199,8 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("an expired call counts as failed", CLIENT, "            Ok(Answer {\n                reply: Acquired::ExpiredCall,", "            Ok(Answer {\n                reply: Acquired::Full,",
         &["--lib client::", "--lib presence"]),
-    edit("closing outside a runtime waits for nothing", CLIENT, "if runtime().is_err() {", "if false {", &["--test promises cancellation::"]),
-    edit("a call outside a runtime is refused", CLIENT,
+    edit("closing outside a runtime waits for nothing", CLIENT, "if self.runtime.check().is_err() {", "if false {", &["--test promises cancellation::"]),
+    edit("a call outside a runtime is refused", RUNTIME,
         "    Handle::try_current().map_err(|_| {", "    Ok(Handle::current()).map_err(|()| {", &["--test promises outside_a_runtime"]),
     edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.latest_us(LocalTime::ZERO);", CLOCK_TESTS),
     edit("a deadline of one server is never converted with the clock offset of another", CLOCKS,
@@ -230,11 +232,15 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the time of a server is never estimated too early", CLOCK_OFFSET, "now.since(self.sent).as_micros()", "now.since(self.received).as_micros()", CLOCK_TESTS),
 
     edit("a lost guard says so although no server answers", GUARD,
-        "        self.check()?;\n        self.held.renew()", "        self.held.renew()", BACKGROUND_TESTS),
+        "        self.check()?;\n        runtime.serves(pin!(self.held.renew()))", "        runtime.serves(pin!(self.held.renew()))", BACKGROUND_TESTS),
 
     edit("a hold that nobody reads releases itself", OWNED_HOLD,
         "        self.background.release_unheard(Arc::clone(&self.hold));\n", "", IN_MEMORY),
-    edit("the release of a dropped guard is written at once", BACKGROUND, ".is_ok_and(|has_runtime| **has_runtime)", ".is_ok_and(|_| false)", IN_MEMORY),
+    edit("the release of a dropped guard is written at once", RUNTIME, "filter(|lasts| **lasts)", "filter(|_| false)", IN_MEMORY),
+    edit("calls of a client with its own thread have their timers there", RUNTIME, "            true => self.hosts(&mut work).await,", "            true => work.await,", OWN_THREAD),
+    edit("a thread ends when no client needs it", "src/engine/shared.rs", "            _thread: runtime.take_thread(),", "            _thread: runtime.take_thread().inspect(|thread| std::mem::forget(thread.clone())),", OWN_THREAD),
+    edit("the thread of a client lives as long as its background task", "src/engine/shared.rs", "            _thread: runtime.take_thread(),", "            _thread: runtime.take_thread().take_if(|_| false),", OWN_THREAD),
+    edit("connections are opened on the thread of their client", RUNTIME, "        thread.run(work).await\n", "        work.await\n", OWN_THREAD),
     edit("a hold is not renewed after its release", OWNED_HOLD, "        self.background.leave(&self.hold);\n", "",
         &[PROMISES, "--test promises lease::"]),
     edit("a closed client does not end before a release that is dropped", OWNED_HOLD,
@@ -469,7 +475,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an applicant of a waitlist that ends is told", WAITLIST, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[WAITLIST_TESTS])
         .equal("they are admitted one after the other, and each is told by its own call"),
     edit("a waitlist with an applicant is not left", WAITLIST, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[WAITLIST_TESTS, "--lib simulation"]),
-    edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = call.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {", "        if let Poll::Ready(answered) = Poll::<Answered>::Pending {", &[WAITLIST_TESTS]),
+    edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = self.client.runtime.poll(call.0.as_mut(), &mut context) {", "        if let Poll::Ready(answered) = { let _ = &mut context; Poll::<Answered>::Pending } {", &[WAITLIST_TESTS]),
     edit("an applicant comes behind the earlier requests of its client", APPLICANTS, "least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));", "let _ = ticket;", &[WAITLIST_TESTS]),
     edit("only a caller without a bound tells how long others without one wait", APPLICANTS, "if standing.until.is_none() {", "if true {", &["--lib overload"])
         .equal("callers of one lock that set bounds give up at about the same time as the others"),
