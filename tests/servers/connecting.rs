@@ -222,7 +222,8 @@ mod by_tls {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use fairlock_testkit::{Authority, Sentinels, Setup};
+    use fairlock::Verdict;
+    use fairlock_testkit::{Authority, Resp, Sentinels, Setup};
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
@@ -409,6 +410,64 @@ mod by_tls {
 
         refused(client().tls(tls).connect(&url).await);
         refused(client().connect(&url).await);
+    }
+
+    /// Clusters name their servers by addresses, and announce their host names beside them.
+    #[tokio::test]
+    async fn a_cluster_that_names_addresses_may_have_certificates_for_its_host_names() {
+        if !Server::has_tls() {
+            return eprintln!("skipped: the installed server was built without TLS");
+        }
+        let authority = Authority::generate();
+        let start = async |announced: &str| {
+            let builder = Server::builder().tls_as(&authority, "localhost");
+            let builder = builder
+                .config("tls-auth-clients", "no")
+                .config("cluster-enabled", "yes");
+            let builder = builder.config("cluster-announce-ip", "127.0.0.1");
+            let server = builder.config("tls-cluster", "yes").start().await;
+            let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+            let mut words = vec!["CLUSTER", "ADDSLOTS"];
+            words.extend(slots.iter().map(String::as_str));
+            server.command(&words).await;
+            let named = server
+                .command(&["CONFIG", "SET", "cluster-announce-hostname", announced])
+                .await;
+            eventually("the slots are served", LIMIT, async || {
+                server
+                    .command(&["CLUSTER", "INFO"])
+                    .await
+                    .text()
+                    .contains("cluster_state:ok")
+            })
+            .await;
+            (server, !matches!(named, Resp::Error(_)))
+        };
+        let (server, can_name) = start("localhost").await;
+        if !can_name {
+            return eprintln!("skipped: servers before 7.0 announce no host names");
+        }
+        let settings = client().tls(Tls::new().ca_certificates(authority.pem()));
+        for protocol in [2, 3] {
+            let port = server.tls_port().unwrap();
+            let url = format!("rediss-cluster://localhost:{port}?protocol={protocol}");
+            hand_over(&settings, &url).await;
+        }
+        let findings = settings.clone().diagnose([format!(
+            "rediss-cluster://localhost:{}",
+            server.tls_port().unwrap()
+        )]);
+        let findings = findings.await.unwrap();
+        assert!(
+            findings
+                .iter()
+                .all(|finding| finding.verdict < Verdict::Unavailable),
+            "{findings:?}"
+        );
+
+        let (other, _) = start("elsewhere").await;
+        let url = format!("rediss-cluster://localhost:{}", other.tls_port().unwrap());
+        refused(settings.connect(&url).await);
     }
 
     #[tokio::test]

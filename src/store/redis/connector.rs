@@ -155,6 +155,11 @@ impl Connector {
         }
     }
 
+    /// Remembers the host name that a server of the cluster has announced.
+    pub(super) fn is_called(&self, node: &Node, name: String) {
+        self.names.is_called(&node.host, node.port, name);
+    }
+
     /// The server's address, for people.
     pub(super) fn server(&self) -> &str {
         &self.server
@@ -234,7 +239,25 @@ impl Connector {
         }
     }
 
+    /// Dials the server. A cluster may name its servers by their addresses, while their certificates are for
+    /// the host names that they announce. A name that is needed is known from a server that was trusted.
     async fn dial_as_configured(&self, config: Config) -> Result<Connection, Failure> {
+        let dialled = self.dial_by(config.clone()).await;
+        match (&dialled, self.by_host_name(config)) {
+            (Err(Failure::Refused(_)), Some(config)) => self.dial_by(config).await,
+            _ => dialled,
+        }
+    }
+
+    /// The same configuration, for a certificate for the host name that the server has announced.
+    fn by_host_name(&self, config: Config) -> Option<Config> {
+        let ServerConfig::Centralized { server } = &config.server else {
+            return None;
+        };
+        certified_as(self.names.announced(&server.host, server.port)?, config)
+    }
+
+    async fn dial_by(&self, config: Config) -> Result<Connection, Failure> {
         let (began, within) = (Instant::now(), self.connect_timeout.within());
         let dialled = dial(&self.names, config, self.attempt_timeout, within).await;
         self.connect_timeout
@@ -267,4 +290,19 @@ fn common(address: &Address, tls: Option<&Tls>) -> Result<Config, Invalid> {
         },
         ..Config::default()
     })
+}
+
+/// The same configuration, with this name in place of the host, if a certificate has to show it.
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+fn certified_as(name: String, mut config: Config) -> Option<Config> {
+    let (ServerConfig::Centralized { server }, Some(_)) = (&mut config.server, &config.tls) else {
+        return None;
+    };
+    server.tls_server_name = Some(name.into());
+    Some(config)
+}
+
+#[cfg(not(any(feature = "rustls", feature = "native-tls")))]
+fn certified_as(_: String, _: Config) -> Option<Config> {
+    None
 }

@@ -99,7 +99,7 @@ impl Examination<'_> {
     async fn examine_cluster(&self, connector: &Connector, findings: &mut Vec<Finding>) {
         let asked = connector.seeds().iter().map(async |seed| {
             let connection = connector.at(seed).open().await?;
-            owners_by(&connection, seed).await
+            owners_by(connector, &connection, seed).await
         });
         let answers = join_all(asked).await;
         let is_known = answers.iter().any(Result::is_ok);

@@ -152,7 +152,8 @@ fn at(address: SocketAddr, server: &Server) -> Server {
     there.port = address.port();
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     {
-        there.tls_server_name = Some(server.host.clone());
+        let name = server.tls_server_name.as_ref().unwrap_or(&server.host);
+        there.tls_server_name = Some(name.clone());
     }
     there
 }

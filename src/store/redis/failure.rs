@@ -71,7 +71,7 @@ fn advice(words: &str) -> &'static str {
         ),
         (
             "NotValidForName",
-            " (the certificate of the server is for other names than the one in the URL)",
+            " (the certificate of the server is for other names than the one that the URL, or its cluster, gives it)",
         ),
         (
             "certificate verify failed",

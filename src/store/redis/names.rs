@@ -23,6 +23,8 @@ pub(super) struct Names {
     lookups: Mutex<HashMap<(String, u16), Lookup>>,
     /// The addresses that did not answer while another one did, and when that was.
     silent: Mutex<HashMap<SocketAddr, Instant>>,
+    /// The host names of servers that are known by their addresses.
+    announced: Mutex<HashMap<(String, u16), String>>,
 }
 
 type Answer = Result<Arc<[SocketAddr]>, ServerError>;
@@ -81,6 +83,15 @@ impl Names {
         let mut addresses = addresses.to_vec();
         addresses.sort_by_key(|address| silent.contains_key(address));
         addresses
+    }
+
+    /// Remembers the host name that a server has announced. Its certificate may be for that.
+    pub(super) fn is_called(&self, host: &str, port: u16, name: String) {
+        locked(&self.announced).insert((host.to_owned(), port), name);
+    }
+
+    pub(super) fn announced(&self, host: &str, port: u16) -> Option<String> {
+        locked(&self.announced).get(&(host.to_owned(), port)).cloned()
     }
 
     /// Remembers that these addresses did not answer while another one did.

@@ -106,8 +106,14 @@ impl ServerBuilder {
 
     /// Makes the server listen by TLS as well, with a certificate of `authority`.
     #[must_use]
-    pub fn tls(mut self, authority: &Authority) -> ServerBuilder {
-        let (certificate, key) = authority.certify(&["127.0.0.1"]);
+    pub fn tls(self, authority: &Authority) -> ServerBuilder {
+        self.tls_as(authority, "127.0.0.1")
+    }
+
+    /// The same with a certificate for this name.
+    #[must_use]
+    pub fn tls_as(mut self, authority: &Authority, name: &str) -> ServerBuilder {
+        let (certificate, key) = authority.certify(&[name]);
         self.tls_port = Some(free_port());
         self.shows(authority, &certificate, &key)
     }

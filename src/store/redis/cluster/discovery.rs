@@ -13,7 +13,7 @@ use super::super::connection::{Connection, keep_trying};
 use super::super::connector::Connector;
 use super::super::dial::staggered;
 use super::super::failure;
-use super::slots::{Range, View, ranges};
+use super::slots::{Range, View, host_names, ranges};
 use crate::error::{Error, ServerError};
 use crate::store::Failure;
 use crate::store::redis::script::{PubSubMode, ScriptSet};
@@ -48,15 +48,19 @@ async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, View), Fa
 
 async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, View), Failure> {
     let connection = connector.at(seed).open().await?;
-    let view = view_of(&connection, seed).await?;
+    let view = view_of(connector, &connection, seed).await?;
     Ok((pubsub_mode_of(&connection).await?, view))
 }
 
 /// Asks a server for its view of the cluster, over a separate connection.
-pub(super) async fn view_of(connection: &Connection, asked: &Node) -> Result<View, Failure> {
+pub(super) async fn view_of(
+    connector: &Connector,
+    connection: &Connection,
+    asked: &Node,
+) -> Result<View, Failure> {
     let view = View {
         of: asked.clone(),
-        ranges: slots_by(connection, asked).await?,
+        ranges: slots_by(connector, connection, asked).await?,
     };
     if view.ranges.is_empty() {
         return Err(Failure::NotExecuted(ServerError::new(format!(
@@ -66,7 +70,11 @@ pub(super) async fn view_of(connection: &Connection, asked: &Node) -> Result<Vie
     Ok(view)
 }
 
-async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, Failure> {
+async fn slots_by(
+    connector: &Connector,
+    connection: &Connection,
+    asked: &Node,
+) -> Result<Vec<Range>, Failure> {
     let reply = Command::slots()
         .run(connection.client(), &ScriptSet::default())
         .await;
@@ -76,6 +84,9 @@ async fn slots_by(connection: &Connection, asked: &Node) -> Result<Vec<Range>, F
             is_alone.then_some("this server is in no cluster: its URL begins with redis:// or rediss://")
         })
     })?;
+    for (node, name) in host_names(&reply, asked) {
+        connector.is_called(&node, name);
+    }
     ranges(&reply, asked).ok_or_else(|| {
         Failure::Unknown(ServerError::new(format!(
             "{reply:?} as the reply to CLUSTER SLOTS"
@@ -94,11 +105,12 @@ pub(in crate::store::redis) struct Owner {
 
 /// Asks a server for the masters of its cluster.
 pub(in crate::store::redis) async fn owners_by(
+    connector: &Connector,
     connection: &Connection,
     asked: &Node,
 ) -> Result<Vec<Owner>, Failure> {
     let mut owners: Vec<Owner> = Vec::new();
-    for range in slots_by(connection, asked).await? {
+    for range in slots_by(connector, connection, asked).await? {
         let slots = range.last - range.first + 1;
         let master = &range.servers[0];
         match owners.iter_mut().find(|known| known.master == *master) {

@@ -46,6 +46,32 @@ fn address(server: &Wire, asked: &Node) -> Option<Node> {
     Some(host_or_asked(&host, port, asked))
 }
 
+/// The host names that servers announce beside their addresses (Redis from 7.0 on).
+pub(super) fn host_names(reply: &Wire, asked: &Node) -> Vec<(Node, String)> {
+    let Wire::Array(ranges) = reply else {
+        return Vec::new();
+    };
+    let servers = ranges.iter().filter_map(|range| match range {
+        Wire::Array(parts) => parts.get(2..),
+        _ => None,
+    });
+    let named = |server: &Wire| Some((address(server, asked)?, host_name(server)?));
+    servers.flatten().filter_map(named).collect()
+}
+
+fn host_name(server: &Wire) -> Option<String> {
+    let Wire::Array(parts) = server else { return None };
+    let name = match parts.get(3)? {
+        Wire::Map(fields) => fields.get(&"hostname".into())?.as_string()?,
+        Wire::Array(fields) => {
+            let mut pairs = fields.chunks_exact(2);
+            pairs.find(|pair| pair[0].as_str().as_deref() == Some("hostname"))?[1].as_string()?
+        }
+        _ => return None,
+    };
+    (!name.is_empty() && name != "?").then_some(name)
+}
+
 /// A server that does not know its own name leaves it out. Then the name that was used to ask it counts.
 fn host_or_asked(host: &str, port: u16, asked: &Node) -> Node {
     let host = match host {
@@ -142,6 +168,28 @@ mod tests {
         };
         assert_eq!(ranges(&reply, &at("asked", 1)), Some(vec![expected]));
         assert_eq!(ranges(&Wire::from("OK"), &at("asked", 1)), None);
+    }
+
+    #[test]
+    fn host_names_are_read_in_both_protocols() {
+        let fields = [
+            Wire::Array(vec!["hostname".into(), "one.example".into()]),
+            Wire::Map([("hostname", "one.example")].try_into().unwrap()),
+        ];
+        for named in fields {
+            let server = |port: i64, fields: Wire| {
+                Wire::Array(vec!["10.0.0.1".into(), port.into(), "id".into(), fields])
+            };
+            let range = Wire::Array(vec![
+                0.into(),
+                1.into(),
+                server(7000, named),
+                server(7001, Wire::Array(vec![])),
+                server(7002, Wire::Array(vec!["hostname".into(), "".into()])),
+            ]);
+            let names = host_names(&Wire::Array(vec![range]), &at("asked", 1));
+            assert_eq!(names, [(at("10.0.0.1", 7000), "one.example".to_owned())]);
+        }
     }
 
     #[test]

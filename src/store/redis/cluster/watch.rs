@@ -120,8 +120,9 @@ impl Cluster {
     async fn ask(&self, address: &Node) -> View {
         let mut pause = SHORTEST;
         loop {
-            if let Ok(connection) = self.connector.at(address).open().await {
-                if let Ok(view) = view_of(&connection, address).await {
+            let connector = self.connector.at(address);
+            if let Ok(connection) = connector.open().await {
+                if let Ok(view) = view_of(&connector, &connection, address).await {
                     return view;
                 }
             }
