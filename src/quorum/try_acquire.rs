@@ -53,7 +53,12 @@ impl Ballot {
         let (mut ttls, mut waiting, mut errors) = (Vec::new(), 0, Vec::new());
         let mut outstanding = servers;
         loop {
-            if self.votes().count() + outstanding < self.quorum.majority() {
+            let answered = servers - outstanding - errors.len();
+            let is_majority_away = errors.len() > servers - self.quorum.majority();
+            // Too few may be left although most have not answered: then it is not known yet whether the lock
+            // is busy, or the servers are away.
+            let is_known = answered >= self.quorum.majority() || is_majority_away;
+            if is_known && self.votes().count() + outstanding < self.quorum.majority() {
                 break;
             }
             if !self.votes().are_too_few() {
@@ -61,7 +66,6 @@ impl Ballot {
                     return Ok(Ok(fence));
                 }
             }
-            let answered = servers - outstanding - errors.len();
             if answered >= self.quorum.majority() {
                 until.get_or_insert_with(|| stragglers_until(began));
             }

@@ -166,6 +166,23 @@ async fn try_without_a_majority_is_no_quorum() {
     assert!(matches!(error, Error::NoQuorum { answering: 0, .. }), "{error:?}");
 }
 
+/// Race: The only server that answers has given its vote to somebody else.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_one_server_calls_busy_is_no_quorum_if_the_others_are_away() {
+    let servers = Servers::new(3);
+    let locks = LockManager::builder().in_memory(&servers.0[2]).unwrap();
+    let held = locks.lock("a").acquire().await.unwrap();
+    for state in [State::Down, State::Hung] {
+        let process = servers.process(1);
+        process.set(0, State::Down);
+        process.set(1, state);
+        let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+        let error = tried.unwrap_err();
+        assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
+    }
+    held.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn bounded_wait_in_a_split_ends_in_time_and_leaves_nothing() {
     let servers = Servers::new(3);
