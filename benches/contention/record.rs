@@ -45,9 +45,7 @@ impl Field {
     async fn add(&mut self, args: &CompareArgs, strategy: Strategy) -> Outcome<()> {
         let version = match strategy {
             Strategy::Peer(peer) => peer.version(&args.programs)?,
-            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
-                concat!("fairlock ", env!("CARGO_PKG_VERSION")).to_owned()
-            }
+            _ => concat!("fairlock ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
         let kind = strategy.kind();
         for &condition in &args.conditions {
@@ -89,6 +87,7 @@ impl Field {
         let settings = match strategy {
             Strategy::Fairlock => "defaults",
             Strategy::Local => "local hand-off, otherwise defaults",
+            Strategy::OwnThread => "a thread of the manager's own, otherwise defaults",
             Strategy::Publish => "benches/contention/publish.rs",
             Strategy::Spin => "1, 2, 4 … 128 ms",
             Strategy::Peer(peer) => peer.settings,

@@ -149,7 +149,7 @@ impl<'a> Stage<'a> {
         let name = format!("contention:{}:{start_ns}", task.label);
         let program = match task.strategy {
             Strategy::Peer(peer) => peer.command(&self.args.programs),
-            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
+            _ => {
                 let mut own = std::process::Command::new(std::env::current_exe()?);
                 // The programs of peers take the arguments below only.
                 let turns = self.args.local_handoffs.unwrap_or(LOCAL_HANDOFFS).to_string();
@@ -202,9 +202,7 @@ impl Drop for Stage<'_> {
 fn ready(strategy: Strategy, waiters: u32) -> Duration {
     match strategy {
         Strategy::Peer(peer) => peer.ready(waiters),
-        Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => {
-            READY + READY_PER_WAITER * waiters
-        }
+        _ => READY + READY_PER_WAITER * waiters,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The strategies to take a lock: three of this program behind one pair of calls, and those of the peers.
+//! The strategies to take a lock: those of this program behind one pair of calls, and those of the peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub(crate) enum Strategy {
     Fairlock,
     /// The same, and the waiters of a process hand the lock on among themselves first.
     Local,
+    /// The same as `Fairlock`, by managers with threads of their own.
+    OwnThread,
     /// The lock is deleted and a message is sent; every waiter tries again.
     Publish,
     /// Every waiter tries again, after 1, 2, 4 … 128 ms.
@@ -30,9 +32,10 @@ pub(crate) enum Strategy {
 }
 
 /// The strategies of this program.
-const OURS: [Strategy; 4] = [
+const OURS: [Strategy; 5] = [
     Strategy::Fairlock,
     Strategy::Local,
+    Strategy::OwnThread,
     Strategy::Publish,
     Strategy::Spin,
 ];
@@ -42,6 +45,7 @@ impl Strategy {
         match self {
             Strategy::Fairlock => "fairlock",
             Strategy::Local => "local",
+            Strategy::OwnThread => "own-thread",
             Strategy::Publish => "publish",
             Strategy::Spin => "spin",
             Strategy::Peer(peer) => peer.name,
@@ -62,8 +66,8 @@ impl Strategy {
     /// The kind of server that keeps its locks.
     pub(crate) const fn kind(self) -> Kind {
         match self {
-            Strategy::Fairlock | Strategy::Local | Strategy::Publish | Strategy::Spin => Kind::Redis,
             Strategy::Peer(peer) => peer.kind,
+            _ => Kind::Redis,
         }
     }
 
@@ -71,7 +75,9 @@ impl Strategy {
     /// server is no Redis runs beside a quorum, on one server.
     pub(crate) fn runs_on(self, topology: Topology) -> bool {
         match (self, topology) {
-            (Strategy::Fairlock | Strategy::Local, _) | (_, Topology::Standalone) => true,
+            (Strategy::Fairlock | Strategy::Local | Strategy::OwnThread, _) | (_, Topology::Standalone) => {
+                true
+            }
             (Strategy::Spin, _) => topology != Topology::Quorum,
             (Strategy::Peer(peer), Topology::Quorum) => peer.in_quorum || !peer.kind.is_redis(),
             (Strategy::Publish | Strategy::Peer(_), _) => false,
@@ -99,6 +105,9 @@ impl Strategy {
             Strategy::Local => {
                 let builder = LockManager::builder().local_handoffs(local_handoffs);
                 Connected::Fairlock(fairlock(url, builder).await?)
+            }
+            Strategy::OwnThread => {
+                Connected::Fairlock(fairlock(url, LockManager::builder().own_thread()).await?)
             }
             Strategy::Publish => Connected::Publish(Publish::connect(url, name).await?),
             Strategy::Spin => Connected::Spin(LockManager::connect(url).await?),

@@ -31,6 +31,16 @@ const DELAY: Duration = Duration::from_micros(500);
 /// The limit of the ratio: an acquire and a release are two scripts, and should cost hardly more.
 const BAR: f64 = 1.15;
 
+/// The limit of an acquire and a drop, relative to an acquire and a release: only the acquire is waited for.
+const DROP_BAR: f64 = 1.0 / 1.4;
+
+/// The limit of the same, relative to rslock, whose lock is one key.
+const RSLOCK_BAR: f64 = 1.0 / 0.95;
+
+/// The limit of a manager with a thread of its own, relative to one without: each reply wakes one more
+/// thread.
+const OWN_THREAD_BAR: f64 = 1.5;
+
 /// The limit for a quorum, relative to one server. It asks all servers at once.
 const QUORUM_BAR: f64 = 1.3;
 
@@ -61,6 +71,7 @@ fn run() -> Outcome<()> {
         block,
         BAR,
     )))??;
+    runtime.block_on(runtime.spawn(ways(server.url())))??;
     runtime.block_on(runtime.spawn(quorum()))??;
 
     let mut criterion = Criterion::default()
@@ -131,6 +142,9 @@ async fn many(locks: &LockManager, iterations: u64) -> Duration {
 enum Pair {
     /// An acquire and a release.
     Lock(Lock),
+    /// An acquire, whose guard is dropped.
+    Dropped(Lock),
+    Rslock(rslock::LockManager),
     /// Two scripts that do nothing.
     Bare(Bare),
 }
@@ -142,11 +156,58 @@ impl Pair {
         for _ in 0..pairs {
             match self {
                 Pair::Lock(lock) => pair(lock).await?,
+                Pair::Dropped(lock) => drop(lock.acquire().await?),
+                Pair::Rslock(locks) => {
+                    let lock = locks.lock(b"rslock", Duration::from_secs(30)).await;
+                    locks
+                        .unlock(&lock.map_err(|error| format!("rslock: {error:?}"))?)
+                        .await;
+                }
                 Pair::Bare(bare) => bare.pair().await?,
             }
         }
         Ok(started.elapsed())
     }
+}
+
+/// Compares the ways to take and to free a lock.
+async fn ways(url: String) -> Outcome<()> {
+    let block = (ROUNDS, PAIRS);
+    let locks = LockManager::connect(&url).await?;
+    let own_thread = LockManager::builder().own_thread().connect(&url).await?;
+    let dropped = || Pair::Dropped(locks.lock("dropped"));
+    let names = ["acquire and drop", "acquire and release"];
+    ratio(
+        names,
+        [dropped(), Pair::Lock(locks.lock("released"))],
+        block,
+        DROP_BAR,
+    )
+    .await?;
+    let rslock = Pair::Rslock(rslock::LockManager::new(vec![url.as_str()]));
+    ratio(
+        ["acquire and drop", "rslock, lock and unlock"],
+        [dropped(), rslock],
+        block,
+        RSLOCK_BAR,
+    )
+    .await?;
+    let stats = locks.stats();
+    println!(
+        "of {} acquires, {} were granted at once",
+        stats.acquired, stats.acquired_at_once
+    );
+    let pairs = [
+        Pair::Lock(own_thread.lock("own")),
+        Pair::Lock(locks.lock("shared")),
+    ];
+    ratio(
+        ["acquire and release, own thread", "without"],
+        pairs,
+        block,
+        OWN_THREAD_BAR,
+    )
+    .await
 }
 
 /// Compares a quorum of three servers with one of them, on the loopback and over a network.
@@ -197,7 +258,7 @@ async fn ratio(names: [&str; 2], kinds: [Pair; 2], (rounds, pairs): (usize, u32)
     let ratio = quantile(&mut ratios, 0.5);
     let [first, second] = times.each_mut().map(|times| quantile(times, 0.5));
     println!(
-        "{}: {first:.1} µs; {}: {second:.1} µs; ratio {ratio:.3} (bar {bar}: {})",
+        "{}: {first:.1} µs; {}: {second:.1} µs; ratio {ratio:.3} (bar {bar:.3}: {})",
         names[0],
         names[1],
         if ratio <= bar { "met" } else { "not met" },
