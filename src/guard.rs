@@ -221,7 +221,8 @@ impl LockGuard {
     /// it resolves too, with [`LostReason::Released`](crate::LostReason::Released).
     ///
     /// # Panics
-    /// If it is polled outside of a Tokio runtime, like Tokio's own timers.
+    /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
+    /// of its own](crate::LockManagerBuilder::own_thread).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.

@@ -123,7 +123,8 @@ impl Lead {
     /// has resigned, it resolves too, with [`LostReason::Released`](crate::LostReason::Released).
     ///
     /// # Panics
-    /// If it is polled outside of a Tokio runtime, like Tokio's own timers.
+    /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
+    /// of its own](crate::LockManagerBuilder::own_thread).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -305,7 +306,8 @@ impl Term {
     /// resigned, it resolves with [`LostReason::Released`](crate::LostReason::Released).
     ///
     /// # Panics
-    /// If it is polled outside of a Tokio runtime, like Tokio's own timers.
+    /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
+    /// of its own](crate::LockManagerBuilder::own_thread).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.

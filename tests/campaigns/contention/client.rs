@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 use super::record::{End, Entry, Queue, Record};
 use super::{Load, lock_name};
 
-/// A busy server answers within this time.
-const SOON: Duration = Duration::from_millis(100);
+/// On a busy machine, a server or a client that is well may stand still for so long.
+const SOON: Duration = Duration::from_secs(1);
 /// A lease that expires while its holder goes on without checking.
 const BLIND_LEASE: Duration = Duration::from_millis(300);
 /// How many turns a tenure has.
@@ -220,7 +220,7 @@ impl Worker {
             0 => self.lock.try_acquire().await.map(|tried| tried.acquired()),
             1 => match self.lock.acquire_timeout(patience).await {
                 Err(Error::Timeout { .. }) => Ok(None),
-                // A busy server may take as long to answer.
+                // Nothing was answered within the bound. That is no outage that lasts.
                 Err(Error::Unavailable(_) | Error::NoQuorum { .. }) if patience < SOON => Ok(None),
                 result => result.map(Some),
             },
