@@ -95,30 +95,50 @@ impl ClientRuntime {
     }
 
     /// Does the work in the task of the caller, but with timers of the client's runtime. Parts of it that go
-    /// on in other tasks outlive the caller's. Once the runtime has ended, the client is closed: then the
-    /// work has its result without waiting for a timer.
+    /// on in other tasks outlive the caller's.
     pub(crate) async fn hosts<W: Future>(&self, work: W) -> W::Output {
         let mut work = pin!(work);
-        poll_fn(|context| {
-            let _kept = self.kept();
-            let _runtime = self.handle.get().map(Handle::enter);
-            work.as_mut().poll(context)
-        })
-        .await
+        poll_fn(|context| self.poll_here(work.as_mut(), context)).await
+    }
+
+    /// Polls with timers of the runtime. Once that has ended, the client is closed: then the work has its
+    /// result without waiting for a timer.
+    fn poll_here<W: Future>(&self, work: Pin<&mut W>, context: &mut Context<'_>) -> Poll<W::Output> {
+        let _kept = self.kept();
+        let _runtime = self.handle.get().map(Handle::enter);
+        work.poll(context)
     }
 
     /// Does the work of a call, in the task of the caller. With a thread of its own, the client needs nothing
     /// of the executor of that task but that it polls.
-    pub(crate) async fn serves<W: Future + Unpin>(&self, mut work: W) -> W::Output {
-        match self.has_own_thread {
-            false => work.await,
-            true => self.hosts(&mut work).await,
-        }
+    #[inline]
+    pub(crate) fn serves<W: Future + Unpin>(&self, work: W) -> Served<'_, W> {
+        Served { runtime: self, work }
     }
 
     /// The runtime is about to end. Waits until no thread is in it.
     pub(super) fn ends(&self) {
         *self.lasts.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+/// The work of a call. By hand, since an `async fn` would copy what the work results in.
+pub(crate) struct Served<'a, W> {
+    runtime: &'a ClientRuntime,
+    work: W,
+}
+
+impl<W: Future + Unpin> Future for Served<'_, W> {
+    type Output = W::Output;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
+        let runtime = self.runtime;
+        let work = Pin::new(&mut self.work);
+        match runtime.has_own_thread {
+            false => work.poll(context),
+            true => runtime.poll_here(work, context),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::field::Empty;
 
 use super::{Lock, Place};
 use crate::engine::acquire;
-use crate::engine::acquire::{AcquireParams, Tried};
+use crate::engine::acquire::Tried;
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::local_queue;
 use crate::error::{Error, Result};
@@ -136,8 +136,28 @@ impl Lock {
     pub(super) async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
         let params = self.params()?;
         let mut ask = self.place.counters().attempt(&params.group);
-        let trying = self.try_held(params);
-        let tried = self.client().runtime.serves(pin!(trying)).await;
+        let trying = pin!(async {
+            match &self.place {
+                Place::One(shared) if params.turns > 1 => {
+                    let tenures = Arc::clone(shared.tenures());
+                    let tried = Box::pin(local_queue::try_acquire(tenures, params)).await;
+                    tried.map(|tried| found(tried, LockGuard::of_turn))
+                }
+                Place::One(shared) => {
+                    let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
+                    tried.map(|tried| found(tried, LockGuard::of_one))
+                }
+                Place::Quorum(quorum) if params.turns > 1 => {
+                    let tried = Box::pin(local_queue::try_acquire(Arc::clone(quorum), params)).await;
+                    tried.map(|tried| found(tried, LockGuard::of_quorum_turn))
+                }
+                Place::Quorum(quorum) => {
+                    let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
+                    tried.map(|tried| found(tried, LockGuard::of_majority))
+                }
+            }
+        });
+        let tried = self.client().runtime.serves(trying).await;
         match &tried {
             Ok(TryAcquire::Acquired(guard)) => {
                 let now = self.client().now();
@@ -150,28 +170,6 @@ impl Lock {
             Err(error) => ask.failed(error),
         }
         tried
-    }
-
-    async fn try_held(&self, params: AcquireParams) -> Result<TryAcquire> {
-        match &self.place {
-            Place::One(shared) if params.turns > 1 => {
-                let tenures = Arc::clone(shared.tenures());
-                let tried = Box::pin(local_queue::try_acquire(tenures, params)).await;
-                tried.map(|tried| found(tried, LockGuard::of_turn))
-            }
-            Place::One(shared) => {
-                let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
-                tried.map(|tried| found(tried, LockGuard::of_one))
-            }
-            Place::Quorum(quorum) if params.turns > 1 => {
-                let tried = Box::pin(local_queue::try_acquire(Arc::clone(quorum), params)).await;
-                tried.map(|tried| found(tried, LockGuard::of_quorum_turn))
-            }
-            Place::Quorum(quorum) => {
-                let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
-                tried.map(|tried| found(tried, LockGuard::of_majority))
-            }
-        }
     }
 }
 
