@@ -21,7 +21,7 @@ const TASKS: u64 = 64;
 const ROUNDS: usize = 60;
 const PAIRS: u32 = 200;
 
-/// The same over a network, which takes longer.
+/// The same for what takes longer, or matters less.
 const FEW_ROUNDS: usize = 20;
 const FEW_PAIRS: u32 = 20;
 
@@ -172,7 +172,7 @@ impl Pair {
 
 /// Compares the ways to take and to free a lock.
 async fn ways(url: String) -> Outcome<()> {
-    let block = (ROUNDS, PAIRS);
+    let block = (FEW_ROUNDS, PAIRS);
     let locks = LockManager::connect(&url).await?;
     let own_thread = LockManager::builder().own_thread().connect(&url).await?;
     let dropped = || Pair::Dropped(locks.lock("dropped"));
