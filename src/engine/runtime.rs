@@ -87,11 +87,10 @@ impl ClientRuntime {
         work: Pin<&mut W>,
         context: &mut Context<'_>,
     ) -> Poll<W::Output> {
-        let Some(_kept) = self.kept() else {
-            return Poll::Pending;
-        };
-        let _runtime = self.handle.get().map(Handle::enter);
-        work.poll(context)
+        match self.kept() {
+            Some(_kept) => self.poll_within(work, context),
+            None => Poll::Pending,
+        }
     }
 
     /// Does the work in the task of the caller, but with timers of the client's runtime. Parts of it that go
@@ -105,12 +104,20 @@ impl ClientRuntime {
     /// result without waiting for a timer.
     fn poll_here<W: Future>(&self, work: Pin<&mut W>, context: &mut Context<'_>) -> Poll<W::Output> {
         let _kept = self.kept();
+        self.poll_within(work, context)
+    }
+
+    fn poll_within<W: Future + ?Sized>(
+        &self,
+        work: Pin<&mut W>,
+        context: &mut Context<'_>,
+    ) -> Poll<W::Output> {
         let _runtime = self.handle.get().map(Handle::enter);
         work.poll(context)
     }
 
-    /// Does the work of a call, in the task of the caller. With a thread of its own, the client needs nothing
-    /// of the executor of that task but that it polls.
+    /// Does the work of a call, in the task of the caller. If the client has a thread of its own, any
+    /// executor can poll that task.
     #[inline]
     pub(crate) fn serves<W: Future + Unpin>(&self, work: W) -> Served<'_, W> {
         Served { runtime: self, work }

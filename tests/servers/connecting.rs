@@ -344,6 +344,14 @@ mod by_tls {
         assert!(message.contains("basicConstraints"), "{message}");
     }
 
+    /// Connecting fails before anything is sent, with these words.
+    async fn is_invalid(tls: Tls, words: &str) {
+        let connected = client().tls(tls).connect("rediss://127.0.0.1:1").await;
+        let error = connected.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+
     #[tokio::test]
     async fn a_key_that_cannot_be_used_is_refused_with_the_reason() {
         let (certificate, key) = Authority::generate().certify(&["a client"]);
@@ -352,14 +360,7 @@ mod by_tls {
             (encrypted, "openssl pkey"),
             (certificate.clone(), "no private key"),
         ] {
-            let tls = Tls::new().client_certificate(certificate.clone(), key);
-            let error = client()
-                .tls(tls)
-                .connect("rediss://127.0.0.1:1")
-                .await
-                .unwrap_err();
-            assert!(matches!(error, Error::Invalid(_)), "{error:?}");
-            assert!(error.to_string().contains(told), "{error}");
+            is_invalid(Tls::new().client_certificate(certificate.clone(), key), told).await;
         }
     }
 
@@ -479,13 +480,7 @@ mod by_tls {
             Tls::new().client_certificate("no PEM", key.clone()),
             Tls::new().client_certificate(certificate, "no PEM"),
         ] {
-            let error = client()
-                .tls(tls)
-                .connect("rediss://127.0.0.1:1")
-                .await
-                .unwrap_err();
-            assert!(matches!(error, Error::Invalid(_)), "{error:?}");
-            assert!(error.to_string().contains("certificate"), "{error}");
+            is_invalid(tls, "certificate").await;
         }
     }
 }

@@ -317,6 +317,18 @@ fn desynchronised(reply: &Value, nonce: &str) -> Failure {
     )))
 }
 
+/// A field of a reply, which is a map, or with RESP2 an array of alternating names and values.
+pub(super) fn named_in(reply: &Value, name: &str) -> Option<String> {
+    match reply {
+        Value::Map(fields) => fields.get(&name.into())?.as_string(),
+        Value::Array(parts) => {
+            let mut pairs = parts.chunks_exact(2);
+            pairs.find(|pair| pair[0].as_str().as_deref() == Some(name))?[1].as_string()
+        }
+        _ => None,
+    }
+}
+
 /// A connection with subscriptions answers `["pong", nonce]`. Other connections answer `nonce`.
 pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
     match reply {

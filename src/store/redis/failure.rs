@@ -50,37 +50,41 @@ pub(super) fn classify_connecting(error: &Error) -> Failure {
         Some(_) if is_broken_off(error.details()) => {
             Failure::Unknown(ServerError::new("the connection was lost in the TLS handshake"))
         }
-        Some(words) => Failure::Refused(ServerError::new(format!("TLS: {words}{}", advice(words)))),
+        Some(words) => with_advice(
+            Failure::Refused(ServerError::new(format!("TLS: {words}"))),
+            tls_advice,
+        ),
         None => classify(error),
     }
 }
 
 /// What to do about an error of a TLS library.
-fn advice(words: &str) -> &'static str {
+fn tls_advice(words: &str) -> Option<&'static str> {
     let known = [
         // A certificate that plain `openssl req -x509` makes is that of an authority.
         (
             "CaUsedAsEndEntity",
-            " (the server shows the certificate of an authority. Have one made for the server, as by openssl \
-             req -x509 -addext basicConstraints=critical,CA:FALSE)",
+            "the server shows the certificate of an authority. Have one made for the server, as by openssl req \
+             -x509 -addext basicConstraints=critical,CA:FALSE",
         ),
         (
             "UnknownIssuer",
-            " (no known authority has signed the certificate of the server: name the one that has by \
-             Tls::ca_certificates)",
+            "no known authority has signed the certificate of the server: name the one that has by \
+             Tls::ca_certificates",
         ),
         (
             "NotValidForName",
-            " (the certificate of the server is for other names than the one that the URL, or its cluster, gives it)",
+            "the certificate of the server is for other names than the one that the URL, or its cluster, gives \
+             it",
         ),
         (
             "certificate verify failed",
-            " (the certificate of the server is of no known authority, or for another name: see \
-             Tls::ca_certificates)",
+            "the certificate of the server is of no known authority, or for another name: see \
+             Tls::ca_certificates",
         ),
     ];
     let found = known.iter().find(|(part, _)| words.contains(part));
-    found.map_or("", |(_, advice)| advice)
+    found.map(|(_, advice)| *advice)
 }
 
 /// The message of the TLS library, if TLS failed. On an open connection, the library reports an I/O error

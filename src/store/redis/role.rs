@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
 
-use super::connection::Connection;
+use super::connection::{Connection, named_in};
 use super::failure;
 use super::server_info::field;
 use crate::error::ServerError;
@@ -47,7 +47,7 @@ pub(super) async fn check_alone(
     let Some(said) = connection.unless_lost(said).await? else {
         return Ok(());
     };
-    let (mode, role) = (told(&said, "mode"), told(&said, "role"));
+    let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
     let (what, advice) = match (mode.as_deref(), role.as_deref()) {
         (Some("cluster"), _) => NODE,
         (Some("sentinel"), _) => SENTINEL,
@@ -70,18 +70,6 @@ fn said<T>(reply: Result<T, fred::error::Error>) -> Result<Option<T>, Failure> {
             lost @ Failure::Unknown(_) => Err(lost),
             _ => Ok(None),
         },
-    }
-}
-
-/// A field of the reply, which is a map, or with RESP2 an array of alternating names and values.
-fn told(reply: &Value, name: &str) -> Option<String> {
-    match reply {
-        Value::Map(fields) => fields.get(&name.into())?.as_string(),
-        Value::Array(parts) => {
-            let mut pairs = parts.chunks_exact(2);
-            pairs.find(|pair| pair[0].as_str().as_deref() == Some(name))?[1].as_string()
-        }
-        _ => None,
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::Connection;
+use super::connection::{Connection, named_in};
 use super::dial::dial;
 use super::failure;
 use super::names::Names;
@@ -243,15 +243,12 @@ fn later(known: &mut Option<Primary>, primary: Primary) -> bool {
 /// Parses the replies: the address is an array of host and port, and the state an array of alternating names
 /// and values.
 fn read(address: &Value, state: &Value) -> Option<Primary> {
-    let (Value::Array(address), Value::Array(state)) = (address, state) else {
+    let Value::Array(address) = address else {
         return None;
     };
     let [host, port] = &address[..] else { return None };
-    let epoch = state
-        .chunks_exact(2)
-        .find(|pair| pair[0].as_str().as_deref() == Some("config-epoch"))?;
     Some(Primary {
-        epoch: epoch[1].as_str()?.parse().ok()?,
+        epoch: named_in(state, "config-epoch")?.parse().ok()?,
         server: Server::new(host.as_str()?.into_owned(), port.as_str()?.parse().ok()?),
     })
 }

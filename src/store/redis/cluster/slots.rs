@@ -3,6 +3,7 @@
 use fred::types::Value as Wire;
 
 use super::super::address::Node;
+use super::super::connection::named_in;
 use super::super::slot::SLOTS;
 use crate::store::Failure;
 
@@ -61,14 +62,7 @@ pub(super) fn host_names(reply: &Wire, asked: &Node) -> Vec<(Node, String)> {
 
 fn host_name(server: &Wire) -> Option<String> {
     let Wire::Array(parts) = server else { return None };
-    let name = match parts.get(3)? {
-        Wire::Map(fields) => fields.get(&"hostname".into())?.as_string()?,
-        Wire::Array(fields) => {
-            let mut pairs = fields.chunks_exact(2);
-            pairs.find(|pair| pair[0].as_str().as_deref() == Some("hostname"))?[1].as_string()?
-        }
-        _ => return None,
-    };
+    let name = named_in(parts.get(3)?, "hostname")?;
     (!name.is_empty() && name != "?").then_some(name)
 }
 
