@@ -86,10 +86,11 @@ impl Client {
         let answer = match answer {
             Ok(Answer {
                 reply: Acquired::ExpiredCall,
+                at,
                 ..
             }) => {
                 count(&self.counters.late);
-                Err(if pending.is_given_up(self.now()) {
+                Err(if pending.is_late_for_its_caller(&at) {
                     Failure::GivenUp
                 } else {
                     Failure::NotExecuted(ServerError::new(format!(

@@ -15,6 +15,7 @@ use crate::fence::Fence;
 use crate::store::{ConnectionId, Failure, Stamp};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
+use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
@@ -143,10 +144,13 @@ impl PendingCall {
         }
     }
 
-    /// Whether nobody waits for the call any more.
-    pub(super) fn is_given_up(&self, now: LocalTime) -> bool {
+    /// Whether the server did nothing because the caller waits no longer, and not because the call was long
+    /// on its way. By the time for which the call took, the server's clock may be other than it is thought to
+    /// be, and another call would come no sooner.
+    pub(super) fn is_late_for_its_caller(&self, at: &Sample) -> bool {
+        let next = at.received.after(at.received.since(at.sent));
         let until = self.of.gives_up.bound();
-        until.is_some_and(|until| until <= now) || locked(&self.of.state).has_ended
+        until.is_some_and(|until| until <= next) || locked(&self.of.state).has_ended
     }
 
     fn close(&self, state: &mut State) {
@@ -188,7 +192,6 @@ mod tests {
     use crate::error::ServerError;
     use crate::store::{Answer, ServerId};
     use crate::time::clock::Clock;
-    use crate::time::clock_offset::Sample;
     use crate::time::deadline::NOT_AFTER;
 
     const NOW: ServerTime = ServerTime::from_ms(1_000_000);
@@ -325,5 +328,29 @@ mod tests {
             call.answered(&not_executed());
         }
         assert_eq!(calls.unanswered(), None);
+    }
+
+    /// Race: The server finds a call late although its caller still waits, by what they think of its clock.
+    #[test]
+    fn a_call_whose_caller_has_no_time_for_another_one_is_late_for_its_caller() {
+        let (_, clocks) = pending();
+        let ms = |ms| LocalTime::ZERO.after(Duration::from_millis(ms));
+        let took = Sample {
+            sent: ms(0),
+            received: ms(50),
+            now: NOW,
+        };
+        for (gives_up, is_late) in [
+            (GivesUp::At(ms(40)), true),
+            (GivesUp::At(ms(100)), true),
+            (GivesUp::At(ms(101)), false),
+            (GivesUp::Unknown, false),
+        ] {
+            let calls = PendingCalls::new(Duration::from_secs(1), gives_up, None);
+            let call = PendingCalls::begin(&calls, &clocks);
+            assert_eq!(call.is_late_for_its_caller(&took), is_late, "{gives_up:?}");
+            calls.end();
+            assert!(call.is_late_for_its_caller(&took));
+        }
     }
 }

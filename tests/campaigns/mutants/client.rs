@@ -407,7 +407,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("calls that are given up renew no retry budget", RETRY, "if !self.has_failed {", "if true {", RETRY_TESTS),
     edit("a call that was given up is no failed one", RETRY,
         "                return Ok(Duration::ZERO);\n", "                self.has_failed = true;\n", &["--lib retry::", "--lib saturation"]),
-    edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_given_up(self.now()) {", "if false {", &["--lib client::"]),
+    edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_late_for_its_caller(&at) {", "if false {", &["--lib client::"]),
     edit("requests that were queued before go before newcomers", "src/store/pipeline/priority.rs", "match self.ticket.is_some() && ", "match false && ", &["--lib pipeline::"]),
     edit("a poll does not overtake the first call of its request", "src/store/pipeline/priority.rs", "self.ticket.is_some() && self.floor.is_none()", "self.mode == crate::store::Mode::Poll || self.ticket.is_some() && self.floor.is_none()", &["--lib pipeline::"]),
     edit("in a quorum, a ticket gives no call precedence", "src/store/pipeline/priority.rs", " && self.floor.is_none()", "", &["--lib pipeline::"]),
