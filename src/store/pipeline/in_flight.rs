@@ -90,12 +90,15 @@ impl InFlight {
         self.heard.load(Ordering::Relaxed) > since.as_nanos()
     }
 
-    /// Whether the server has been silent for most of the time since then. A server that was not asked is
-    /// not silent.
+    /// Whether the server has been silent for most of the time since then, and for much longer than calls
+    /// have taken lately. A server that was not asked is not silent.
     pub(super) fn is_silent_since(&self, since: LocalTime, now: LocalTime) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
+        if asked == 0 || self.has_heard_since(since) {
+            return false;
+        }
         let silent = Duration::from_nanos(now.as_nanos().saturating_sub(asked));
-        asked != 0 && !self.has_heard_since(since) && silent >= now.since(since) / 2
+        silent >= (now.since(since) / 2).max(2 * self.window().smoothed())
     }
 
     /// Whether another call can be sent. If not, the caller waits for the window.

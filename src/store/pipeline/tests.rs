@@ -650,3 +650,20 @@ async fn a_server_that_was_not_asked_is_not_silent() {
     sleep(Duration::from_secs(1)).await;
     assert!(why(began).is_none(), "it was not asked again");
 }
+
+/// Race: A saturated server takes longer for an answer than a caller waits.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_as_slow_as_before_is_not_silent() {
+    let fixture = Fixture::open();
+    let slow = Duration::from_millis(100);
+    let before = fixture.ask("before").await;
+    sleep(slow).await;
+    fixture.wire.answer().await;
+    before.await.unwrap().unwrap();
+    let began = fixture.pipeline.clock.now();
+    let _asked = fixture.ask("a").await;
+    sleep(3 * slow / 2).await;
+    assert!(fixture.pipeline.why_unheard(began).is_none());
+    sleep(slow / 2).await;
+    assert!(fixture.pipeline.why_unheard(began).is_some());
+}

@@ -31,6 +31,8 @@ pub(super) struct Window {
     probe: Option<Probe>,
     /// The longest latency of the last round.
     latency: Duration,
+    /// The smoothed latency: the mean of the rounds, of which later ones count for more.
+    smoothed: Option<Duration>,
 }
 
 /// The calls that are answered after the previous round, up to the last call that was written when the
@@ -75,6 +77,7 @@ impl Window {
             since: LocalTime::ZERO,
             probe: None,
             latency: Duration::ZERO,
+            smoothed: None,
         }
     }
 
@@ -85,6 +88,11 @@ impl Window {
     /// Most calls take no longer than this.
     pub(super) fn latency(&self) -> Duration {
         self.latency
+    }
+
+    /// What calls have taken lately, smoothed as in RFC 6298: an outlier counts for an eighth.
+    pub(super) fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or_default()
     }
 
     /// A call has to wait for the window.
@@ -101,6 +109,8 @@ impl Window {
         self.least[0] = self.least[0].min(latency);
         if number >= round.last {
             self.latency = round.longest;
+            let mean = round.sum / round.answers;
+            self.smoothed = Some(self.smoothed.map_or(mean, |before| (7 * before + mean) / 8));
             if round.was_full {
                 self.resize(now);
             }

@@ -247,8 +247,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that has got another id is known by that", ROLE, "known.ids.insert(address.to_owned(), id.to_owned());", "known.ids.entry(address.to_owned()).or_insert_with(|| id.to_owned());", UNFIT),
     edit("a certificate may be for the host name that a server of a cluster announces", CONNECTOR, "(Err(Failure::Refused(_)), Some(config)) => self.dial_by(config).await,", "(Err(Failure::Refused(_)), Some(_)) if false => dialled,", &["--test servers by_tls"]),
     edit("an open connection is checked before it gets calls", LINK, "self.connector.open_for_calls().await?", "self.connector.open().await?", UNFIT),
-    edit("a server that was not asked is not silent", IN_FLIGHT, "asked != 0 && !self", "!self", PIPELINE_TESTS),
-    edit("a server that was asked just now is not silent", IN_FLIGHT, "silent >= now.since(since) / 2", "silent >= Duration::ZERO", PIPELINE_TESTS),
+    edit("a server that was not asked is not silent", IN_FLIGHT, "asked == 0 || self", "self", PIPELINE_TESTS),
+    edit("a server that was asked just now is not silent", IN_FLIGHT, "silent >= (now.since(since) / 2).max(", "silent >= Duration::ZERO.max(", PIPELINE_TESTS),
+    edit("a server that is as slow as ever is not silent", IN_FLIGHT, ".max(2 * self.window().smoothed())", "", PIPELINE_TESTS),
     edit("what a server has answered is no longer asked", IN_FLIGHT, "        self.asked.store(0, Ordering::Relaxed);\n        self.answered.fetch_max", "        self.answered.fetch_max", PIPELINE_TESTS),
 
     edit("a hold that is gone gets no confirmation", ROUNDS,

@@ -323,11 +323,15 @@ async fn a_bounded_wait_in_which_nothing_was_answered_is_an_outage() {
     let locks = connect(&server.url()).await;
     let waits = async |name: &str, turns: u32| {
         let lock = locks.lock(name).local_handoffs(turns);
-        lock.acquire_timeout(Duration::from_millis(300)).await
+        lock.acquire_timeout(Duration::from_millis(600)).await
     };
     let held = locks.lock("held").local_handoffs(64).acquire().await.unwrap();
-    let queued = tokio::spawn(locks.lock("held").acquire_timeout(3 * SECOND));
+    let queued = tokio::spawn(locks.lock("held").acquire_timeout(4 * SECOND));
     waiting_for(&server, "held", 1).await;
+    // The client has read the reply to the queued request, and knows that the server answers fast.
+    for _ in 0..16 {
+        locks.lock("free").status().await.unwrap();
+    }
 
     server.pause();
     for turns in [1, 64] {

@@ -440,6 +440,10 @@ async fn a_bounded_wait_without_a_majority_is_no_quorum_and_with_one_it_is_a_tim
         let lock = there.lock(name).local_handoffs(turns);
         lock.acquire_timeout(Duration::from_millis(300)).await
     };
+    // The servers are known to answer fast.
+    for _ in 0..16 {
+        there.lock("free").status().await.unwrap();
+    }
     servers[0].pause();
     for turns in [1, 64] {
         let busy = wait("held", turns).await;
