@@ -93,7 +93,8 @@ async fn check_finds_nothing_wrong_with_the_advised_user_and_leaves_nothing() {
         .iter()
         .filter(|finding| finding["verdict"] != "ok")
         .collect();
-    assert_eq!(wrong, Vec::<&Value>::new());
+    let [wrong] = wrong[..] else { panic!("{wrong:?}") };
+    assert_eq!(wrong["subject"], "persistence", "it has none");
 
     assert_eq!(server.command(&["DBSIZE"]).await.int(), 0);
     assert_eq!(server.command(&["ACL", "LOG"]).await.array(), []);
@@ -104,7 +105,10 @@ async fn check_finds_nothing_wrong_with_the_advised_user_and_leaves_nothing() {
     })
     .await;
     let said = end_of(&mut fairlock(&url, &["check", "--quiet"])).await;
-    assert_eq!((said.code, &*said.out, &*said.err), (Some(0), "", ""));
+    assert_eq!(
+        (said.code, said.out.lines().count(), &*said.err),
+        (Some(0), 1, "")
+    );
 }
 
 #[tokio::test]
@@ -177,7 +181,7 @@ async fn warnings_count_only_if_asked() {
     assert_one(&ended, "eviction", "warning", "noeviction");
     assert_eq!(check(&server.url(), &["--strict"]).await.code, Some(1));
     let said = end_of(&mut fairlock(&server.url(), &["check", "-q"])).await;
-    assert_eq!(said.out.lines().count(), 1, "{said:?}");
+    assert_eq!(said.out.lines().count(), 2, "{said:?}");
     assert!(
         said.out
             .starts_with(&format!("warning 127.0.0.1:{}: eviction: ", server.port())),
@@ -199,6 +203,29 @@ async fn check_says_what_a_restart_forgets() {
         let ended = check(&advise(&server, &[]).await, &[]).await;
         assert_one(&ended, "persistence", "ok", "cannot be read without +config|get");
     }
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_locks_is_no_strict_success() {
+    let server = Server::shared().await;
+    let ended = check(&server.url(), &["--strict"]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_one(&ended, "persistence", "warning", "a restart forgets locks");
+}
+
+#[tokio::test]
+async fn servers_of_a_quorum_that_depend_on_each_other_are_refused() {
+    let server = Server::shared().await;
+    let same = [server.url(), server.url().replace("127.0.0.1", "localhost")];
+    let [a, b, _] = Server::shared_quorum().await.each_ref().map(Server::url);
+    let ended = check(&[&same[0], &same[1], &a].map(String::as_str).join(","), &[]).await;
+    assert_eq!(ended.code, Some(77), "{ended:?}");
+    assert!(ended.out.contains("is also that of"), "{ended:?}");
+
+    let node = Server::builder().config("cluster-enabled", "yes").start().await;
+    let ended = check(&[&a, &b, &node.url()].map(String::as_str).join(","), &[]).await;
+    assert_eq!(ended.code, Some(77), "{ended:?}");
+    assert!(ended.out.contains("a node of a cluster"), "{ended:?}");
 }
 
 #[tokio::test]

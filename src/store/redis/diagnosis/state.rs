@@ -91,7 +91,11 @@ impl Examination<'_> {
         } else if enabled.is_none() {
             found.add(Subject::Persistence, Verdict::Warning, text);
         } else {
-            found.fine(Subject::Persistence, format!("{text}; {overlap}"));
+            let verdict = match enabled {
+                Some(0) => Verdict::Warning,
+                _ => Verdict::Fine,
+            };
+            found.add(Subject::Persistence, verdict, format!("{text}; {overlap}"));
         }
     }
 
