@@ -3,7 +3,7 @@
 mod operator;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
-pub(crate) use self::operator::{Check, Completions, List, Man, Release, Status, Top, Watch};
+pub(crate) use self::operator::{Check, Completions, Holds, List, Man, Release, Status, Top, Watch};
 use crate::exit::NOT_ACQUIRED;
 use crate::spans;
 
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Lead(Lead),
     /// Take the lock, print its fence, and hold it until SIGINT, SIGTERM or the end of stdin.
     Hold(Hold),
+    /// Exit with 0 if the command above still holds the lock, else with 1.
+    Holds(Holds),
     /// Show who holds locks, and how many wait.
     Status(Status),
     /// Show the locks that are held or waited for.
@@ -109,7 +111,7 @@ fn hide_unless_for_leaders(arg: Arg) -> Arg {
 #[command(mut_args(hide_unless_for_leaders))]
 pub(crate) struct Lead {
     /// Serve /leader, /healthz and /metrics at this address. CMD may then be missing.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) http: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) run: Run,
@@ -288,6 +290,16 @@ fn parse_signal(text: &str) -> Result<Signal, String> {
         .ok_or_else(|| "must be the name or the number of a signal, as TERM, SIGINT or 15".to_owned())
 }
 
+/// An address to listen at. Without a host, it is every address of the machine.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let text = match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    };
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| "must be as 127.0.0.1:4040, localhost:4040 or :4040".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -306,6 +318,21 @@ mod tests {
         }
         for text in ["", "TREM", "0", "-15", "99"] {
             assert!(parse_signal(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn address_is_written_as_everybody_does() {
+        for (text, expected) in [
+            ("127.0.0.1:4040", "127.0.0.1:4040"),
+            ("[::1]:4040", "[::1]:4040"),
+            (":4040", "0.0.0.0:4040"),
+        ] {
+            assert_eq!(parse_address(text), Ok(expected.parse().unwrap()));
+        }
+        assert!(parse_address("localhost:4040").unwrap().ip().is_loopback());
+        for text in ["", "4040", ":", "localhost", "127.0.0.1:99999"] {
+            assert!(parse_address(text).is_err(), "{text}");
         }
     }
 

@@ -8,10 +8,12 @@ use futures_util::StreamExt;
 
 use crate::args::Connection;
 use crate::exit::Failure;
+use crate::password::{self, PasswordFile};
 
 const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or set FAIRLOCK_URL \
     (else REDIS_URL or VALKEY_URL is taken); a server for a try is started by `redis-server` or \
     `docker run -p 6379:6379 valkey/valkey`";
+const DEFAULT_PREFIX: &str = "fairlock";
 const MAX_LABEL: usize = 64;
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
@@ -21,8 +23,10 @@ pub(crate) fn default_lease(longest_lease: Option<Duration>) -> Duration {
 }
 
 /// The servers and the prefix that a command names. Nothing is connected yet.
+#[derive(Clone)]
 pub(crate) struct Place {
     urls: Vec<String>,
+    password: Option<PasswordFile>,
     prefix: Option<String>,
     label: String,
     tls: Option<Tls>,
@@ -33,13 +37,10 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn of(connection: &Connection) -> Result<Place, Failure> {
         let mut urls = urls(&connection.url)?;
-        if let Some(password) = password(connection.password_file.as_deref())? {
-            for url in &mut urls {
-                *url = with_password(url, &password);
-            }
-        }
+        let password = password::complete(&mut urls, connection.password_file.as_deref())?;
         Ok(Place {
             urls,
+            password,
             prefix: connection.prefix.clone(),
             label: connection.label.clone().unwrap_or_else(default_label),
             tls: tls(connection)?,
@@ -52,10 +53,33 @@ impl Place {
         self.urls.len() > 1
     }
 
+    /// The servers of a quorum, each by itself. Nothing for any other place.
+    pub(crate) fn servers(&self) -> Vec<Place> {
+        let urls = self.urls.iter().filter(|_| self.is_quorum());
+        let alone = urls.map(|url| Place {
+            urls: vec![url.clone()],
+            durable: false,
+            longest_lease: None,
+            ..self.clone()
+        });
+        alone.collect()
+    }
+
     /// The identity of the lock of this name.
     pub(crate) fn address(&self, name: &str) -> String {
         let prefix = self.prefix.as_deref().unwrap_or_default();
         format!("{}\n{prefix}\n{name}", self.urls.join(" "))
+    }
+
+    /// For people, as in `redis://10.0.0.1:6379, prefix fairlock`.
+    pub(crate) fn shown(&self) -> String {
+        let prefix = self.prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
+        format!("{}, prefix {prefix}", self.urls_shown())
+    }
+
+    pub(crate) fn urls_shown(&self) -> String {
+        let urls: Vec<String> = self.urls.iter().map(|url| password::shown(url)).collect();
+        urls.join(" ")
     }
 
     pub(crate) async fn connect(&self) -> fairlock::Result<LockManager> {
@@ -100,6 +124,10 @@ impl Place {
         if let Some(tls) = &self.tls {
             builder = builder.tls(tls.clone());
         }
+        if let Some(password) = &self.password {
+            let password = password.clone();
+            builder = builder.credentials(move |_| std::future::ready(password.read()));
+        }
         if self.durable {
             builder = builder.durable(true);
         }
@@ -122,18 +150,8 @@ fn urls(given: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// The value of an environment variable. An empty one counts as none.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn password(file: Option<&Path>) -> Result<Option<String>, Failure> {
-    let Some(file) = file else {
-        return Ok(variable("FAIRLOCK_PASSWORD"));
-    };
-    let content = String::from_utf8(read(file)?);
-    let content = content.map_err(|_| Failure::usage(format!("{}: must be UTF-8", file.display())))?;
-    // Editors end the last line.
-    Ok(Some(content.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 fn tls(connection: &Connection) -> Result<Option<Tls>, Failure> {
@@ -154,33 +172,6 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
 }
 
-/// Puts the password into a URL that has none.
-fn with_password(url: &str, password: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let authority_ends = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_ends);
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if user.contains(':') {
-        return url.to_owned();
-    }
-    // A Unix socket has no host, and a URL with a user needs one.
-    let host = if host.is_empty() { "localhost" } else { host };
-    format!("{scheme}://{user}:{}@{host}{path}", escaped(password))
-}
-
-fn escaped(text: &str) -> String {
-    let escaped = text.bytes().map(|byte| {
-        if byte.is_ascii_alphanumeric() {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    });
-    escaped.collect()
-}
-
 /// As in `deploy@web-7:4711`. What a label must not contain is left out.
 fn default_label() -> String {
     let user = variable("USER").or_else(|| variable("LOGNAME"));
@@ -195,23 +186,6 @@ fn default_label() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn password_goes_into_a_url_that_has_none() {
-        for (url, expected) in [
-            ("redis://h", "redis://:p%40%2F@h"),
-            ("redis://u@h:1/2", "redis://u:p%40%2F@h:1/2"),
-            ("redis://u:own@h", "redis://u:own@h"),
-            ("redis-sentinel://h?node=i", "redis-sentinel://:p%40%2F@h?node=i"),
-            (
-                "unix:///run/r.sock?db=1",
-                "unix://:p%40%2F@localhost/run/r.sock?db=1",
-            ),
-            ("no url", "no url"),
-        ] {
-            assert_eq!(with_password(url, "p@/"), expected);
-        }
-    }
 
     #[test]
     fn default_label_is_short_and_ends_with_the_process_id() {

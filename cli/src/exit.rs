@@ -4,9 +4,8 @@ use std::fmt::Display;
 use std::io;
 
 use fairlock::Error;
-use nix::sys::signal::Signal;
 
-use crate::signals::number;
+use crate::signals::Caught;
 
 /// What was asked about is not so: the lock is free, or not held under that fence, or there are warnings.
 pub(crate) const NOT_SO: u8 = 1;
@@ -27,7 +26,7 @@ pub(crate) struct Failure {
     /// `None` if there is nothing to add to the status.
     pub(crate) message: Option<String>,
     /// The signal that ended this process, if one did.
-    pub(crate) signal: Option<Signal>,
+    pub(crate) signal: Option<Caught>,
 }
 
 impl Failure {
@@ -44,9 +43,9 @@ impl Failure {
     }
 
     /// A signal ended this process. A shell names that end by the same number.
-    pub(crate) fn of_signal(signal: Signal) -> Failure {
+    pub(crate) fn of_signal(signal: Caught) -> Failure {
         Failure {
-            status: 128 + number(signal),
+            status: 128 + signal.number(),
             message: None,
             signal: Some(signal),
         }

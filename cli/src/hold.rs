@@ -1,6 +1,6 @@
 //! `fairlock hold`: a lock for a script.
 
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{self, IsTerminal, Read, stdin};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::args::Hold;
 use crate::connection::Place;
-use crate::exit::{Failure, LOST};
+use crate::exit::{Failure, IO, LOST};
 use crate::output::{self, Sink};
 use crate::report::Report;
 use crate::signals::Signals;
@@ -22,9 +22,12 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     let held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
     let fence = held.guard.fence().get();
-    // A script that does not read the fence holds the lock all the same.
-    output::write(Sink::Stdout, format!("{fence}\n").into_bytes());
+    let unwritten = output::write_or_tell(Sink::Stdout, format!("{fence}\n").into_bytes());
     tokio::select! {
+        Some(error) = failed(unwritten) => {
+            held.give_back(&mut signals, &report).await;
+            return Err(Failure::new(IO, format!("the fence cannot be written: {error}")));
+        }
         _ = signals.next() => {}
         () = end_of_stdin() => {}
         lost = held.guard.lost() => {
@@ -35,6 +38,12 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     }
     held.give_back(&mut signals, &report).await;
     Ok(0)
+}
+
+/// Why the fence was not written. A script that does not want to read it holds the lock all the same.
+async fn failed(unwritten: oneshot::Receiver<io::Error>) -> Option<io::Error> {
+    let error = unwritten.await.ok();
+    error.filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
 /// Waits for the end of stdin, if somebody can write to it. A file and `/dev/null`, which a shell gives to

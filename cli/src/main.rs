@@ -15,6 +15,7 @@ mod look;
 mod loss;
 mod nesting;
 mod output;
+mod password;
 mod report;
 mod run;
 mod signals;
@@ -28,13 +29,14 @@ use std::panic;
 use std::process::exit;
 
 use clap::Parser;
-use nix::sys::signal::Signal;
 
 use self::args::{Arguments, Command};
 use self::exit::{BUG, Failure, USAGE};
 use self::report::say;
+use self::signals::Caught;
 
 fn main() {
+    forget_empty_variables();
     signals::unblock();
     let arguments = Arguments::try_parse().unwrap_or_else(|error| {
         let _ = error.print();
@@ -43,23 +45,40 @@ fn main() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |bug| {
         print(bug);
-        exit(i32::from(BUG));
+        // A bug in a task must not end CMD before its lease does.
+        if !supervise::has_command() {
+            exit(i32::from(BUG));
+        }
     }));
     let mut signal = None;
-    let status = follow(&arguments.command).unwrap_or_else(|failure| {
-        if let Some(message) = &failure.message {
-            say(message);
-        }
-        signal = failure.signal;
-        failure.status
-    });
+    let followed = panic::catch_unwind(|| follow(&arguments.command));
+    let status = followed
+        .unwrap_or_else(|_| exit(i32::from(BUG)))
+        .unwrap_or_else(|failure| {
+            if let Some(message) = &failure.message {
+                say(message);
+            }
+            signal = failure.signal;
+            failure.status
+        });
     output::finish();
     // For other signals the status is enough, and SIGQUIT would leave a core with passwords in it.
-    if signal == Some(Signal::SIGINT) {
+    if signal == Some(Caught::INTERRUPT) {
         signals::end_by_interrupt();
     }
     // Nothing else is waited for: a thread may be reading from stdin.
     exit(i32::from(status))
+}
+
+/// A variable that is set and empty, as docker compose passes on one that is not set, counts as not set.
+#[allow(unsafe_code)]
+fn forget_empty_variables() {
+    for (name, value) in std::env::vars_os() {
+        if value.is_empty() && name.to_string_lossy().starts_with("FAIRLOCK_") {
+            // SAFETY: no other thread has been started yet that could read the environment.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
 }
 
 fn follow(command: &Command) -> Result<u8, Failure> {
@@ -72,6 +91,7 @@ fn follow(command: &Command) -> Result<u8, Failure> {
             Command::Run(run) => run::run(run).await,
             Command::Lead(lead) => lead::lead(lead).await,
             Command::Hold(hold) => hold::hold(hold).await,
+            Command::Holds(holds) => look::holds(holds).await,
             Command::Status(status) => look::status(status).await,
             Command::List(list) => look::list(list).await,
             Command::Watch(watch) => look::watch(watch).await,

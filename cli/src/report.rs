@@ -82,6 +82,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn of(taking: &Taking) -> Result<Report, Failure> {
+        output::start();
         let number = taking.status_fd.or(taking.json.then_some(2));
         let unusable = |error| Failure::usage(format!("--status-fd {}: {error}", number.unwrap_or(0)));
         Ok(Report {
@@ -109,6 +110,7 @@ impl Report {
         }
         let front = match &status.holder {
             Some(holder) => held_by(holder),
+            None if status.waiting == 0 => "free, but the server has not taken the request yet".to_owned(),
             None => "free, and about to be handed over".to_owned(),
         };
         let name = &self.name;
@@ -184,6 +186,13 @@ impl Report {
 pub(crate) fn say(text: &str) {
     let text = printable(text);
     output::write(Sink::Stderr, format!("fairlock: {text}\n").into_bytes());
+}
+
+/// What to say to somebody who may have meant more than one lock.
+pub(crate) fn hint(name: &str) -> Option<String> {
+    let is_pattern = name.contains(['*', '?']);
+    is_pattern
+        .then(|| format!("{name} is the name of one lock: `fairlock list '{name}'` shows those that match"))
 }
 
 /// One line of text. Names and labels are what others have chosen. A terminal must not take them for orders,

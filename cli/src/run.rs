@@ -31,12 +31,11 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
 
     // In a quorum no lock is re-entrant.
     let nesting = (!place.is_quorum()).then(|| Nesting::of(&place, &run.taking.name));
-    let owner = nesting.as_ref().map(|nesting| &nesting.owner);
-    let held = Held::take(&run.taking, &place, owner, &mut signals, &report).await?;
+    let held = Held::take(&run.taking, &place, nesting.as_ref(), &mut signals, &report).await?;
 
     tell(&mut command, &held);
     if let Some(nesting) = &nesting {
-        command.env("FAIRLOCK_OWNER", &nesting.for_child);
+        command.env("FAIRLOCK_OWNER", nesting.for_child(&held.guard));
     }
     let on_loss = on_loss(run, kill_after, &held);
     let end = supervise::run(&mut command, &held.guard, on_loss, &mut signals, &report).await;

@@ -7,11 +7,84 @@ use std::task::Poll;
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal as set_handler};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+/// What CMD gets as it came. These ask it to end, or mean what CMD takes them for.
+const PASSED_ON: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// A signal that would have ended this process. A real-time signal has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caught(u8);
+
+impl Caught {
+    pub(crate) const INTERRUPT: Caught = Caught(Signal::SIGINT as u8);
+
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Only CMD knows what these two ask for.
+    fn asks_to_end(self) -> bool {
+        ![Signal::SIGUSR1, Signal::SIGUSR2].map(number).contains(&self.0)
+    }
+
+    /// The signal for CMD. The others of these signals are for this process, as that of a timer, and it ends
+    /// by them: so CMD is asked to end.
+    pub(crate) fn for_child(self) -> Signal {
+        let passed_on = PASSED_ON.into_iter().find(|signal| number(*signal) == self.0);
+        passed_on.unwrap_or(Signal::SIGTERM)
+    }
+}
+
+/// The signals that end a process by default. Not those that tell of a fault in this program, and not
+/// SIGKILL.
+fn ending() -> impl Iterator<Item = u8> {
+    let named = Signal::iterator().filter(|signal| {
+        !matches!(
+            signal,
+            Signal::SIGKILL
+                | Signal::SIGILL
+                | Signal::SIGTRAP
+                | Signal::SIGABRT
+                | Signal::SIGBUS
+                | Signal::SIGFPE
+                | Signal::SIGSEGV
+                | Signal::SIGSYS
+                | Signal::SIGPIPE
+                | Signal::SIGCHLD
+                | Signal::SIGCONT
+                | Signal::SIGSTOP
+                | Signal::SIGTSTP
+                | Signal::SIGTTIN
+                | Signal::SIGTTOU
+                | Signal::SIGURG
+                | Signal::SIGWINCH
+        )
+    });
+    // Ctrl-T of BSD systems, which not all systems have.
+    let named = named.filter(|signal| signal.as_str() != "SIGINFO");
+    named.map(number).chain(real_time())
+}
+
+#[cfg(target_os = "linux")]
+fn real_time() -> impl Iterator<Item = u8> {
+    let (least, greatest) = (nix::libc::SIGRTMIN(), nix::libc::SIGRTMAX());
+    (least..=greatest).filter_map(|number| u8::try_from(number).ok())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn real_time() -> impl Iterator<Item = u8> {
+    std::iter::empty()
+}
 
 /// From its creation on, these signals do not end the process, but wait here to be taken.
 pub(crate) struct Signals {
-    streams: Vec<(Signal, Stream)>,
+    streams: Vec<(Caught, Stream)>,
     has_come: bool,
 }
 
@@ -21,9 +94,9 @@ impl Signals {
     pub(crate) fn catch() -> io::Result<Signals> {
         let ignored = ignored();
         let mut streams = Vec::new();
-        for ending in ENDING {
-            if ignored & (1 << (ending as i32 - 1)) == 0 {
-                streams.push((ending, signal(SignalKind::from_raw(ending as i32))?));
+        for ending in ending() {
+            if ignored & (1 << (ending - 1)) == 0 {
+                streams.push((Caught(ending), signal(SignalKind::from_raw(ending.into()))?));
             }
         }
         Ok(Signals {
@@ -33,12 +106,12 @@ impl Signals {
     }
 
     /// The next signal. Dropping the future loses none.
-    pub(crate) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Caught {
         poll_fn(|context| {
-            for (ending, stream) in &mut self.streams {
+            for (caught, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
-                    self.has_come = true;
-                    return Poll::Ready(*ending);
+                    self.has_come |= caught.asks_to_end();
+                    return Poll::Ready(*caught);
                 }
             }
             Poll::Pending
@@ -68,7 +141,7 @@ fn ignored() -> u64 {
 /// Lets the signals through on which this process relies. The process that started it may have left them
 /// blocked.
 pub(crate) fn unblock() {
-    let mut needed = SigSet::from_iter(ENDING);
+    let mut needed = SigSet::from_iter(PASSED_ON);
     needed.add(Signal::SIGCHLD);
     needed.add(Signal::SIGCONT);
     // A thread may always change its own mask.

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::pin;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fairlock::LockGuard;
@@ -21,6 +22,13 @@ use crate::terminal::Terminal;
 const TO_STOP: Duration = Duration::from_millis(100);
 /// How often a group is looked at whose first process has ended.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Whether CMD runs.
+static HAS_COMMAND: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn has_command() -> bool {
+    HAS_COMMAND.load(Ordering::Relaxed)
+}
 
 /// What to do with CMD when the lock is lost.
 #[derive(Clone, Copy)]
@@ -55,8 +63,9 @@ pub(crate) async fn run(
         Ok(child) => child,
         Err(error) => return Ok(End::NotStarted(error)),
     };
+    HAS_COMMAND.store(true, Ordering::Relaxed);
     let mut job = Job {
-        terminal: Terminal::of_stdin(),
+        terminal: Terminal::controlling(),
         child,
         guard,
         on_loss,
@@ -84,15 +93,16 @@ pub(crate) async fn run(
                 kill_at = Some(Instant::now() + TO_STOP);
             }
             _ = changes.recv() => {}
-            signal = signals.next() => job.signal(signal, report),
+            signal = signals.next() => job.signal(signal.for_child(), report),
             _ = continued.recv() => job.go_on(),
         }
         match job.child.changed()? {
             Some(Change::Exited(exit)) => break exit,
-            Some(Change::Stopped(signal)) => job.stopped(signal).await,
+            Some(Change::Stopped(signal)) => job.stopped(signal, report).await,
             None => {}
         }
     };
+    HAS_COMMAND.store(false, Ordering::Relaxed);
     // A key of the terminal reaches CMD alone, and asks the whole job to end.
     let has_terminal = job.has_terminal();
     if exit.is_by_key() && has_terminal {
@@ -145,19 +155,29 @@ impl Job<'_> {
         self.terminal.as_ref().is_some_and(Terminal::is_lent)
     }
 
-    /// CMD was stopped. By a terminal, that is meant for the whole job, so this process stops too.
-    async fn stopped(&mut self, signal: Signal) {
-        let Some(terminal) = &mut self.terminal else {
-            return;
-        };
-        let asked_for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
-        if !(asked_for_terminal && terminal.is_lent()) {
+    /// CMD was stopped. Perhaps it only has to get the terminal. If it had that, the stop is meant for the
+    /// whole job, so this process stops too.
+    async fn stopped(&mut self, signal: Signal, report: &Report) {
+        let asks_for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        let was_of_job = self.terminal.as_ref().is_some_and(Terminal::is_wanted);
+        if asks_for_terminal {
+            self.terminal.iter_mut().for_each(Terminal::want);
+            self.lend();
+            if self.has_terminal() {
+                return self.go_on();
+            }
+        }
+        if let Some(terminal) = self.terminal.as_mut().filter(|_| was_of_job) {
             terminal.take_back();
             Terminal::stop_own_group();
             sleep(TO_STOP).await;
+            return self.go_on();
         }
-        // If it is lent, CMD has asked for the terminal just before it was.
-        self.go_on();
+        report.words(&format!(
+            "CMD is stopped by {}, and the lock stays taken until CMD goes on (kill -CONT {})",
+            signal.as_str(),
+            self.child.group()
+        ));
     }
 
     fn go_on(&mut self) {

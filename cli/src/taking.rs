@@ -9,8 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
 use crate::connection::Place;
-use crate::exit::{Failure, NOT_ACQUIRED};
-use crate::report::Report;
+use crate::exit::Failure;
+use crate::nesting::Nesting;
+use crate::report::{Report, hint};
 use crate::signals::Signals;
 
 /// Who is in front is told when a wait lasts for this long, and then from time to time.
@@ -34,20 +35,24 @@ impl Held {
     pub(crate) async fn take(
         taking: &Taking,
         place: &Place,
-        owner: Option<&Owner>,
+        nesting: Option<&Nesting>,
         signals: &mut Signals,
         report: &Report,
     ) -> Result<Held, Failure> {
         let began = Instant::now();
-        let options = |locks: &LockManager| with_options(locks.lock(&taking.name), taking, owner);
+        let owner = nesting.map(Nesting::owner);
+        let options = |locks: &LockManager| with_options(locks.lock(&taking.name), taking, owner.as_ref());
         place.check(options).await?;
+        if let Some(hint) = hint(&taking.name).filter(|_| !report.is_quiet()) {
+            report.words(&hint);
+        }
         let locks = tokio::select! {
             connected = place.connect() => connected?,
             signal = signals.next() => return Err(Failure::of_signal(signal)),
         };
         let lock = options(&locks);
         let end = {
-            let mut acquired = pin!(acquire(&lock, taking, began));
+            let mut acquired = pin!(join_or_acquire(nesting, &lock, taking, began));
             tokio::select! {
                 biased;
                 signal = signals.next() => Err(Failure::of_signal(signal)),
@@ -149,6 +154,20 @@ fn with_options(mut lock: Lock, taking: &Taking, owner: Option<&Owner>) -> Lock 
     lock.max_hold(taking.max_hold).at_least(taking.at_least)
 }
 
+async fn join_or_acquire(
+    nesting: Option<&Nesting>,
+    lock: &Lock,
+    taking: &Taking,
+    began: Instant,
+) -> fairlock::Result<LockGuard> {
+    if let Some(nesting) = nesting {
+        if let Some(joined) = nesting.join(lock).await? {
+            return Ok(joined);
+        }
+    }
+    acquire(lock, taking, began).await
+}
+
 /// The time to connect is a part of the wait. No wait at all is still one attempt.
 async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Result<LockGuard> {
     let wait = if taking.nonblock {
@@ -181,9 +200,9 @@ fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
         }
         error => error.to_string(),
     };
-    let status = Failure::from(error).status;
-    if status != NOT_ACQUIRED {
-        return Failure::new(status, message);
+    // Only a busy lock is what `-E` and `-q` are for.
+    if !matches!(error, Error::Timeout { .. }) {
+        return Failure::new(Failure::from(error).status, message);
     }
     Failure {
         status: taking.conflict_exit_code,

@@ -2,35 +2,53 @@
 //!
 //! CMD has a process group of its own. If that were not the foreground group of the terminal, CMD could not
 //! read from it, and Ctrl-C and Ctrl-Z would reach this process in its place.
+//!
+//! If the terminal is not the standard input, CMD mostly does not want it, and others may: a pager behind a
+//! pipe, or the script that has started this process in the background. So it is lent only when CMD asks for
+//! it, as `ssh` and `sudo` do that want a password. The system then stops CMD.
 
-use std::io::{Stdin, stdin};
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, stdin};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 use crate::exit::Failure;
+use crate::signals::Caught;
 
 pub(crate) struct Terminal {
-    stdin: Stdin,
+    file: File,
     own_group: Pid,
+    /// CMD has it while this process is in the foreground, or otherwise when it asks.
+    is_wanted: bool,
     lent: bool,
 }
 
 impl Terminal {
-    /// The terminal that controls this process, if it is the standard input.
-    pub(crate) fn of_stdin() -> Option<Terminal> {
-        let terminal = Terminal {
-            stdin: stdin(),
+    /// The terminal that controls this process, if there is one.
+    pub(crate) fn controlling() -> Option<Terminal> {
+        Some(Terminal {
+            file: OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?,
             own_group: getpgrp(),
+            is_wanted: stdin().is_terminal(),
             lent: false,
-        };
-        terminal.foreground().is_some().then_some(terminal)
+        })
     }
 
-    /// Makes this group the foreground group. A process in the background has nothing to lend.
+    /// CMD has asked for it.
+    pub(crate) fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Makes this group the foreground group, if it wants the terminal. A process in the background has
+    /// nothing to lend.
     pub(crate) fn lend(&mut self, group: Pid) {
-        if self.foreground() == Some(self.own_group) {
+        if self.is_wanted && self.foreground() == Some(self.own_group) {
             self.lent = self.set_foreground(group).is_ok();
         }
     }
@@ -55,7 +73,7 @@ impl Terminal {
     }
 
     fn foreground(&self) -> Option<Pid> {
-        tcgetpgrp(&self.stdin).ok()
+        tcgetpgrp(&self.file).ok()
     }
 
     /// A process in the background is stopped by SIGTTOU for this call, unless it blocks that signal. It is
@@ -63,7 +81,7 @@ impl Terminal {
     fn set_foreground(&self, group: Pid) -> Result<(), Errno> {
         let blocked = SigSet::from(Signal::SIGTTOU);
         let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let set = tcsetpgrp(&self.stdin, group);
+        let set = tcsetpgrp(&self.file, group);
         before.thread_set_mask()?;
         set
     }
@@ -81,5 +99,5 @@ impl Drop for Terminal {
 pub(crate) fn interrupt_own_group() -> Failure {
     // The system refuses nothing here: the group has a member.
     let _ = kill(Pid::from_raw(0), Signal::SIGINT);
-    Failure::of_signal(Signal::SIGINT)
+    Failure::of_signal(Caught::INTERRUPT)
 }

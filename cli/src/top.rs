@@ -2,6 +2,7 @@
 
 mod board;
 mod screen;
+mod servers;
 mod tty;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -15,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::board::{Board, Row, Sort};
 use self::screen::Title;
+use self::servers::Server;
 use self::tty::Tty;
 use crate::args::Top;
 use crate::connection::Place;
@@ -45,15 +47,19 @@ pub(crate) async fn top(top: &Top) -> Result<u8, Failure> {
     spans::check("--interval", top.interval, MIN_INTERVAL)?;
     let place = Place::of(&top.connection)?;
     place.check_pattern(&top.pattern).await?;
+    let at = place.shown();
+    let servers = servers::of(&place);
     let locks = place.connect().await?;
     let looks = look_again_and_again(locks, top.pattern.clone(), top.interval);
     let mut signals = Signals::catch()?;
     let mut tty = Tty::take()?;
-    run(top, looks, &mut signals, &mut tty).await
+    run(top, &at, &servers, looks, &mut signals, &mut tty).await
 }
 
 async fn run(
     top: &Top,
+    at: &str,
+    servers: &[Server],
     mut looks: mpsc::Receiver<Look>,
     signals: &mut Signals,
     tty: &mut Tty,
@@ -68,6 +74,8 @@ async fn run(
         let trouble = trouble(error.as_ref(), seen.elapsed(), top.interval);
         let title = Title {
             pattern: &top.pattern,
+            at,
+            servers,
             trouble: trouble.as_deref(),
         };
         tty.terminal

@@ -9,6 +9,14 @@ use super::Connection;
 use crate::spans;
 
 #[derive(Debug, Args)]
+pub(crate) struct Holds {
+    /// The name of the lock.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Status {
     /// The names of the locks.
     #[arg(required = true, value_name = "NAME")]

@@ -7,6 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Table};
 
 use super::board::{Board, Row, Sort};
+use super::servers::Server;
 use crate::report::printable;
 use crate::spans::show;
 
@@ -71,6 +72,10 @@ const NAME: u16 = 12;
 /// What is said of the server, above the locks.
 pub(super) struct Title<'a> {
     pub(super) pattern: &'a str,
+    /// Which server and prefix these are.
+    pub(super) at: &'a str,
+    /// The servers of a quorum.
+    pub(super) servers: &'a [Server],
     /// What is wrong at present.
     pub(super) trouble: Option<&'a str>,
 }
@@ -94,17 +99,28 @@ pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, title: &Title<'_>) 
     };
     let top = cut(1, false);
     let trouble = title.trouble.map(|trouble| (cut(1, false), trouble));
+    let servers: Vec<_> = (title.servers.iter())
+        .map(|server| (cut(1, false), server.line()))
+        .collect();
     let bottom = cut(u16::from(frame.area().height > 4), true);
 
     let (locks, waiting) = (board.len(), board.waiting());
     let text = format!(
-        "fairlock top {}: {locks} locks, {waiting} waiting",
-        printable(title.pattern)
+        "fairlock top {}: {locks} locks, {waiting} waiting, at {}",
+        printable(title.pattern),
+        printable(title.at)
     );
     frame.render_widget(Line::styled(text, Modifier::BOLD), top);
     if let Some((area, trouble)) = trouble {
         let style = Style::new().fg(Color::White).bg(Color::Red);
         frame.render_widget(Line::styled(printable(trouble), style), area);
+    }
+    for (area, server) in servers {
+        let style = match server.is_trouble {
+            true => Style::new().fg(Color::Red),
+            false => Style::new(),
+        };
+        frame.render_widget(Line::styled(printable(&server.text), style), area);
     }
     frame.render_widget(Line::styled(KEYS, Modifier::DIM), bottom);
     table(frame, board, left);
@@ -157,6 +173,8 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let title = Title {
             pattern: "*",
+            at: "redis://h, prefix p",
+            servers: &[],
             trouble,
         };
         terminal.draw(|frame| draw(frame, board, &title)).unwrap();
@@ -182,7 +200,10 @@ mod tests {
     fn wide_screen_shows_all_of_a_lock() {
         let mut board = board(vec![row("deploy:web", 65, 2), row("report", 7, 9)]);
         let lines = lines(100, 6, &mut board, None);
-        assert_eq!(lines[0], "fairlock top *: 2 locks, 11 waiting");
+        assert_eq!(
+            lines[0],
+            "fairlock top *: 2 locks, 11 waiting, at redis://h, prefix p"
+        );
         let words = |line: &str| {
             line.split_whitespace()
                 .map(str::to_owned)

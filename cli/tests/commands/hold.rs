@@ -5,7 +5,7 @@ use std::process::Stdio;
 use fairlock_testkit::{Server, name};
 use nix::sys::signal::Signal;
 
-use crate::scene::{Running, end_of, fairlock, is_free, lock, run};
+use crate::scene::{LIMIT, Running, end_of, fairlock, is_free, lock, run};
 
 #[tokio::test]
 async fn hold_prints_its_fence_and_lasts_until_the_end_of_stdin() {
@@ -89,4 +89,20 @@ async fn a_command_that_cannot_be_started_keeps_no_lock_taken() {
     let ended = end_of(nested.env("NAME", &name)).await;
     assert!(ended.out.contains(": held by "), "{ended:?}");
     assert!(is_free(&lock).await);
+}
+
+#[tokio::test]
+async fn hold_whose_fence_cannot_be_written_ends_and_leaves_no_lock() {
+    let server = Server::shared().await;
+    let name = name();
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else {
+        eprintln!("skipped: no /dev/full");
+        return;
+    };
+    let mut command = fairlock(&server.url(), &["hold", &name]);
+    let child = command.stdout(full).spawn().unwrap();
+    let output = tokio::time::timeout(LIMIT, child.wait_with_output()).await;
+    let output = output.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
+    assert!(is_free(&lock(server, &name).await).await);
 }

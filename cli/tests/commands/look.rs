@@ -175,3 +175,40 @@ async fn watch_tells_that_a_lock_is_kept() {
     guard.release().await.unwrap();
     assert_eq!(kept().await, true);
 }
+
+#[tokio::test]
+async fn a_pattern_in_the_place_of_a_name_is_answered_with_a_hint() {
+    let (pattern, fence) = (format!("{}:*", name()), "1790000000000000");
+    for (args, code) in [
+        (&["status", &pattern][..], 0),
+        (&["release", &pattern, "--fence", fence], 1),
+        (&["run", &pattern, "true"], 0),
+    ] {
+        let ended = run(args).await;
+        let hint = format!("`fairlock list '{pattern}'`");
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.err.contains(&hint), "{args:?} {ended:?}");
+    }
+    assert_eq!(run(&["run", "-q", &pattern, "true"]).await.err, "");
+}
+
+#[tokio::test]
+async fn where_nothing_is_held_it_is_said_which_server_and_prefix_that_is() {
+    let url = Server::shared().await.url();
+    let with_login = url.replace("redis://", "redis://default:hidden@");
+    let name = name();
+    for args in [
+        &["status", "--prefix", "other", &name][..],
+        &["list", "--prefix", "other"],
+    ] {
+        let ended = end_of(&mut fairlock(&with_login, args)).await;
+        assert_eq!(
+            ended.err,
+            format!("fairlock: looked at {url}, prefix other\n"),
+            "{ended:?}"
+        );
+    }
+    for args in [&["status", "--json", &name][..], &["list", "--json", &name]] {
+        assert_eq!(run(args).await.err, "");
+    }
+}

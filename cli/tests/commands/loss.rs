@@ -1,10 +1,11 @@
 //! What becomes of CMD when its lock is lost.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
 use fairlock_testkit::{Server, TempDir, name};
 
-use crate::scene::{Running, SECOND, end_of, events, fairlock, kinds, lock, run};
+use crate::scene::{FAIRLOCK, Running, SECOND, end_of, events, fairlock, kinds, lock, program, run};
 
 /// Says that it is ready, and writes to the file $1 again and again. SIGTERM does not end it.
 const STUBBORN: &str = r#"
@@ -180,4 +181,40 @@ async fn command_is_killed_at_once_when_the_lease_is_over_already() {
     assert_eq!((ended.code, &*ended.out), (Some(76), ""), "{ended:?}");
     assert_eq!(events(&ended.err)[2]["signal"], "SIGKILL", "{ended:?}");
     next.release().await.unwrap();
+}
+
+/// Race: The job has used up the processes of its user, and a connection breaks.
+#[tokio::test]
+async fn a_process_that_can_start_no_thread_leaves_its_command_alone() {
+    let server = Server::start().await;
+    let url = server.url().replace("127.0.0.1", "localhost");
+    // The limit does not count for root.
+    let user = ["--reuid", "54321", "--regid", "54321", "--clear-groups"];
+    let mut probe = std::process::Command::new("setpriv");
+    let works = probe.args(user).args([FAIRLOCK, "--version"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: `setpriv` cannot change the user here");
+        return;
+    }
+    let mut command = program("setpriv", &url);
+    let script = "echo in; read line; echo out";
+    let args = [FAIRLOCK, "run", &name(), "-c", script];
+    let mut running = Running::start(command.args(user).args(args).stdin(Stdio::piped()));
+    running.expect("in").await;
+    let pid = running.pid().to_string();
+    let limit = |processes: &str| {
+        let mut limit = std::process::Command::new("setpriv");
+        let limit = limit.args(user).args(["prlimit", "--pid", &pid, processes]);
+        assert!(limit.status().unwrap().success());
+    };
+    limit("--nproc=1:");
+    for kind in ["normal", "pubsub"] {
+        server.kill_clients(kind).await;
+    }
+    tokio::time::sleep(SECOND).await;
+    limit("--nproc=1000:");
+    running.tell("\n").await;
+    running.expect("out").await;
+    let ended = running.ended().await;
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""), "{ended:?}");
 }

@@ -136,6 +136,20 @@ impl Running {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
+    /// Sends a signal by its name or number. Those of real time have only a number.
+    pub(crate) fn send(&self, signal: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        let script = "kill -$1 $2";
+        let sent = std::process::Command::new("sh")
+            .args(["-c", script, "sh", signal, &pid])
+            .status();
+        assert!(sent.unwrap().success(), "kill -{signal}");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
     /// Waits for the end, and returns the rest of what was said.
     pub(crate) async fn ended(mut self) -> Ended {
         let end = async {

@@ -3,7 +3,7 @@
 use fairlock_testkit::{Server, TempDir, free_port, name};
 use serde_json::Value;
 
-use crate::scene::{Ended, end_of, fairlock, run};
+use crate::scene::{Ended, Running, SECOND, end_of, fairlock, lock, run};
 
 /// An address where nobody answers. What is wrong without a server must not wait for one.
 fn nobody() -> String {
@@ -128,12 +128,26 @@ async fn server_is_that_of_the_arguments_else_of_the_environment_in_order() {
 
 #[tokio::test]
 async fn no_server_and_a_server_that_refuses_are_told_apart() {
-    let ended = alone(&["run", "-E", "0", &name(), "true"]).await;
-    assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(ended.err.contains("server unavailable"), "{ended:?}");
-
     let server = Server::builder().config("requirepass", "secret/1").start().await;
     let url = server.url();
+    let folder = TempDir::create();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "wrong").unwrap();
+    let (free, other) = (name(), name());
+    let args = ["run", "--password-file", file.to_str().unwrap(), &other, "true"];
+    // The file may be about to change.
+    let mut with_file = fairlock(&url, &args);
+    let away = ["run", "-E", "0", &free, "true"];
+    let (ended, refused) = tokio::join!(alone(&away), end_of(&mut with_file));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(ended.err.contains("server unavailable"), "{ended:?}");
+    assert_eq!(refused.code, Some(69), "{refused:?}");
+    let said = &refused.err;
+    assert!(
+        said.contains("WRONGPASS") && !said.contains("wrong"),
+        "{refused:?}"
+    );
+
     let ended = end_of(&mut fairlock(&url, &["run", "-E", "0", &name(), "true"])).await;
     assert_eq!(ended.code, Some(77), "{ended:?}");
     let mut command = fairlock(&url, &["run", &name(), "true"]);
@@ -144,10 +158,7 @@ async fn no_server_and_a_server_that_refuses_are_told_apart() {
     let mut command = fairlock(&url, &["run", &name(), "true"]);
     let ended = end_of(command.env("FAIRLOCK_PASSWORD", "secret/1")).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let folder = TempDir::create();
-    let file = folder.path().join("password");
     std::fs::write(&file, "secret/1\n").unwrap();
-    let args = ["run", "--password-file", file.to_str().unwrap(), &name(), "true"];
     assert_eq!(end_of(&mut fairlock(&url, &args)).await.code, Some(0));
     let mut command = fairlock(&url, &["status", "a"]);
     assert_eq!(
@@ -190,4 +201,97 @@ async fn shorter_longest_lease_of_a_quorum_is_the_lease_of_its_locks() {
     let ended = end_of(&mut fairlock(&urls, &args)).await;
     assert_eq!(ended.code, Some(64), "{ended:?}");
     assert!(ended.err.contains("less than the lease"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn variables_that_are_set_and_empty_are_as_not_set() {
+    let empty = ["LEASE", "PREFIX", "PASSWORD", "PASSWORD_FILE", "OWNER", "HELD"];
+    let mut command = fairlock(&Server::shared().await.url(), &["run", &name(), "true"]);
+    command.envs(empty.map(|name| (format!("FAIRLOCK_{name}"), "")));
+    let ended = end_of(&mut command).await;
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_password_may_have_a_mark_before_it_and_an_end_of_line_behind_it() {
+    let server = Server::builder().config("requirepass", "secret/1").start().await;
+    let folder = TempDir::create();
+    let file = folder.path().join("password");
+    for text in ["secret/1", "secret/1\n", "secret/1\r\n", "\u{feff}secret/1\r\n"] {
+        std::fs::write(&file, text).unwrap();
+        for (variable, value) in [("PASSWORD", text), ("PASSWORD_FILE", file.to_str().unwrap())] {
+            let mut command = fairlock(&server.url(), &["run", &name(), "true"]);
+            let ended = end_of(command.env(format!("FAIRLOCK_{variable}"), value)).await;
+            assert_eq!(ended.code, Some(0), "{variable} {text:?} {ended:?}");
+        }
+    }
+}
+
+/// Race: A secret that is mounted as a file changes, and a connection breaks.
+#[tokio::test]
+async fn a_password_file_is_read_at_each_dial() {
+    let server = Server::builder().config("requirepass", "old").start().await;
+    let folder = TempDir::create();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "old").unwrap();
+    let name = name();
+    let password = file.to_str().unwrap();
+    let script = "echo in; read line; echo out";
+    let args = [
+        "run",
+        "--lease",
+        "2",
+        "--password-file",
+        password,
+        &name,
+        "-c",
+        script,
+    ];
+    let mut running = fairlock(&server.url(), &args);
+    let mut running = Running::start(running.stdin(std::process::Stdio::piped()));
+    running.expect("in").await;
+    let mut admin = server.client().await;
+    std::fs::write(&file, "new").unwrap();
+    for words in [
+        &["AUTH", "old"][..],
+        &["CONFIG", "SET", "requirepass", "new"],
+        &["CLIENT", "KILL", "TYPE", "normal"],
+        &["CLIENT", "KILL", "TYPE", "pubsub"],
+    ] {
+        admin.command(words).await.unwrap();
+    }
+    // Longer than the lease.
+    tokio::time::sleep(3 * SECOND).await;
+    running.tell("\n").await;
+    running.expect("out").await;
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// Race: A server is there, and can never give the lock.
+#[tokio::test]
+async fn only_a_busy_lock_is_forgiven() {
+    let server = Server::shared().await;
+    let busy = name();
+    let guard = lock(server, &busy).await.acquire().await.unwrap();
+    let args = ["run", "-w", "0.1", "-q", "-E", "0", &busy, "echo", "ran"];
+    let ended = run(&args).await;
+    assert_eq!(
+        (ended.code, &*ended.out, &*ended.err),
+        (Some(0), "", ""),
+        "{ended:?}"
+    );
+    guard.release().await.unwrap();
+
+    let node = Server::builder().config("cluster-enabled", "yes").start().await;
+    let replica = Server::builder().config("replicaof", "127.0.0.1 1").start().await;
+    for (server, code) in [(&node, 77), (&replica, 77)] {
+        let mut command = fairlock(
+            &server.url(),
+            &["run", "-w", "5", "-q", "-E", "0", &name(), "echo", "ran"],
+        );
+        let ended = end_of(&mut command).await;
+        assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{ended:?}");
+        assert!(!ended.err.is_empty(), "{ended:?}");
+    }
 }

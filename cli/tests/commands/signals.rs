@@ -53,6 +53,49 @@ async fn command_that_a_real_time_signal_ends_gives_its_number() {
     assert_eq!(ended.code, Some(162), "{ended:?}");
 }
 
+/// A signal that only ends a process by default, as that of a timer, must not leave CMD alone and the lock to
+/// its lease.
+#[tokio::test]
+async fn no_signal_ends_it_without_its_command_and_its_lock() {
+    let server = Server::shared().await;
+    for (signal, passed_on) in [
+        ("USR1", "USR1"),
+        ("USR2", "USR2"),
+        ("ALRM", "TERM"),
+        ("PROF", "TERM"),
+    ]
+    .into_iter()
+    .chain([("XCPU", "TERM"), ("34", "TERM"), ("64", "TERM")])
+    {
+        let name = name();
+        let args = ["run", &name, "sh", "-c", GROUP, "sh", passed_on];
+        let mut running = Running::start(&mut fairlock(&server.url(), &args));
+        running.expect("ready").await;
+        running.send(signal);
+        running.expect("inner").await;
+        running.expect("outer").await;
+        let ended = running.ended().await;
+        assert_eq!(ended.code, Some(5), "{signal}: {ended:?}");
+        assert!(is_free(&lock(server, &name).await).await);
+    }
+}
+
+/// A log rotation asks CMD for something. It does not ask a leader to end.
+#[tokio::test]
+async fn leader_whose_command_fails_after_a_signal_of_its_own_campaigns_again() {
+    let server = Server::shared().await;
+    let script = "trap 'echo rotated; exit 1' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::start(&mut fairlock(&server.url(), &["lead", &name(), "-c", script]));
+    for _ in 0..2 {
+        running.expect("ready").await;
+        running.send("USR1");
+        running.expect("rotated").await;
+    }
+    running.expect("ready").await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
 /// A process that reads its signals from a file descriptor leaves them blocked.
 #[tokio::test]
 async fn signals_that_were_blocked_from_the_beginning_are_heard() {

@@ -278,3 +278,59 @@ async fn stopped_terminal_holds_up_neither_the_command_nor_the_renewals() {
         assert!(is_free(&lock).await);
     }
 }
+
+/// As `ssh` and `sudo` do that want a password.
+#[tokio::test]
+async fn command_that_asks_on_the_terminal_gets_it_whatever_its_stdin_is() {
+    let run = r#""$FAIRLOCK" run "$NAME" sh -c 'echo ready; read line </dev/tty; echo "CMD read $line"'"#;
+    for text in [
+        run.to_owned(),
+        format!("{run} </dev/null"),
+        format!("true | {run}"),
+        format!("echo one | while read word; do {run}; done"),
+    ] {
+        let text = format!("{text}; read line; echo \"the shell read $line\"; exit 6");
+        let Some(mut running) = on_a_terminal("/bin/sh", &text).await else {
+            return;
+        };
+        running.line_with("ready").await;
+        running.tell("one\n").await;
+        running.line_with("CMD read one").await;
+        running.tell("two\n").await;
+        running.line_with("the shell read two").await;
+        assert_eq!(running.code().await, Some(6));
+    }
+}
+
+#[tokio::test]
+async fn command_in_the_background_of_a_script_leaves_it_the_terminal() {
+    let text = r#"
+        "$FAIRLOCK" run "$NAME" sh -c 'echo ready; exec sleep 600' &
+        read line; echo "the shell read $line"; kill $!; wait; exit 6"#;
+    let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
+        return;
+    };
+    running.line_with("ready").await;
+    running.tell("one\n").await;
+    running.line_with("the shell read one").await;
+    assert_eq!(running.code().await, Some(6));
+}
+
+#[tokio::test]
+async fn it_is_said_that_the_command_is_stopped() {
+    let script = r#"exec "$FAIRLOCK" run "$1" -c 'echo $$; kill -STOP $$; echo "went on"' 2>&1"#;
+    let mut shell = program("sh", &Server::shared().await.url());
+    let mut running = Running::start(shell.args(["-c", script, "sh", &name()]));
+    let pid = running.line().await;
+    let said = running.line().await;
+    assert!(
+        said.contains("stopped by SIGSTOP") && said.contains(&pid),
+        "{said}"
+    );
+    let go_on = Command::new("sh")
+        .args(["-c", "kill -CONT $1", "sh", &pid])
+        .status();
+    assert!(go_on.unwrap().success());
+    running.expect("went on").await;
+    assert_eq!(running.ended().await.code, Some(0));
+}

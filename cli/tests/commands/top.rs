@@ -213,3 +213,35 @@ async fn top_without_a_terminal_names_what_programs_can_use() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn top_of_a_quorum_shows_which_servers_answer() {
+    let servers = [
+        Server::start().await,
+        Server::start().await,
+        Server::start().await,
+    ];
+    let urls = servers.each_ref().map(Server::url);
+    let Some(mut pty) = start(&urls.join(","), &prefix(), &["--durable"]) else {
+        return;
+    };
+    pty.until("all answer", |screen| {
+        screen.matches(": answers in ").count() == 3
+    })
+    .await;
+    servers[1].pause();
+    pty.until("one does not", |screen| {
+        let line = screen
+            .lines()
+            .find(|line| line.contains(&format!("{}: ", urls[1])));
+        line.is_some_and(|line| line.contains("no answer")) && screen.matches(": answers in ").count() == 2
+    })
+    .await;
+    servers[1].resume();
+    pty.until("all answer again", |screen| {
+        screen.matches(": answers in ").count() == 3
+    })
+    .await;
+    pty.type_in("q");
+    assert_eq!(pty.code().await, Some(0));
+}

@@ -1,0 +1,218 @@
+//! The password for URLs that have none: a fixed one, or what a file has at each dial, since secrets change
+//! while a process runs.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fairlock::Credentials;
+use percent_encoding::percent_decode_str;
+
+use crate::connection::variable;
+use crate::exit::Failure;
+
+/// A password that is read again for each connection.
+#[derive(Clone)]
+pub(crate) struct PasswordFile {
+    path: PathBuf,
+    user: Option<String>,
+}
+
+impl PasswordFile {
+    /// The file is small, and mostly in memory. A thread that reads it might not be had when it is needed.
+    pub(crate) fn read(&self) -> io::Result<Credentials> {
+        let password = content(&self.path)?;
+        Ok(match &self.user {
+            Some(user) => Credentials::new(user, password),
+            None => Credentials::password(password),
+        })
+    }
+}
+
+/// Completes the URLs. If the password comes from a file, the users of the URLs go there.
+pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Option<PasswordFile>, Failure> {
+    let Some(path) = file else {
+        if let Some(password) = variable("FAIRLOCK_PASSWORD") {
+            for url in urls {
+                *url = with_password(url, trimmed(&password));
+            }
+        }
+        return Ok(None);
+    };
+    content(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    let authorities: Vec<Authority<'_>> = urls.iter().filter_map(|url| Authority::of(url)).collect();
+    let own = authorities.iter().filter(|url| url.has_password()).count();
+    if own > 0 && own == urls.len() {
+        return Ok(None);
+    }
+    let users: Vec<Option<String>> = authorities.iter().map(Authority::user).collect();
+    let user = users.first().cloned().flatten();
+    if own > 0 || users.iter().any(|other| *other != user) {
+        return Err(Failure::usage(
+            "a password file is for URLs that all have the same user, or none, and no password",
+        ));
+    }
+    let bare: Vec<String> = urls.iter().map(|url| without_user(url)).collect();
+    urls.clone_from_slice(&bare);
+    Ok(Some(PasswordFile {
+        path: path.to_owned(),
+        user,
+    }))
+}
+
+/// The parts of a URL.
+struct Authority<'a> {
+    scheme: &'a str,
+    /// User and password, as they are written.
+    login: &'a str,
+    host: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Authority<'a> {
+    fn of(url: &'a str) -> Option<Authority<'a>> {
+        let (scheme, rest) = url.split_once("://")?;
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        Some(Authority {
+            scheme,
+            login,
+            host,
+            path,
+        })
+    }
+
+    fn has_password(&self) -> bool {
+        self.login.contains(':')
+    }
+
+    fn user(&self) -> Option<String> {
+        let user = percent_decode_str(self.login).decode_utf8_lossy();
+        (!user.is_empty()).then(|| user.into_owned())
+    }
+}
+
+/// Where a URL leads, for people: without user, password and options, among which are passwords too.
+pub(crate) fn shown(url: &str) -> String {
+    match Authority::of(url) {
+        Some(Authority {
+            scheme, host, path, ..
+        }) => {
+            let path = path.split('?').next().unwrap_or_default();
+            format!("{scheme}://{host}{path}")
+        }
+        None => "?".to_owned(),
+    }
+}
+
+fn without_user(url: &str) -> String {
+    match Authority::of(url) {
+        Some(Authority {
+            scheme, host, path, ..
+        }) => format!("{scheme}://{host}{path}"),
+        None => url.to_owned(),
+    }
+}
+
+/// Puts the password into a URL that has none.
+fn with_password(url: &str, password: &str) -> String {
+    let Some(authority) = Authority::of(url).filter(|authority| !authority.has_password()) else {
+        return url.to_owned();
+    };
+    let Authority {
+        scheme,
+        login,
+        host,
+        path,
+    } = authority;
+    // A Unix socket has no host, and a URL with a user needs one.
+    let host = if host.is_empty() { "localhost" } else { host };
+    format!("{scheme}://{login}:{}@{host}{path}", escaped(password))
+}
+
+fn escaped(text: &str) -> String {
+    let escaped = text.bytes().map(|byte| {
+        if byte.is_ascii_alphanumeric() {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    });
+    escaped.collect()
+}
+
+fn content(file: &Path) -> io::Result<String> {
+    let text = String::from_utf8(std::fs::read(file)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "must be UTF-8"))?;
+    Ok(trimmed(&text).to_owned())
+}
+
+/// Editors end the last line, and some of them begin the first one with a mark.
+fn trimmed(text: &str) -> &str {
+    text.strip_prefix('\u{feff}')
+        .unwrap_or(text)
+        .trim_end_matches(['\r', '\n'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_goes_into_a_url_that_has_none() {
+        for (url, expected) in [
+            ("redis://h", "redis://:p%40%2F@h"),
+            ("redis://u@h:1/2", "redis://u:p%40%2F@h:1/2"),
+            ("redis://u:own@h", "redis://u:own@h"),
+            ("redis-sentinel://h?node=i", "redis-sentinel://:p%40%2F@h?node=i"),
+            (
+                "unix:///run/r.sock?db=1",
+                "unix://:p%40%2F@localhost/run/r.sock?db=1",
+            ),
+            ("no url", "no url"),
+        ] {
+            assert_eq!(with_password(url, "p@/"), expected);
+        }
+    }
+
+    #[test]
+    fn a_place_is_shown_without_secrets() {
+        for (url, expected) in [
+            ("redis://u:p@h:1/2", "redis://h:1/2"),
+            ("redis-sentinel://h?sentinelPassword=p", "redis-sentinel://h"),
+            (
+                "unix://:p@localhost/run/r.sock?db=1",
+                "unix://localhost/run/r.sock",
+            ),
+            ("secret", "?"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn a_password_file_takes_the_user_of_the_urls() {
+        let file = std::env::temp_dir().join(format!("fairlock-password-{}", std::process::id()));
+        std::fs::write(&file, "\u{feff}secret\r\n").unwrap();
+        assert_eq!(content(&file).unwrap(), "secret");
+        let completed = |urls: &[&str]| {
+            let mut urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+            let user = complete(&mut urls, Some(&file)).map(|file| file.map(|file| file.user));
+            (urls.join(" "), user.ok())
+        };
+        let user = Some("a:b".to_owned());
+        assert_eq!(
+            completed(&["redis://a%3Ab@h"]),
+            ("redis://h".to_owned(), Some(Some(user)))
+        );
+        assert_eq!(
+            completed(&["redis://h"]),
+            ("redis://h".to_owned(), Some(Some(None)))
+        );
+        let own = "redis://u:p@h";
+        assert_eq!(completed(&[own]), (own.to_owned(), Some(None)));
+        for mixed in [["redis://h", own], ["redis://a@h", "redis://b@h"]] {
+            assert_eq!(completed(&mixed).1, None, "{mixed:?}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+}
