@@ -146,3 +146,19 @@ async fn events_go_to_a_file_descriptor_of_choice() {
     assert_eq!(ended.code, Some(64), "{ended:?}");
     assert!(ended.err.contains("--status-fd 77"), "{ended:?}");
 }
+
+/// Race: The server takes no writes for a while, and answers who holds the lock all the same.
+#[tokio::test]
+async fn waiter_of_a_server_that_takes_no_writes_does_not_say_that_its_turn_is_near() {
+    let server = Server::builder()
+        .config("min-replicas-to-write", "1")
+        .start()
+        .await;
+    let script = r#"exec "$FAIRLOCK" run -w 3 "$1" true 2>&1"#;
+    let mut running = Running::start(program("sh", &server.url()).args(["-c", script, "sh", &name()]));
+    let said = running.line().await;
+    assert!(said.contains("has not taken the request yet"), "{said}");
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(ended.out.contains("NOREPLICAS"), "{ended:?}");
+}
