@@ -1,14 +1,18 @@
 //! Where the locks are: the servers, and how this process connects to them.
 
+use std::convert::Infallible;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::{Finding, Lock, LockManager, LockManagerBuilder, MemoryStore, Tls};
 use futures_util::StreamExt;
+use tokio::time::{sleep, timeout};
 
 use crate::args::Connection;
 use crate::exit::Failure;
 use crate::password::{self, PasswordFile};
+use crate::spans::show;
 
 const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or set FAIRLOCK_URL \
     (else REDIS_URL or VALKEY_URL is taken); a server for a try is started by `redis-server` or \
@@ -16,6 +20,8 @@ const NO_SERVER: &str = "no server: give one with --url redis://HOST:6379, or se
 const DEFAULT_PREFIX: &str = "fairlock";
 const MAX_LABEL: usize = 64;
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// How long after an answer the next question comes.
+const NEXT_QUESTION: Duration = Duration::from_secs(1);
 
 /// The lease of locks that set none. It is that of the library, if the servers may keep a lock for so long.
 pub(crate) fn default_lease(longest_lease: Option<Duration>) -> Duration {
@@ -86,6 +92,36 @@ impl Place {
         match &self.urls[..] {
             [url] => self.builder().connect(url).await,
             urls => self.builder().quorum(urls).await,
+        }
+    }
+
+    /// Asks a question again and again, by a client of its own, and tells each answer. If an answer takes
+    /// longer than `late`, that is told too, and the answer when it comes.
+    pub(crate) async fn ask_on<T, F: Future<Output = fairlock::Result<T>>>(
+        self,
+        late: Duration,
+        question: impl Fn(LockManager) -> F,
+        tell: impl Fn(Result<T, String>),
+    ) -> Infallible {
+        let told = |answer: fairlock::Result<T>| tell(answer.map_err(|error| error.to_string()));
+        loop {
+            match self.connect().await {
+                Ok(locks) => {
+                    while !locks.is_closed() {
+                        let mut answer = pin!(question(locks.clone()));
+                        match timeout(late, &mut answer).await {
+                            Ok(answer) => told(answer),
+                            Err(_) => {
+                                tell(Err(format!("no answer for {}", show(late))));
+                                told(answer.await);
+                            }
+                        }
+                        sleep(NEXT_QUESTION).await;
+                    }
+                }
+                Err(error) => told(Err(error)),
+            }
+            sleep(NEXT_QUESTION).await;
         }
     }
 

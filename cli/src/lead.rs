@@ -41,13 +41,13 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
         }
     }
     let kill_after = kill_after(run)?;
-    let place = Arc::new(Place::of(&run.connection)?);
+    let place = Place::of(&run.connection)?;
     let report = Report::of(&run.taking)?;
     let mut signals = Signals::catch()?;
     let (leading, led) = watch::channel(Weak::new());
     if let Some(address) = lead.http {
-        let served = Served::new(&run.taking.name, &place, led);
-        http::serve(address, served, &report).await?;
+        let served = Served::new(&run.taking.name, led);
+        http::serve(address, served, place.clone(), &report).await?;
     }
 
     let mut pause = SHORTEST;

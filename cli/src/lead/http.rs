@@ -2,11 +2,10 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fairlock::LockGuard;
+use fairlock::{LockGuard, LockManager};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -18,19 +17,18 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::connection::Place;
 use crate::exit::{Failure, IO};
 use crate::report::{Holding, Report};
-use crate::spans::show;
 
-/// How often the server is asked who leads.
-const LOOK: Duration = Duration::from_secs(1);
-/// A look that takes longer than this leaves it unknown who leads: the lease may be over.
+/// An answer that takes longer than this leaves it unknown who leads: the lease may be over.
 const LATE: Duration = Duration::from_secs(3);
 /// A client that sends nothing for so long is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long no client is taken if that has failed.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How many clients are answered at a time. The others wait. Each takes a file descriptor, and the server and
 /// CMD need some too.
 const MOST_CLIENTS: usize = 64;
@@ -43,12 +41,11 @@ const BUCKETS: [f64; 16] = [
 /// What the requests are about.
 pub(super) struct Served {
     name: String,
-    place: Arc<Place>,
     /// The last lead of this process.
     lead: watch::Receiver<Weak<LockGuard>>,
 }
 
-/// What the last look said, or why it failed.
+/// What the last answer was, or why there was none.
 type Seen = Result<Option<Holding>, String>;
 
 #[derive(Serialize)]
@@ -60,10 +57,9 @@ struct Leader<'a> {
 }
 
 impl Served {
-    pub(super) fn new(name: &str, place: &Arc<Place>, lead: watch::Receiver<Weak<LockGuard>>) -> Served {
+    pub(super) fn new(name: &str, lead: watch::Receiver<Weak<LockGuard>>) -> Served {
         Served {
             name: name.to_owned(),
-            place: Arc::clone(place),
             lead,
         }
     }
@@ -76,8 +72,14 @@ impl Served {
     }
 }
 
-/// Listens at the address, and answers for as long as this process lives.
-pub(super) async fn serve(address: SocketAddr, served: Served, report: &Report) -> Result<(), Failure> {
+/// Listens at the address, and answers for as long as this process lives. The server of the locks is asked by
+/// a client of its own.
+pub(super) async fn serve(
+    address: SocketAddr,
+    served: Served,
+    place: Place,
+    report: &Report,
+) -> Result<(), Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::new(IO, format!("--http {address}: {error}"));
     let listener = TcpListener::bind(address)
         .await
@@ -90,40 +92,16 @@ pub(super) async fn serve(address: SocketAddr, served: Served, report: &Report) 
         report.words(&format!("serving HTTP at {address}"));
     }
     let (tell, seen) = watch::channel(Err("no server has answered yet".to_owned()));
-    tokio::spawn(look(Arc::clone(&served.place), served.name.clone(), tell));
+    // A watch of the library would tell changes alone, but health is that of the last answer.
+    let name = served.name.clone();
+    let who_leads = move |locks: LockManager| {
+        let leadership = locks.leadership(&name);
+        async move { Ok(leadership.leader().await?.as_ref().map(Holding::of)) }
+    };
+    // Nobody has to hear it.
+    tokio::spawn(place.ask_on(LATE, who_leads, move |seen| drop(tell.send(seen))));
     tokio::spawn(accept(listener, Arc::new(served), seen, metrics));
     Ok(())
-}
-
-/// Asks again and again who leads, by a client of its own: that of a term ends with it. A watch of the
-/// library would tell changes alone, but health is that of the last look.
-async fn look(place: Arc<Place>, name: String, tell: watch::Sender<Seen>) {
-    loop {
-        match place.connect().await {
-            Ok(locks) => {
-                let leadership = locks.leadership(&name);
-                while !locks.is_closed() {
-                    let mut leader = pin!(leadership.leader());
-                    let leader = match timeout(LATE, &mut leader).await {
-                        Ok(leader) => leader,
-                        Err(_) => {
-                            let late = format!("no answer for {}", show(LATE));
-                            let _ = tell.send(Err(late));
-                            leader.await
-                        }
-                    };
-                    let seen = leader.map(|leader| leader.as_ref().map(Holding::of));
-                    // Nobody has to hear it.
-                    let _ = tell.send(seen.map_err(|error| error.to_string()));
-                    sleep(LOOK).await;
-                }
-            }
-            Err(error) => {
-                let _ = tell.send(Err(error.to_string()));
-            }
-        }
-        sleep(LOOK).await;
-    }
 }
 
 async fn accept(
@@ -138,7 +116,7 @@ async fn accept(
         let place = Arc::clone(&free).acquire_owned().await;
         let Ok((stream, _)) = listener.accept().await else {
             // As with too many open files: others may close theirs.
-            sleep(LOOK).await;
+            sleep(PAUSE).await;
             continue;
         };
         let (served, seen, metrics) = (Arc::clone(&served), seen.clone(), metrics.clone());

@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use fairlock::LockManager;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
 use crate::connection::Place;
-use crate::spans::show;
 
-/// How often a server is asked.
-const LOOK: Duration = Duration::from_secs(1);
 /// A server that takes longer does not answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LATE: Duration = Duration::from_secs(2);
 
 /// The last answer of a server: how long it took, or what came in its place.
 type Answer = Result<Duration, String>;
@@ -34,7 +31,13 @@ pub(super) fn of(place: &Place) -> Vec<Server> {
     let servers = place.servers().into_iter().map(|server| {
         let (tell, last) = watch::channel(None);
         let name = server.urls_shown();
-        tokio::spawn(ask(server, tell));
+        let pinged = |locks: LockManager| async move {
+            let asked = Instant::now();
+            locks.ping().await.map(|()| asked.elapsed())
+        };
+        tokio::spawn(server.ask_on(LATE, pinged, move |answer| {
+            tell.send_replace(Some(answer));
+        }));
         Server { name, last }
     });
     servers.collect()
@@ -52,30 +55,5 @@ impl Server {
             text: format!("{}: {text}", self.name),
             is_trouble: matches!(&*last, Some(Err(_))),
         }
-    }
-}
-
-/// Asks again and again, until nobody wants to know.
-async fn ask(server: Place, tell: watch::Sender<Option<Answer>>) {
-    while !tell.is_closed() {
-        match server.connect().await {
-            Ok(locks) => {
-                while !tell.is_closed() {
-                    let asked = Instant::now();
-                    let answer = match timeout(PATIENCE, locks.ping()).await {
-                        Ok(answer) => answer
-                            .map(|()| asked.elapsed())
-                            .map_err(|error| error.to_string()),
-                        Err(_) => Err(format!("no answer for {}", show(PATIENCE))),
-                    };
-                    tell.send_replace(Some(answer));
-                    sleep(LOOK).await;
-                }
-            }
-            Err(error) => {
-                tell.send_replace(Some(Err(error.to_string())));
-            }
-        }
-        sleep(LOOK).await;
     }
 }

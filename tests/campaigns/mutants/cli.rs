@@ -74,7 +74,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a client of a leader has one answer", HTTP, "            .keep_alive(false)\n", "", ON_LEAD),
     edit("more clients of a leader wait", HTTP, "const MOST_CLIENTS: usize = 64;", "const MOST_CLIENTS: usize = 1 << 20;", ON_LEAD),
     edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
-    edit("a look that takes long is told of", HTTP, "match timeout(LATE, &mut leader).await {", "match timeout(LATE * 100, &mut leader).await {", ON_LEAD),
+    edit("a look that takes long is told of", CONNECTION, "match timeout(late, &mut answer).await {", "match timeout(late * 100, &mut answer).await {", ON_LEAD),
     edit("only a lock that is held is called busy", TAKING, " if *retry_after <= LEAST_KNOWN => {", " if retry_after.is_zero() && LEAST_KNOWN.is_zero() => {", ON_WAITING),
     edit("a lock of the command line is kept", TAKING, ".at_least(taking.at_least)", "", ON_HOLD),
     edit("no lease of a quorum is longer than its longest", CONNECTION, "longest_lease.unwrap_or(DEFAULT_LEASE).min(DEFAULT_LEASE)", "DEFAULT_LEASE", ON_SETTINGS),
