@@ -1,6 +1,7 @@
 //! The password for URLs that have none: a fixed one, or what a file has at each dial, since secrets change
 //! while a process runs.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,21 +39,21 @@ pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Optio
         }
         return Ok(None);
     };
-    content(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    let authorities: Vec<Authority<'_>> = urls.iter().filter_map(|url| Authority::of(url)).collect();
-    let own = authorities.iter().filter(|url| url.has_password()).count();
+    content(path).map_err(Failure::usage)?;
+    let read: Vec<Url<'_>> = urls.iter().filter_map(|url| Url::of(url)).collect();
+    let own = read.iter().filter(|url| url.has_password()).count();
     if own > 0 && own == urls.len() {
         return Ok(None);
     }
-    let users: Vec<Option<String>> = authorities.iter().map(Authority::user).collect();
-    let user = users.first().cloned().flatten();
-    if own > 0 || users.iter().any(|other| *other != user) {
+    let user = read.first().and_then(Url::user);
+    if own > 0 || read.iter().any(|url| url.user() != user) {
         return Err(Failure::usage(
             "a password file is for URLs that all have the same user, or none, and no password",
         ));
     }
-    let bare: Vec<String> = urls.iter().map(|url| without_user(url)).collect();
-    urls.clone_from_slice(&bare);
+    for url in urls {
+        *url = Url::of(url).map_or_else(|| url.clone(), |url| url.without_user());
+    }
     Ok(Some(PasswordFile {
         path: path.to_owned(),
         user,
@@ -60,7 +61,7 @@ pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Optio
 }
 
 /// The parts of a URL.
-struct Authority<'a> {
+struct Url<'a> {
     scheme: &'a str,
     /// User and password, as they are written.
     login: &'a str,
@@ -68,12 +69,12 @@ struct Authority<'a> {
     path: &'a str,
 }
 
-impl<'a> Authority<'a> {
-    fn of(url: &'a str) -> Option<Authority<'a>> {
+impl<'a> Url<'a> {
+    fn of(url: &'a str) -> Option<Url<'a>> {
         let (scheme, rest) = url.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        Some(Authority {
+        Some(Url {
             scheme,
             login,
             host,
@@ -89,41 +90,30 @@ impl<'a> Authority<'a> {
         let user = percent_decode_str(self.login).decode_utf8_lossy();
         (!user.is_empty()).then(|| user.into_owned())
     }
+
+    fn without_user(&self) -> String {
+        format!("{}://{}{}", self.scheme, self.host, self.path)
+    }
 }
 
 /// Where a URL leads, for people: without user, password and options, among which are passwords too.
 pub(crate) fn shown(url: &str) -> String {
-    match Authority::of(url) {
-        Some(Authority {
-            scheme, host, path, ..
-        }) => {
-            let path = path.split('?').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-        None => "?".to_owned(),
-    }
-}
-
-fn without_user(url: &str) -> String {
-    match Authority::of(url) {
-        Some(Authority {
-            scheme, host, path, ..
-        }) => format!("{scheme}://{host}{path}"),
-        None => url.to_owned(),
-    }
+    let bare = Url::of(url).map(|url| url.without_user());
+    let place = bare.as_deref().and_then(|bare| bare.split('?').next());
+    place.unwrap_or("?").to_owned()
 }
 
 /// Puts the password into a URL that has none.
 fn with_password(url: &str, password: &str) -> String {
-    let Some(authority) = Authority::of(url).filter(|authority| !authority.has_password()) else {
+    let Some(parts) = Url::of(url).filter(|url| !url.has_password()) else {
         return url.to_owned();
     };
-    let Authority {
+    let Url {
         scheme,
         login,
         host,
         path,
-    } = authority;
+    } = parts;
     // A Unix socket has no host, and a URL with a user needs one.
     let host = if host.is_empty() { "localhost" } else { host };
     format!("{scheme}://{login}:{}@{host}{path}", escaped(password))
@@ -140,9 +130,11 @@ fn escaped(text: &str) -> String {
     escaped.collect()
 }
 
+/// The errors name the file, since nothing else does where a connection fails for it.
 fn content(file: &Path) -> io::Result<String> {
-    let text = String::from_utf8(std::fs::read(file)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "must be UTF-8"))?;
+    let named = |kind, error: &dyn Display| io::Error::new(kind, format!("{}: {error}", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| named(error.kind(), &error))?;
+    let text = String::from_utf8(bytes).map_err(|_| named(io::ErrorKind::InvalidData, &"must be UTF-8"))?;
     Ok(trimmed(&text).to_owned())
 }
 
