@@ -174,7 +174,7 @@ impl Job<'_> {
             return self.go_on();
         }
         report.words(&format!(
-            "CMD is stopped by {}, and the lock stays taken until CMD goes on (kill -CONT {})",
+            "CMD is stopped by {}, and the lock stays taken until CMD goes on (kill -CONT -{})",
             signal.as_str(),
             self.child.group()
         ));

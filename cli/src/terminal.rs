@@ -8,7 +8,7 @@
 //! it, as `ssh` and `sudo` do that want a password. The system then stops CMD.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, stdin};
+use std::io::stdin;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
@@ -20,7 +20,7 @@ use crate::signals::Caught;
 pub(crate) struct Terminal {
     file: File,
     own_group: Pid,
-    /// CMD has it while this process is in the foreground, or otherwise when it asks.
+    /// It is the standard input, or CMD has asked for it.
     is_wanted: bool,
     lent: bool,
 }
@@ -31,7 +31,7 @@ impl Terminal {
         Some(Terminal {
             file: OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?,
             own_group: getpgrp(),
-            is_wanted: stdin().is_terminal(),
+            is_wanted: tcgetpgrp(stdin()).is_ok(),
             lent: false,
         })
     }
