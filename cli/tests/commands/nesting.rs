@@ -1,8 +1,12 @@
 //! A command that runs the command again.
 
-use fairlock_testkit::{Server, name};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
-use crate::scene::{Ended, Running, end_of, fairlock, is_free, lock, run};
+use fairlock_testkit::{Server, TempDir, name};
+
+use crate::scene::{Ended, Running, end_of, fairlock, is_free, lock, program, run};
 
 /// What CMD of a run of this lock finds in its environment.
 async fn inherited(server: &Server, command: &str, name: &str) -> Vec<(String, String)> {
@@ -81,7 +85,7 @@ async fn what_a_finished_run_leaves_behind_takes_the_lock_as_anybody_else() {
     };
     let script = "echo in; read line; $FAIRLOCK run -n $FAIRLOCK_NAME echo nested";
     let mut first = command(&["run", &name, "-c", script]);
-    let mut first = Running::start(first.stdin(std::process::Stdio::piped()));
+    let mut first = Running::start(first.stdin(Stdio::piped()));
     first.expect("in").await;
     let second = end_of(&mut command(&["run", "-n", &name, "echo", "overlap"])).await;
     assert_eq!((second.code, &*second.out), (Some(75), ""), "{second:?}");
@@ -121,7 +125,7 @@ async fn holds_is_true_within_the_hold_alone() {
 #[tokio::test]
 async fn a_script_that_asks_takes_its_own_lock_once() {
     let server = Server::shared().await;
-    let (name, directory) = (name(), fairlock_testkit::TempDir::create());
+    let (name, directory) = (name(), TempDir::create());
     let path = directory.path().join("script");
     let script = format!(
         "#!/bin/sh\n\"$FAIRLOCK\" holds {name} || exec \"$FAIRLOCK\" run {name} -- \"$0\" \"$@\"\n\
@@ -129,13 +133,10 @@ async fn a_script_that_asks_takes_its_own_lock_once() {
     );
     std::fs::write(&path, script).unwrap();
     let path = path.to_str().unwrap();
-    std::process::Command::new("chmod")
-        .args(["+x", path])
-        .status()
-        .unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     let left = inherited(server, "run", &name).await;
     for left in [Vec::new(), left] {
-        let mut command = crate::scene::program(path, &server.url());
+        let mut command = program(path, &server.url());
         let ended = end_of(command.arg("once").envs(left)).await;
         assert_eq!(
             (ended.code, &*ended.out),

@@ -15,25 +15,25 @@ sh -c 'trap "echo inner; exit" "$1"; echo ready; while :; do sleep 0.05; done' s
 exit 5
 "#;
 
+/// Sends this signal to the command. CMD and what it started must get that one, and end as they want to.
+async fn all_of_the_group_get(passed_on: &str, signal: &str) {
+    let server = Server::shared().await;
+    let name = name();
+    let args = ["run", &name, "sh", "-c", GROUP, "sh", passed_on];
+    let mut running = Running::start(&mut fairlock(&server.url(), &args));
+    running.expect("ready").await;
+    running.send(signal);
+    running.expect("inner").await;
+    running.expect("outer").await;
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(5), "{signal}: {ended:?}");
+    assert!(is_free(&lock(server, &name).await).await);
+}
+
 #[tokio::test]
 async fn every_signal_that_would_end_it_goes_to_the_commands_group() {
-    let server = Server::shared().await;
-    for (signal, word) in [
-        (Signal::SIGHUP, "HUP"),
-        (Signal::SIGINT, "INT"),
-        (Signal::SIGQUIT, "QUIT"),
-        (Signal::SIGTERM, "TERM"),
-    ] {
-        let name = name();
-        let args = ["run", &name, "sh", "-c", GROUP, "sh", word];
-        let mut running = Running::start(&mut fairlock(&server.url(), &args));
-        running.expect("ready").await;
-        running.signal(signal);
-        running.expect("inner").await;
-        running.expect("outer").await;
-        let ended = running.ended().await;
-        assert_eq!(ended.code, Some(5), "{signal}: {ended:?}");
-        assert!(is_free(&lock(server, &name).await).await);
+    for signal in ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"] {
+        all_of_the_group_get(signal, signal).await;
     }
 }
 
@@ -57,26 +57,8 @@ async fn command_that_a_real_time_signal_ends_gives_its_number() {
 /// its lease.
 #[tokio::test]
 async fn no_signal_ends_it_without_its_command_and_its_lock() {
-    let server = Server::shared().await;
-    for (signal, passed_on) in [
-        ("USR1", "USR1"),
-        ("USR2", "USR2"),
-        ("ALRM", "TERM"),
-        ("PROF", "TERM"),
-    ]
-    .into_iter()
-    .chain([("XCPU", "TERM"), ("34", "TERM"), ("64", "TERM")])
-    {
-        let name = name();
-        let args = ["run", &name, "sh", "-c", GROUP, "sh", passed_on];
-        let mut running = Running::start(&mut fairlock(&server.url(), &args));
-        running.expect("ready").await;
-        running.send(signal);
-        running.expect("inner").await;
-        running.expect("outer").await;
-        let ended = running.ended().await;
-        assert_eq!(ended.code, Some(5), "{signal}: {ended:?}");
-        assert!(is_free(&lock(server, &name).await).await);
+    for signal in ["ALRM", "PROF", "XCPU", "34", "64"] {
+        all_of_the_group_get("TERM", signal).await;
     }
 }
 

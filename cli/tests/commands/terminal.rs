@@ -4,6 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fairlock_testkit::{Server, TempDir, eventually, name};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::pty::Pty;
 use crate::scene::{LIMIT, Running, is_free, lock, program, until_waiting};
@@ -28,12 +30,10 @@ async fn on_a_terminal(shell: &str, text: &str) -> Option<Running> {
     Some(Running::start(command.stdin(Stdio::piped())))
 }
 
-#[tokio::test]
-async fn command_has_the_terminal_and_the_shell_has_it_back() {
-    let text = r#"
-        "$FAIRLOCK" run "$NAME" sh -c 'echo ready; read line; echo "CMD read $line"'
-        read line; echo "the shell read $line"; exit 6"#;
-    let Some(mut running) = on_a_terminal("/bin/sh", text).await else {
+/// CMD reads a line of the terminal, and the shell that runs the command reads the next one.
+async fn command_and_then_the_shell_read(command: &str) {
+    let text = format!(r#"{command}; read line; echo "the shell read $line"; exit 6"#);
+    let Some(mut running) = on_a_terminal("/bin/sh", &text).await else {
         return;
     };
     running.line_with("ready").await;
@@ -42,6 +42,12 @@ async fn command_has_the_terminal_and_the_shell_has_it_back() {
     running.tell("two\n").await;
     running.line_with("the shell read two").await;
     assert_eq!(running.code().await, Some(6));
+}
+
+#[tokio::test]
+async fn command_has_the_terminal_and_the_shell_has_it_back() {
+    let run = r#""$FAIRLOCK" run "$NAME" sh -c 'echo ready; read line; echo "CMD read $line"'"#;
+    command_and_then_the_shell_read(run).await;
 }
 
 #[tokio::test]
@@ -289,16 +295,7 @@ async fn command_that_asks_on_the_terminal_gets_it_whatever_its_stdin_is() {
         format!("true | {run}"),
         format!("echo one | while read word; do {run}; done"),
     ] {
-        let text = format!("{text}; read line; echo \"the shell read $line\"; exit 6");
-        let Some(mut running) = on_a_terminal("/bin/sh", &text).await else {
-            return;
-        };
-        running.line_with("ready").await;
-        running.tell("one\n").await;
-        running.line_with("CMD read one").await;
-        running.tell("two\n").await;
-        running.line_with("the shell read two").await;
-        assert_eq!(running.code().await, Some(6));
+        command_and_then_the_shell_read(&text).await;
     }
 }
 
@@ -327,10 +324,7 @@ async fn it_is_said_that_the_command_is_stopped() {
         said.contains("stopped by SIGSTOP") && said.contains(&pid),
         "{said}"
     );
-    let go_on = Command::new("sh")
-        .args(["-c", "kill -CONT $1", "sh", &pid])
-        .status();
-    assert!(go_on.unwrap().success());
+    kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGCONT).unwrap();
     running.expect("went on").await;
     assert_eq!(running.ended().await.code, Some(0));
 }
