@@ -64,8 +64,8 @@ fn tls_advice(words: &str) -> Option<&'static str> {
         // A certificate that plain `openssl req -x509` makes is that of an authority.
         (
             "CaUsedAsEndEntity",
-            "the server shows the certificate of an authority. Have one made for the server, as by openssl req \
-             -x509 -addext basicConstraints=critical,CA:FALSE",
+            "the server shows the certificate of an authority. Have one made for the server, as by openssl \
+             req -x509 -addext basicConstraints=critical,CA:FALSE",
         ),
         (
             "UnknownIssuer",
@@ -74,8 +74,8 @@ fn tls_advice(words: &str) -> Option<&'static str> {
         ),
         (
             "NotValidForName",
-            "the certificate of the server is for other names than the one that the URL, or its cluster, gives \
-             it",
+            "the certificate of the server is for other names than the one that the URL, or its cluster, \
+             gives it",
         ),
         (
             "certificate verify failed",
