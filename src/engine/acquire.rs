@@ -100,7 +100,8 @@ pub(crate) async fn acquire(
     // those that wait for it are counted.
     let is_caller = params.vote.is_none() && params.turns == 1;
     let _permit = is_caller.then(|| waitlists.admit()).transpose()?;
-    let mut bound = pin!(bound(until));
+    let is_unheard = || client.store.why_unheard(&params.keys, began).is_some();
+    let mut bound = pin!(bound(until, is_unheard));
     let mut standing = Standing {
         arrived: began,
         until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
@@ -144,12 +145,32 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Waits until the bound of a wait, for ever if there is none.
-pub(super) async fn bound(until: Option<Instant>) {
-    match until {
-        // On the heap: most waits have no bound, and would carry the timer along.
-        Some(until) => Box::pin(tokio::time::sleep_until(until)).await,
-        None => std::future::pending().await,
+/// Waits until the bound of a wait and [for unread replies](replies_read), for ever if there is no bound.
+pub(super) async fn bound(until: Option<Instant>, is_outage: impl Fn() -> bool) {
+    let Some(until) = until else {
+        return std::future::pending().await;
+    };
+    // On the heap: most waits have no bound, and would carry the timers along.
+    let over = async {
+        tokio::time::sleep_until(until).await;
+        replies_read(is_outage).await;
+    };
+    Box::pin(over).await;
+}
+
+/// How often, and for how long each time, an outage is doubted.
+const DOUBTS: u32 = 4;
+const DOUBT: Duration = Duration::from_millis(5);
+
+/// Waits for as long as a wait whose bound is over looks like an outage, but no longer than it takes to read
+/// what has come. A thread that was blocked finds its timers over before it reads the replies that came
+/// meanwhile.
+pub(crate) async fn replies_read(is_outage: impl Fn() -> bool) {
+    for _ in 0..DOUBTS {
+        if !is_outage() {
+            return;
+        }
+        tokio::time::sleep(DOUBT).await;
     }
 }
 

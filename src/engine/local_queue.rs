@@ -85,7 +85,8 @@ pub(crate) async fn acquire<S: Source>(
     until: Option<Instant>,
 ) -> Result<Turn<S>> {
     let _permit = source.admit()?;
-    let mut bound = pin!(bound(until));
+    let is_outage = || !matches!(source.timed_out(params, began), Error::Timeout { .. });
+    let mut bound = pin!(bound(until, is_outage));
     let mut place = registry::enter(source, params);
     tokio::select! {
         biased;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Arrival, Quorum, Wanted, no_majority};
-use crate::engine::acquire::timed_out;
+use crate::engine::acquire::{replies_read, timed_out};
 use crate::engine::waitlist::admission::{Admission, Place};
 use crate::error::{Error, Result};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
@@ -90,7 +90,7 @@ impl Quorum {
             None => (&mut application.admitted).await,
             Some(until) => match timeout_at(until, &mut application.admitted).await {
                 Ok(admitted) => admitted,
-                Err(_) => return Err(self.bound_over(&wanted.keys, &wanted.channel, arrival.at)),
+                Err(_) => return Err(self.bound_over(&wanted.keys, &wanted.channel, arrival.at).await),
             },
         };
         // Every applicant that leaves the map is sent a message.
@@ -134,8 +134,15 @@ impl Quorum {
         }))
     }
 
-    /// The error of a wait whose bound is over, from what all servers have said since it began.
-    pub(super) fn bound_over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
+    /// The error of a wait whose bound is over, once the replies that have come are read.
+    pub(super) async fn bound_over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
+        let over = || self.over(keys, channel, arrived);
+        replies_read(|| !matches!(over(), Error::Timeout { .. })).await;
+        over()
+    }
+
+    /// The error of a wait that is over, from what all servers have said since it began.
+    pub(super) fn over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
         let errors =
             (0..self.servers.len()).filter_map(|server| self.unheard(server, keys, channel, arrived));
         self.timed_out(&errors.collect::<Vec<_>>(), arrived, self.retry_after(channel))

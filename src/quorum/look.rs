@@ -73,8 +73,10 @@ impl Ballot {
             let earlier = match until {
                 None => looked.await,
                 // The votes may be a majority, so that no attempt is left that would end in time.
-                Some(until) => (timeout_at(until, looked).await)
-                    .unwrap_or_else(|_| Err(quorum.bound_over(&keys, &channel, arrived))),
+                Some(until) => match timeout_at(until, looked).await {
+                    Ok(looked) => looked,
+                    Err(_) => Err(quorum.bound_over(&keys, &channel, arrived).await),
+                },
             };
             (server, Event::Looked { hold, earlier })
         }));

@@ -50,7 +50,7 @@ impl Source for Quorum {
     }
 
     fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error {
-        self.bound_over(&params.keys, &params.channel, began)
+        self.over(&params.keys, &params.channel, began)
     }
 }
 

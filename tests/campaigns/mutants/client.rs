@@ -121,6 +121,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try that found the lock busy is withdrawn if an attempt may still run", ACQUIRE,
         "                background.withdraw(&params.keys, &request, false, &calls);\n",
         "", &[WAITLIST_TESTS]),
+    edit("a bound that ends while a thread is blocked is no outage", ACQUIRE, "const DOUBTS: u32 = 4;", "const DOUBTS: u32 = 0;", &["--test servers faults::unwilling::"]),
     edit("a wait that timed out never advises to try again at once", ACQUIRE,
         "retry_after: free_in.max(Duration::from_millis(1)),",
         "retry_after: free_in,", &[WAITLIST_TESTS]),

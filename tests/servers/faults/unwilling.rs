@@ -359,6 +359,36 @@ async fn a_bounded_wait_in_which_nothing_was_answered_is_an_outage() {
     .await;
 }
 
+/// Race: The work of a process blocks its thread until the bounds of its waits are over.
+#[tokio::test]
+async fn bounds_that_end_while_a_thread_is_blocked_are_no_outage() {
+    const CALLERS: usize = 200;
+    let server = Server::start().await;
+    let (locks, others) = (connect(&server.url()).await, connect(&server.url()).await);
+    let names: Vec<String> = (0..CALLERS).map(|n| format!("held-{n}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(others.lock(name).acquire().await.unwrap());
+    }
+    for turns in [1, 64, 1, 64] {
+        let calls = names.iter().map(|name| {
+            let lock = locks.lock(name).local_handoffs(turns);
+            tokio::spawn(lock.acquire_timeout(Duration::from_millis(200)))
+        });
+        let calls: Vec<_> = calls.collect();
+        // The calls are written, and answered while this thread is blocked.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        std::thread::sleep(Duration::from_millis(600));
+        for call in calls {
+            let busy = call.await.unwrap();
+            assert!(matches!(busy, Err(Error::Timeout { .. })), "{turns}: {busy:?}");
+        }
+    }
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}
+
 /// Race: The server stops answering while callers wait that have little time.
 #[tokio::test]
 async fn a_try_ends_soon_although_the_server_does_not_answer() {
