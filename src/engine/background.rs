@@ -1,7 +1,6 @@
-//! What a client does without a caller. The background task renews holds, claims those that are left to
-//! expire, and withdraws requests. Releases of dropped guards have tasks of their own.
+//! What a client does without a caller. The background task renews holds, and withdraws requests. Releases of
+//! dropped guards have tasks of their own.
 
-mod outbox;
 mod release;
 mod renewer;
 #[cfg(test)]
@@ -16,13 +15,15 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc};
 
-use self::outbox::Outgoing;
 use self::renewer::{BATCH, BATCH_PAUSE, RenewalSchedule};
-use self::withdrawals::{Batch, Withdrawals};
+use self::withdrawals::{Batch, Withdrawal, Withdrawals};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::hold::Hold;
 use crate::engine::metrics::Pending;
+use crate::engine::pending_calls::PendingCalls;
+use crate::store::ids::RequestId;
+use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, Withdrawn};
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
@@ -44,12 +45,14 @@ pub(crate) struct Background {
     wake: Notify,
 }
 
+/// A withdrawal, and the keys of its lock.
+type Outgoing = (Arc<Keys>, Withdrawal);
+
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 enum Done {
     Look(Arc<Hold>),
     Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
-    Outgoing,
 }
 
 /// What the server has not confirmed yet. It keeps the client running.
@@ -130,6 +133,34 @@ impl Background {
         self.pending.none().await;
     }
 
+    /// Makes sure that the server keeps nothing of a request that is never used again. The request is
+    /// withdrawn immediately if an answered call may have left something on the server (`at_once`). It is
+    /// withdrawn again when none of its unanswered calls can run any more.
+    pub(super) fn withdraw(
+        &self,
+        keys: &Arc<Keys>,
+        request: &RequestId,
+        at_once: bool,
+        calls: &Arc<PendingCalls>,
+    ) {
+        if calls.withdraw(at_once) {
+            let withdrawal = Withdrawal {
+                request: request.clone(),
+                calls: Arc::clone(calls),
+                at_once,
+                _unconfirmed: self.unconfirmed(),
+            };
+            // If the receiver is gone, so are the runtime and the connection. The leases then expire by
+            // themselves.
+            let _ = self.outbox.send((Arc::clone(keys), withdrawal));
+        }
+    }
+
+    async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {
+        let answer = self.client.withdraw(batch.call(self.client.now())).await;
+        Done::Withdrawn(batch, answer)
+    }
+
     /// If the client is closed, has the background task check whether it can end.
     pub(crate) fn wake_if_closing(&self) {
         if self.client.is_closed() {
@@ -181,12 +212,8 @@ impl Background {
                         self.watch(&hold);
                     }
                     Done::Withdrawn(batch, answer) => withdrawals.answered(batch, &answer),
-                    Done::Outgoing => {}
                 },
-                Some(outgoing) = inbox.recv() => match outgoing {
-                    Outgoing::Withdraw(keys, withdrawal) => withdrawals.add(&keys, withdrawal),
-                    Outgoing::Claim(hold, token) => jobs.push(Box::pin(Arc::clone(&self).claim(hold, token))),
-                },
+                Some((keys, withdrawal)) = inbox.recv() => withdrawals.add(&keys, withdrawal),
                 () = self.wake.notified() => {}
                 () = self.drained(), if is_closed && self.pending() > 0 => {}
             }

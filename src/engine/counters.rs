@@ -103,23 +103,20 @@ pub(crate) enum End {
     Released,
     /// The guard was dropped without a release.
     Dropped,
-    /// The guard left the lease to expire.
-    Forgotten,
     /// The lease was over before. It is never lost by a release.
     Lost(LostReason),
 }
 
 impl End {
-    pub(super) const COUNT: usize = 6;
+    pub(super) const COUNT: usize = 5;
 
     pub(super) const fn index(self) -> usize {
         match self {
             End::Released | End::Lost(LostReason::Released) => 0,
             End::Dropped => 1,
-            End::Forgotten => 2,
-            End::Lost(LostReason::Expired) => 3,
-            End::Lost(LostReason::Taken) => 4,
-            End::Lost(LostReason::MaxHold) => 5,
+            End::Lost(LostReason::Expired) => 2,
+            End::Lost(LostReason::Taken) => 3,
+            End::Lost(LostReason::MaxHold) => 4,
         }
     }
 }

@@ -168,8 +168,9 @@ impl Hold {
     /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim
     /// window so far: its renewals are due earlier.
     pub(super) fn margin(&self, at: &Sample) -> Option<Duration> {
-        let is_whole = self.has_its_lease();
-        is_whole.then(|| self.deadline().since(at.received))
+        let state = locked(&self.state);
+        let is_whole = state.claimed && !state.lengthened;
+        is_whole.then(|| state.deadline.since(at.received))
     }
 
     /// The call that prolongs the hold. The first renewal of a pushed grant is also its claim.
@@ -330,12 +331,6 @@ impl Hold {
     /// expires, it takes the client for dead.
     pub(crate) fn is_claimed(&self) -> bool {
         locked(&self.state).claimed
-    }
-
-    /// Whether the hold lasts for its whole lease without a further renewal.
-    pub(super) fn has_its_lease(&self) -> bool {
-        let state = locked(&self.state);
-        state.claimed && !state.lengthened
     }
 
     pub(super) fn set_in_doubt(&self) {

@@ -114,29 +114,4 @@ impl LockGuard {
         });
         Ok(())
     }
-
-    /// Lets the lease run out by itself, without a release. No other holder gets the lock before that. Use it
-    /// for work that must not be repeated for a while.
-    ///
-    /// The lease is no longer renewed, with one exception. If the lock was handed over by its former holder
-    /// and the lease was never renewed, it is renewed once, in the background, so that it lasts for its whole
-    /// length.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_secs(3600));
-    /// if let Some(guard) = lock.try_acquire().await?.acquired() {
-    ///     // ... send it ...
-    ///     guard.forget(); // and no process sends it again within the hour
-    /// }
-    /// assert!(lock.try_acquire().await?.acquired().is_none());
-    /// # Ok(()) }
-    /// ```
-    pub fn forget(self) {
-        self.held.forget();
-    }
 }

@@ -130,15 +130,6 @@ impl Held {
             Held::QuorumTurn(turn) => Box::pin(turn.hold().renew()).await,
         }
     }
-
-    pub(super) fn forget(self) {
-        match self {
-            Held::One(held) => held.forget(),
-            Held::Turn(turn) => turn.forget(),
-            Held::Quorum(majority) => majority.forget(),
-            Held::QuorumTurn(turn) => turn.forget(),
-        }
-    }
 }
 
 /// Reports the end of a guard's lease, and does not keep the lock.

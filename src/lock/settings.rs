@@ -110,8 +110,7 @@ impl Lock {
     /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
-    /// lock is free when the lease is over, so that another instance can do the work. After a
-    /// [`forget`](crate::LockGuard::forget) the lock is also free when the lease is over. In a quorum, a lock
+    /// lock is free when the lease is over, so that another instance can do the work. In a quorum, a lock
     /// stays taken while a minority of the servers fails.
     ///
     /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is

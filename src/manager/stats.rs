@@ -23,8 +23,8 @@ use crate::lock::Place;
 /// `not_replicated`, `unavailable`, the calls that ended with any other error, and those under way.
 ///
 /// # Holds
-/// A hold lasts from the moment when its guard is returned until the guard is released, dropped or forgotten,
-/// or until the lease is lost. With [local hand-off](crate::Lock::local_handoffs), each guard has its own.
+/// A hold lasts from the moment when its guard is returned until the guard is released or dropped, or
+/// until the lease is lost. With [local hand-off](crate::Lock::local_handoffs), each guard has its own.
 ///
 /// # In a quorum
 /// Calls and holds count once, not once for each server. `late`, `unconfirmed`, `renewals`, `reconnects` and

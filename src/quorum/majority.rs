@@ -7,7 +7,6 @@ use super::Quorum;
 use super::ballot::Ballot;
 use super::votes::Votes;
 use crate::engine::counters::{End, How};
-use crate::engine::hold::owned::OwnedHold;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::sync::locked;
@@ -53,18 +52,6 @@ impl Majority {
     pub(crate) async fn release(self) -> Result<()> {
         self.leave();
         self.votes.release().await
-    }
-
-    /// Lets the leases run out, each after its whole length.
-    pub(crate) fn forget(self) {
-        self.leave();
-        let (before, holding, votes) = self.votes.end_to_forget();
-        if let Some(holding) = holding {
-            holding.ended(&self.quorum.counters, End::Forgotten);
-        }
-        if before.is_ok() {
-            votes.into_iter().for_each(OwnedHold::forget);
-        }
     }
 
     /// Takes the hold out of those whose guards live.

@@ -64,8 +64,4 @@ impl Tenure for Majority {
     fn fence(&self) -> Fence {
         self.fence
     }
-
-    fn forget(self) {
-        self.forget();
-    }
 }

@@ -347,16 +347,14 @@ impl Votes {
     }
 
     /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the
-    /// hold was over before, and otherwise what its guard held. A hold that was not over, and is released,
-    /// stays taken for as long as the terms say.
-    fn end(&self, is_released: bool) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
+    /// hold was over before, and otherwise what its guard held. A hold that was not over stays taken for as
+    /// long as the terms say.
+    fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         let over = *state.over.get_or_insert(LostReason::Released);
-        if is_released {
-            self.set_next_floor(&state);
-        }
-        if is_released && before.is_ok() {
+        self.set_next_floor(&state);
+        if before.is_ok() {
             let kept = state.decided.zip(self.terms.at_least);
             state.kept_until = kept.map(|((decided, _), at_least)| decided.after(at_least));
         }
@@ -378,10 +376,5 @@ impl Votes {
                 now.max(largest.next())
             });
         }
-    }
-
-    /// Ends the hold and takes all votes, so that each can be left to expire.
-    pub(super) fn end_to_forget(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
-        self.end(false)
     }
 }

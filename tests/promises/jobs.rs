@@ -16,7 +16,6 @@ on_each_backend! {
     the_lease_is_renewed_while_the_work_goes_on,
     a_lock_is_kept_for_longer_than_its_lease,
     a_wait_that_was_given_up_keeps_nothing,
-    a_forgotten_guard_keeps_nothing_beyond_its_lease,
     a_kept_lock_is_shown_and_can_be_taken_by_force,
     waiters_of_a_kept_lock_are_served_in_order,
     a_lock_with_local_handoffs_is_kept_too,
@@ -30,7 +29,6 @@ in_a_quorum! {
     work_that_took_longer_hands_over_at_once,
     the_lease_is_renewed_while_the_work_goes_on,
     a_wait_that_was_given_up_keeps_nothing,
-    a_forgotten_guard_keeps_nothing_beyond_its_lease,
     a_kept_lock_is_shown_and_can_be_taken_by_force,
     waiters_of_a_kept_lock_are_served_in_order,
 }
@@ -148,15 +146,6 @@ async fn a_wait_that_was_given_up_keeps_nothing(backend: Backend) {
     drop(waiter);
     let next = timeout(backend.slack(), there.lock("a").acquire()).await;
     let _guard = next.expect("the lock is free").unwrap();
-}
-
-async fn a_forgotten_guard_keeps_nothing_beyond_its_lease(backend: Backend) {
-    let (here, there) = (backend.client().await, backend.client().await);
-    let lease = backend.short_lease();
-    let lock = here.lock("a").lease(lease).at_least(HOUR);
-    lock.acquire().await.unwrap().forget();
-    let next = timeout(lease + backend.slack(), there.lock("a").acquire()).await;
-    let _guard = next.expect("the lease is over").unwrap();
 }
 
 async fn a_kept_lock_is_shown_and_can_be_taken_by_force(backend: Backend) {

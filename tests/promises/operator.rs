@@ -199,7 +199,8 @@ async fn default_label_names_this_process(backend: Backend) {
 async fn label_goes_with_its_client(backend: Backend) {
     let gone = backend.client_with(labelled("gone")).await;
     let stays = backend.client_with(labelled("stays")).await;
-    gone.lock("a").acquire().await.unwrap().forget();
+    let kept = gone.lock("a").at_least(10 * SECOND).acquire().await.unwrap();
+    kept.release().await.unwrap();
     let _guard = stays.lock("b").acquire().await.unwrap();
     assert_eq!(label_appears(&stays, "a").await, "gone");
     gone.close().await.ok();
@@ -279,7 +280,7 @@ async fn list_finds_every_one_of_many_locks(backend: Backend) {
     let found: BTreeSet<String> = listed(&locks, "job:*").await.into_keys().collect();
     assert_eq!(found, expected);
     for guard in guards {
-        guard.unwrap().forget();
+        drop(guard.unwrap());
     }
 }
 

@@ -136,14 +136,14 @@ async fn a_lease_that_runs_out_lets_the_waiter_in(backend: Backend) {
     let lease = Duration::from_millis(400);
     // This is taken before the lease begins, so the time of the reply does not matter.
     let start = Instant::now();
-    let guard = here.lock("a").lease(lease).acquire().await.unwrap();
-    guard.forget();
+    let _guard = here.lock("a").fixed_lease(lease).acquire().await.unwrap();
     let next = timeout(LONG, there.lock("a").acquire())
         .await
         .expect("free")
         .unwrap();
     let waited = start.elapsed();
-    assert!(waited >= lease - Duration::from_millis(5), "{waited:?}");
+    // In a quorum, the holder releases what is left of its votes at its local deadline, a little earlier.
+    assert!(waited >= lease - Duration::from_millis(10), "{waited:?}");
     assert!(waited < lease + backend.slack(), "{waited:?}");
     next.release().await.unwrap();
 }

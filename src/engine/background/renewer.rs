@@ -146,11 +146,7 @@ impl Background {
     }
 
     /// Has the server prolong the lease, under the fence that the hold has there. Returns with which lease.
-    pub(super) async fn prolong(
-        &self,
-        hold: &Hold,
-        on_demand: bool,
-    ) -> Result<(Answer<Renewed>, Duration), Failure> {
+    async fn prolong(&self, hold: &Hold, on_demand: bool) -> Result<(Answer<Renewed>, Duration), Failure> {
         loop {
             let call = Renew {
                 on_demand,

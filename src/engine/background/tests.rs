@@ -284,22 +284,6 @@ async fn release_stops_an_unwritten_poll() {
     assert!(tried.acquired().is_some(), "a hold is left on the server");
 }
 
-/// The poll is still waiting to be written when the lease of the forgotten guard is over.
-#[tokio::test(start_paused = true)]
-async fn unwritten_poll_does_not_take_a_forgotten_lock_again() {
-    let locks = locks(&MemoryStore::new());
-    let guard = locks.lock("a").acquire().await.unwrap();
-    let shared = locks.shared();
-    let hold = shared.background().held().remove(0);
-    let pending = PendingCalls::begin(&hold.calls, &shared.client().clocks);
-    guard.forget();
-    sleep(LEASE).await;
-    let asked = shared.client().acquire(poll(&hold, &pending), &pending);
-    assert!(matches!(asked.await, Err(Failure::GivenUp)));
-    let tried = locks.lock("a").try_acquire().await.unwrap();
-    assert!(tried.acquired().is_some(), "a hold is left on the server");
-}
-
 #[tokio::test(start_paused = true)]
 async fn renewal_of_a_released_hold_counts_as_no_loss() {
     let locks = LockManager::in_memory();

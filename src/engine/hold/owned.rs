@@ -64,20 +64,6 @@ impl OwnedHold {
         }
     }
 
-    /// Lets the lease expire. The hold is not released, and not renewed. Only a pushed grant is still claimed
-    /// once, so that it lasts for its whole lease.
-    pub(crate) fn forget(mut self) {
-        // An unsent call that ran after the end of the lease would take the lock again.
-        self.hold.calls.end();
-        // A closed client keeps running until the background task knows of the claim.
-        let _running = self.background.keep_running();
-        let lost = self.finish_as(End::Forgotten);
-        if lost.is_none() {
-            self.background.let_run_out(&self.hold);
-        }
-        self.settled = true;
-    }
-
     /// Ends the renewals. Returns why the hold was already over, if it was, and otherwise what its guard
     /// held.
     fn finish(&self, now: LocalTime) -> (Option<LostReason>, Option<Holding>) {
@@ -89,16 +75,6 @@ impl OwnedHold {
         self.background.leave(&self.hold);
         ended
     }
-
-    /// The same, and counts how the guard's hold ended.
-    fn finish_as(&self, end: End) -> Option<LostReason> {
-        let now = self.background.now();
-        let (lost, holding) = self.finish(now);
-        if let Some(holding) = holding {
-            holding.over(self.background.counters(), now).end = end;
-        }
-        lost
-    }
 }
 
 impl Drop for OwnedHold {
@@ -108,7 +84,11 @@ impl Drop for OwnedHold {
         }
         // As in `release`.
         let _running = self.background.keep_running();
-        self.finish_as(End::Dropped);
+        let now = self.background.now();
+        let (_, holding) = self.finish(now);
+        if let Some(holding) = holding {
+            holding.over(self.background.counters(), now).end = End::Dropped;
+        }
         self.background.release_unheard(Arc::clone(&self.hold));
     }
 }

@@ -57,9 +57,6 @@ pub(crate) trait Tenure: Debug + Send + Sized + 'static {
 
     /// The fence of the first turn.
     fn fence(&self) -> Fence;
-
-    /// Lets the lease expire, without a release.
-    fn forget(self);
 }
 
 /// The tenures of one server.
@@ -130,9 +127,5 @@ impl Tenure for OwnedHold {
 
     fn fence(&self) -> Fence {
         self.hold().fence()
-    }
-
-    fn forget(self) {
-        self.forget();
     }
 }

@@ -51,14 +51,6 @@ impl<S: Source> Turn<S> {
         self.end(End::Released)
     }
 
-    /// Lets the lease of the tenure expire. Those that wait here wait for the next tenure.
-    pub(crate) fn forget(mut self) {
-        if let Some(held) = self.held.take() {
-            self.queue.end(&held);
-            held.forget();
-        }
-    }
-
     /// Takes back a turn that nobody has read.
     pub(super) fn into_held(mut self) -> Option<S::Tenure> {
         self.held.take()

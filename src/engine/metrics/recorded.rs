@@ -280,7 +280,6 @@ impl Group {
             let end = match end {
                 End::Released | End::Lost(LostReason::Released) => "released",
                 End::Dropped => "dropped",
-                End::Forgotten => "forgotten",
                 End::Lost(_) => "lost",
             };
             histogram!(HOLD_DURATION, "group" => handles.group.clone(), "end" => end)

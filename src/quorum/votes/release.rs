@@ -18,7 +18,7 @@ impl Votes {
     /// request, larger than those of all turns. They keep the lock taken for as long as the terms say, unless
     /// the hold was lost.
     pub(in crate::quorum) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
-        let (before, holding, votes) = self.end(true);
+        let (before, holding, votes) = self.end();
         let state = locked(&self.state);
         let kept_from = state.kept_until.and(state.decided);
         drop(state);

@@ -120,7 +120,6 @@ pub(super) enum End {
     /// The task drops the release after this time.
     ReleaseCancelled(Duration),
     Drop,
-    Forget,
 }
 
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Belief, Effect, End, Event, Fault, Op, Way};
+use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::plan::Plan;
 use super::timing::{ROUNDING, Timing};
 use crate::store::ids::{ClientId, RequestId};
@@ -222,8 +222,8 @@ impl<'a> Watch<'a> {
             Event::Cancelled { op } | Event::Failed { op, .. } => {
                 self.waiting.remove(op);
             }
-            Event::Ended { op, end, .. } => {
-                if let Some(request) = self.guards.remove(op).filter(|_| *end != End::Forget) {
+            Event::Ended { op, .. } => {
+                if let Some(request) = self.guards.remove(op) {
                     // The next turn may have begun.
                     if !self.guards.values().any(|other| *other == request) {
                         self.used.remove(&request);

@@ -130,8 +130,7 @@ impl User {
             end: match self.rng.u8(..20) {
                 0..=11 => End::Release,
                 12..=14 => End::ReleaseCancelled(self.ms(0..=20)),
-                15..=18 => End::Drop,
-                _ => End::Forget,
+                _ => End::Drop,
             },
             renews: self.rng.u8(..8) == 0,
             stops_when_lost: self.rng.u8(..4) > 0,
@@ -165,7 +164,6 @@ impl User {
                 }
             }
             End::Drop => drop(guard),
-            End::Forget => guard.forget(),
         }
     }
 

@@ -12,7 +12,6 @@ const CALL: &str = "src/store/redis/call.rs";
 const LABELS: &str = "src/store/redis/script/operations/labels.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist/calls.rs";
-const OUTBOX: &str = "src/engine/background/outbox.rs";
 const RUNTIME: &str = "src/engine/runtime.rs";
 const RELEASE: &str = "src/engine/background/release.rs";
 const RENEWER: &str = "src/engine/background/renewer.rs";
@@ -289,9 +288,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a renewal that fails leaves the hold in doubt", RENEWER, "                hold.set_in_doubt();\n", "", NETWORK),
     edit("a lease that is lost unclaimed costs the client its presence record", RENEWER, "            self.note_expiry(hold);\n", "", &[WAITLIST_TESTS]),
     edit("a lease that is lost after its claim costs the client nothing", RENEWER, "        if !hold.is_claimed() {\n            let lease", "        if true {\n            let lease", &[WAITLIST_TESTS]),
-    edit("a forgotten grant that cannot be claimed costs the client its presence record", OUTBOX,
-        "            hold.deadline(),\n            hold.terms.lease(),\n", "            LocalTime::ZERO,\n            hold.terms.lease(),\n", &[WAITLIST_TESTS]),
-    edit("a forgotten grant is claimed", OUTBOX, "            self.send(Outgoing::Claim(Arc::clone(hold), self.unconfirmed()));\n", "", &[WAITLIST_TESTS]),
     edit("a lease that its release finds expired is lost", OWNED_HOLD, "            self.background.lose(&self.hold, lost.reason());\n", "            let _ = lost;\n",
         BACKGROUND_TESTS),
 
@@ -303,7 +299,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release that was given up is not overtaken by the withdrawal of its request", RELEASE, "if is_last || !matches!", "if is_last || true || !matches!", BACKGROUND_TESTS),
     edit("a request whose last release goes unanswered is withdrawn", RELEASE, "if is_last || !matches!", "if !matches!", BACKGROUND_TESTS),
     edit("no poll is written once the release of its hold has begun", RELEASE, "        hold.calls.end();\n", "", &[BACKGROUND_LIB, WAITLIST_TESTS]),
-    edit("no poll is written once its hold is forgotten", OWNED_HOLD, "        self.hold.calls.end();\n", "", BACKGROUND_TESTS),
     edit("a poll that is answered during a release may have run after it", RELEASE, "is_asked_for || was_over", "was_over", BACKGROUND_TESTS),
     edit("a hold that was over before its release is withdrawn", RELEASE,
         "matches!(released, Err(Error::Lost(_)))", "false", BACKGROUND_TESTS),

@@ -30,7 +30,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        let Some(reason) = state.over else {\n            state.holding = Some(holding);\n            return;\n        };\n        drop(state);\n        holding.ended(counters, End::Lost(reason));\n",
         "        state.holding = Some(holding);\n        let _ = counters;\n", STATS),
     edit("a margin is that of a whole lease", HOLD,
-        "let is_whole = self.has_its_lease();", "let is_whole = true;", STATS),
+        "let is_whole = state.claimed && !state.lengthened;", "let is_whole = true;", STATS),
     edit("a grant that a later call found was not free at once", HOLD,
         "if was_queued && self.how == How::Free {", "if false {", STATS),
     edit("a turn ends what its guard holds", LOCAL_QUEUE,

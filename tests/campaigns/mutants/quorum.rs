@@ -73,7 +73,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that comes after the release is kept at once", REPAIR, "            drop(late);\n", "            std::mem::forget(late);\n", KEPT),
     edit("no vote is asked for once the time of a kept lock is over", REPAIR, "() = clock.sleep_until(until) => return,", "() = clock.sleep_until(until), if false => return,", KEPT),
     edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
-    edit("a hold that was lost or forgotten is not kept", VOTES, "if is_released && before.is_ok() {", "if true {", KEPT),
+    edit("a hold that was lost is not kept", VOTES, "if before.is_ok() {", "if true {", KEPT),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
     edit("a release finds a vote whose fence was raised", "src/engine/background/release.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
 
@@ -92,13 +92,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that was lost is not waited for", RELEASE, "if is_free(answers.so_far().len() + lost) {", "if is_free(answers.so_far().len()) {", IN_MEMORY),
 
     edit("nothing is kept of a hold that has ended", MAJORITY, "        let left = locked(&self.quorum.held).remove(&self.ballot);\n", "        let left = ();\n", WORLDS),
-    edit("a forgotten hold is not released", MAJORITY, "            votes.into_iter().for_each(OwnedHold::forget);\n", "            drop(votes);\n", IN_MEMORY),
     edit("a vote lasts for as long as its hold may", HOLD_VOTES, "            (state.cap, state.local_cap) = (cap, local_cap);\n", "", IN_MEMORY),
     edit("a vote at its cap is renewed again if its hold begins much later", HOLD_VOTES, "if is_renewed || begins_again {", "if is_renewed {", IN_MEMORY),
     edit("a vote that is renewed again is looked at in time", REPAIR, "                self.quorum.servers[server].background().watch(&hold);\n", "", IN_MEMORY),
     edit("a vote lasts for no longer than its hold may", HOLD_VOTES, "        state.deadline = state.deadline.min(local_cap);\n", "", &["--lib hold::tests"]),
     edit("a renewal for a claim window does not stand for the whole lease", HOLD, "state.lengthened &= lease < state.lease;", "state.lengthened = false;", IN_MEMORY),
-    edit("a forgotten vote gets its whole lease", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
+    edit("no margin counts that is left of a vote before its hold", HOLD, "state.claimed && !state.lengthened", "state.claimed", IN_MEMORY),
 
     edit("a lock of a quorum that was handed over is as old as the release", VOTES, "let now = self.quorum.clocks.floor().unwrap_or(largest);", "let now = largest;", &["--test promises operator::in_a_quorum"]),
     edit("a try ends when no majority can be reached", TRY, "            if is_known && self.votes().count() + outstanding < self.quorum.majority() {\n                break;\n            }\n", "", IN_MEMORY),

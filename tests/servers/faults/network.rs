@@ -175,9 +175,8 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     proxy.refuse();
     server.kill_clients("pubsub").await;
     let lease = SECOND / 2;
-    let guard = locks.lock(NAME).fixed_lease(lease).acquire().await.unwrap();
+    let _guard = locks.lock(NAME).fixed_lease(lease).acquire().await.unwrap();
     let waiter = in_line(&server, &other_client, NAME, 1).await;
-    guard.forget();
     granted(waiter, lease + SOON).await.release().await.unwrap();
     other.release().await.unwrap();
     other_waiter.abort();

@@ -218,7 +218,6 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let (others, locks) = (connect(&server.url()).await, connect(&proxy.url()).await);
     let ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
     let old_fence = ending.fence();
-    ending.forget();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
     let request = head(&server, NAME).await;
@@ -292,8 +291,7 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let window = Duration::from_millis(300);
     let locks = settings().claim_window(window);
     let locks = locks.connect(&proxy.url()).await.unwrap();
-    let ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
-    ending.forget();
+    let _ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;

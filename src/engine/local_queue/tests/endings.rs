@@ -160,26 +160,6 @@ async fn guard_is_told_of_a_lost_tenure_and_the_waiters_wait_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_that_is_left_to_its_lease_has_no_further_turn() {
-    let store = MemoryStore::new();
-    let process = Process::of(&store);
-    let guard = process.acquire().await;
-    let mut waiters = process.wait(2).await;
-    let first = fence(&guard);
-    let lost = guard.lost();
-    guard.forget();
-    assert_eq!(lost.await.reason(), LostReason::Released);
-    settle().await;
-    assert!(!waiters[0].is_finished());
-    sleep(30_100 * MS).await;
-    let guard = turn(&mut waiters).await;
-    assert!(fence(&guard) >= first + u64::from(TURNS));
-    drop(guard);
-    drop(turn(&mut waiters).await);
-    process.is_left_clean().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn taken_by_force_a_tenure_ends_with_all_of_its_turns() {
     let store = MemoryStore::new();
     let [one, two] = [Process::of(&store), Process::of(&store)];

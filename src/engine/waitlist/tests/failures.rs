@@ -10,7 +10,7 @@ impl Fixture {
     /// The other client holds the lock for this long, and sends nothing more about it.
     async fn held_for(&self, lease: Duration) {
         let holder = self.other.clone().fixed_lease(lease);
-        holder.acquire().await.unwrap().forget();
+        std::mem::forget(holder.acquire().await.unwrap());
     }
 }
 
