@@ -52,11 +52,10 @@ pub enum Error {
     },
     /// The owner holds the lock as often as an [`Owner`](crate::Owner) may: 256 times. Nothing was changed.
     TooManyHolds,
-    /// Fewer servers than required confirmed the grant, and it was given back. See
-    /// [`replicas`](crate::LockManagerBuilder::replicas) and [`fsynced`](crate::LockManagerBuilder::fsynced).
+    /// Fewer replicas than required confirmed the grant, and it was given back. See
+    /// [`replicas`](crate::LockManagerBuilder::replicas).
     NotReplicated {
-        /// The number of confirmations required: the replicas, and the primary too if the grant was to be on
-        /// disks.
+        /// The number of confirmations required.
         wanted: u32,
         /// The number of confirmations that came in time.
         got: u32,

@@ -110,8 +110,7 @@ impl Lock {
     ///   long, or if they have [started recently](crate::LockManagerBuilder::longest_lease) and grant nothing
     ///   yet.
     /// - [`Error::NotReplicated`] if the grant has to be confirmed by
-    ///   [`replicas`](crate::LockManagerBuilder::replicas) or [disks](crate::LockManagerBuilder::fsynced) and
-    ///   is not.
+    ///   [`replicas`](crate::LockManagerBuilder::replicas) and is not.
     /// - [`Error::TooManyHolds`] if the [`Owner`] already holds the lock 256 times.
     /// - [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`] or [`Error::Closed`].
     ///

@@ -27,9 +27,8 @@ use crate::store::memory::MemoryStore;
 /// in-memory store, from which locks are made.
 ///
 /// A manager is cheap to clone, and a process needs only one. It has two connections: one for commands and
-/// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas) or
-/// [disks](LockManagerBuilder::fsynced). In a cluster it has these to each master that it deals with, and in
-/// a quorum two to each server.
+/// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas). In a
+/// cluster it has these to each master that it deals with, and in a quorum two to each server.
 ///
 /// A background task (in a quorum one for each server) renews leases, releases the locks of dropped guards,
 /// and sets the client's [label](LockManagerBuilder::label). It lives on the runtime that connected. Once

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Invalid;
-use crate::store::Durability;
 use crate::store::ids::RequestId;
 use crate::store::keys::check_prefix;
 use crate::store::label::Label;
@@ -51,7 +50,8 @@ pub(crate) struct ManagerOptions {
     pub(crate) slow_acquire: Option<Duration>,
     /// The number of connections over which the locks are spread.
     pub(crate) connections: usize,
-    pub(crate) durability: Durability,
+    /// How many replicas must have a grant before it counts.
+    pub(crate) replicas: u32,
     /// How many turns a hold may serve inside the process.
     pub(crate) local_handoffs: u32,
     pub(crate) label: Label,
@@ -69,7 +69,7 @@ impl Default for ManagerOptions {
             max_waiters: DEFAULT_MAX_WAITERS,
             slow_acquire: None,
             connections: 1,
-            durability: Durability::default(),
+            replicas: 0,
             local_handoffs: 1,
             label: Label::of_this_process(),
         }

@@ -72,7 +72,7 @@ pub(crate) struct Answer<T> {
 }
 
 impl Answer<Renewed> {
-    /// Adds the number of servers that are known to have the renewal.
+    /// Adds the number of replicas that are known to have the renewal.
     fn confirmed(self, got: u32) -> Answer<Confirmed> {
         Answer {
             on: self.on,
@@ -82,21 +82,6 @@ impl Answer<Renewed> {
                 got,
             },
         }
-    }
-}
-
-/// The replicas and disks that must have a grant before it counts. If there are none, it counts at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Durability {
-    pub(crate) replicas: u32,
-    /// The grant must be on the disks of these replicas and of the primary.
-    pub(crate) fsynced: bool,
-}
-
-impl Durability {
-    /// How many servers must confirm.
-    pub(crate) fn wanted(self) -> u32 {
-        self.replicas.saturating_add(u32::from(self.fsynced))
     }
 }
 
@@ -150,8 +135,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
     fn withdraw(&self, call: Withdraw) -> Call<Withdrawn>;
     fn renew(&self, call: Renew) -> Call<Renewed>;
 
-    /// Renews a hold, and waits until the replicas and disks that this store was made for have the renewal.
-    /// Waits for no longer than `within`. A store without servers reports that none has it.
+    /// Renews a hold, and waits until as many replicas have the renewal as this store was made for. Waits for
+    /// no longer than `within`. A store without servers reports that none has it.
     fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let _ = within;
         unreplicated(self.renew(call))

@@ -22,7 +22,7 @@ struct Shown<'a> {
 
 pub(crate) async fn check(check: &Check) -> Result<u8, Failure> {
     let place = Place::of(&check.connection)?;
-    let findings = place.diagnose(check.replicas, check.fsynced).await?;
+    let findings = place.diagnose(check.replicas).await?;
     for finding in &findings {
         if !check.quiet || finding.verdict > Verdict::Fine {
             show(finding, check.json)?;

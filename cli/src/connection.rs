@@ -125,10 +125,9 @@ impl Place {
         }
     }
 
-    /// Examines the servers, for programs that wait for so many replicas, and for disks.
-    pub(crate) async fn diagnose(&self, replicas: u32, fsynced: bool) -> fairlock::Result<Vec<Finding>> {
-        let builder = self.builder().replicas(replicas).fsynced(fsynced);
-        builder.diagnose(&self.urls).await
+    /// Examines the servers, for programs that wait for so many replicas.
+    pub(crate) async fn diagnose(&self, replicas: u32) -> fairlock::Result<Vec<Finding>> {
+        self.builder().replicas(replicas).diagnose(&self.urls).await
     }
 
     /// Refuses a setting, a name or an option that is not allowed, before a server is asked: it is tried on a

@@ -123,7 +123,7 @@ impl Client {
         self.noted(self.timed(Operation::Renew, self.store.look(call)).await)
     }
 
-    /// Renews a hold, and waits until replicas or disks have it. Its reply may be read long before this is
+    /// Renews a hold, and waits until replicas have it. Its reply may be read long before this is
     /// over, so the clock offset is not taken from it.
     pub(super) async fn confirm(&self, call: Renew, within: Duration) -> Result<Answer<Confirmed>, Failure> {
         self.timed(Operation::Confirm, self.store.confirm(call, within))

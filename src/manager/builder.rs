@@ -171,46 +171,7 @@ impl LockManagerBuilder {
     /// ```
     #[doc(alias = "WAIT")]
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.options.durability.replicas = replicas;
-        self
-    }
-
-    /// Counts a grant only once the primary has it on disk, and as many [`replicas`](Self::replicas) as are
-    /// set have it on theirs (default `false`: memory suffices). A server that comes back from its
-    /// append-only file after a loss of power then knows the holder and its fence.
-    ///
-    /// This works as [`replicas`](Self::replicas) does, with `WAITAOF` in place of `WAIT`: with the same
-    /// connection and the same time limits. [`Error::NotReplicated`](crate::Error::NotReplicated) counts the
-    /// primary too, so `replicas(1).fsynced(true)` wants 2. As there, renewals and releases do not wait, and
-    /// a failover to a replica that was not among those may forget the grant.
-    ///
-    /// The disks set the pace. With `appendfsync everysec` an acquire takes up to a second, while the lock is
-    /// held. With `always` it takes as long as a sync; a single server then does the same without this
-    /// setting, and only replicas add to it. With `no` nothing is ever confirmed.
-    ///
-    /// **With `everysec` some servers confirm grants that they have not synced**, Valkey 8.1 and 9.1 among
-    /// them. There, only `always` lets a grant outlive a loss of power.
-    ///
-    /// This needs Redis 7.2 or Valkey, `appendonly yes` on the primary and on the replicas, and the user's
-    /// right to `WAITAOF`. If the primary lacks one of these, the call fails with
-    /// [`Error::Refused`](crate::Error::Refused), and the message says what to change. That call is
-    /// `connect`, or in a cluster the first acquire, of which nothing is left. A replica without an
-    /// append-only file never confirms. In memory there is no disk.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # fn main() {}
-    /// # #[cfg(feature = "redis")]
-    /// # async fn example() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
-    ///
-    /// let locks = LockManager::builder().fsynced(true).connect("redis://127.0.0.1:6379").await?;
-    /// let guard = locks.lock("invoice:42").acquire().await?; // a restarted server knows the holder
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "WAITAOF")]
-    pub fn fsynced(mut self, fsynced: bool) -> Self {
-        self.options.durability.fsynced = fsynced;
+        self.options.replicas = replicas;
         self
     }
 

@@ -12,6 +12,7 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::options::ManagerOptions;
+use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
@@ -19,7 +20,6 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::Options;
 #[cfg(feature = "redis")]
 use crate::store::{Answer, Failure};
-use crate::store::{Durability, Store};
 #[cfg(feature = "redis")]
 use crate::time::backoff::Backoff;
 
@@ -74,8 +74,8 @@ impl LockManagerBuilder {
     /// [`LockManager::in_memory`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, for
-    /// [`replicas`](Self::replicas) and for [`fsynced`](Self::fsynced).
+    /// [`Error::Invalid`](crate::Error::Invalid) for a setting out of its range, and for
+    /// [`replicas`](Self::replicas).
     ///
     /// # Examples
     /// ```
@@ -93,15 +93,12 @@ impl LockManagerBuilder {
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
         let own_thread = self.own_thread;
         let options = self.checked()?;
-        let Durability { replicas, fsynced } = options.durability;
-        if replicas > 0 {
+        if options.replicas > 0 {
             return Err(Invalid::new(format!(
-                "replicas {replicas}: must be 0, since locks in memory have none"
+                "replicas {}: must be 0, since locks in memory have none",
+                options.replicas
             ))
             .into());
-        }
-        if fsynced {
-            return Err(Invalid::new("fsynced: must be false, since locks in memory are on no disk").into());
         }
         let thread = OwnThread::start_if(own_thread)?;
         Ok(LockManager::of(client_in_memory(
@@ -173,7 +170,7 @@ pub(super) fn store_options(settings: &ManagerOptions) -> Options {
         server_timeout: settings.server_timeout,
         heartbeat: settings.heartbeat,
         connections: settings.connections,
-        durability: settings.durability,
+        replicas: settings.replicas,
         quorum: None,
     }
 }

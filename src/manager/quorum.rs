@@ -81,8 +81,7 @@ impl LockManagerBuilder {
     /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
     ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
     /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.
-    /// - [`replicas`](Self::replicas), [`fsynced`](Self::fsynced) and [`SpinLock`](crate::spin::SpinLock) are
-    ///   refused.
+    /// - [`replicas`](Self::replicas) and [`SpinLock`](crate::spin::SpinLock) are refused.
     ///
     /// The call returns when a majority of the servers are connected. It waits for the others only for as
     /// long as that has taken, plus 10 ms; they follow by themselves.
@@ -230,13 +229,10 @@ impl LockManagerBuilder {
     }
 
     fn checked_for_quorum(mut self) -> Result<ManagerOptions> {
-        let durability = self.options.durability;
-        if durability.wanted() > 0 {
-            let which = if durability.fsynced { "fsynced" } else { "replicas" };
-            return Err(Invalid::new(format!(
-                "{which}: must not be set in a quorum, whose servers are independent"
-            ))
-            .into());
+        if self.options.replicas > 0 {
+            return Err(
+                Invalid::new("replicas: must not be set in a quorum, whose servers are independent").into(),
+            );
         }
         self.options.longest_lease = Some(self.longest_lease_in_quorum());
         self.longest_lease = None;

@@ -377,21 +377,23 @@ async fn a_renewal_that_fails_is_repeated_and_ends_no_connection() {
     drop(timeout(SOON, waiter).await.expect("its turn").unwrap().unwrap());
 }
 
-/// The third connection waits for disks.
+/// The third connection waits for a replica.
 #[tokio::test]
-async fn the_connection_that_waits_for_disks_is_renewed_too() {
-    let server = Server::builder()
-        .config("appendonly", "yes")
-        .config("appendfsync", "always");
+async fn the_connection_that_waits_for_replicas_is_renewed_too() {
+    let server = Server::builder().config("repl-diskless-sync-delay", "0");
     let server = server.start().await;
-    if server.command(&["WAITAOF", "0", "0", "0"]).await.is_error() {
-        eprintln!("skipped: this server cannot wait for disks");
-        return;
-    }
+    let primary = format!("127.0.0.1 {}", server.port());
+    let _replica = Server::builder().config("replicaof", &primary).start().await;
+    eventually("a replica", 20 * SECOND, async || {
+        let mut client = server.client().await;
+        client.command(&["PUBLISH", "in step", ""]).await.unwrap();
+        client.command(&["WAIT", "1", "500"]).await.unwrap().int() == 1
+    })
+    .await;
     create(&server, "first").await;
     create(&server, "second").await;
     let vault = Vault::of("first");
-    let locks = settings().fsynced(true).credentials(vault.provider());
+    let locks = settings().replicas(1).credentials(vault.provider());
     let locks = locks.connect(&server.url()).await.unwrap();
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
     let (former, _) = connections(&server, "normal").await;

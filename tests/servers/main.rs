@@ -11,7 +11,6 @@ mod connecting;
 mod credentials;
 mod failover;
 mod faults;
-mod fsynced;
 mod quorum;
 mod replicas;
 mod security;

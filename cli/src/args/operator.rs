@@ -93,9 +93,6 @@ pub(crate) struct Check {
     /// Also check what programs need that wait for so many replicas.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) replicas: u32,
-    /// Also check what programs need that wait for disks.
-    #[arg(long)]
-    pub(crate) fsynced: bool,
     /// Write each finding as JSON, one a line.
     #[arg(long)]
     pub(crate) json: bool,

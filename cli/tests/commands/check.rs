@@ -156,16 +156,13 @@ async fn check_goes_by_the_prefix() {
 }
 
 #[tokio::test]
-async fn check_tries_the_rights_of_waits_for_replicas_and_disks_if_asked() {
+async fn check_tries_the_right_to_wait_for_replicas_if_asked() {
     let server = Server::start().await;
     let url = advise(&server, &[]).await;
     let ended = check(&url, &["--replicas", "1"]).await;
     assert_eq!(ended.code, Some(77), "{ended:?}");
     assert_eq!(missing(&ended), BTreeSet::from(["+wait".to_owned()]));
     assert_one(&ended, "replicas", "unavailable", "1 must confirm");
-    let ended = check(&url, &["--fsynced"]).await;
-    assert_eq!(ended.code, Some(77), "{ended:?}");
-    assert_one(&ended, "persistence", "refused", "appendonly");
     let ended = check(&server.url(), &["--replicas", "1"]).await;
     assert_eq!(ended.code, Some(69), "{ended:?}");
 }

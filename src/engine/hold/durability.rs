@@ -1,8 +1,8 @@
-//! Durability: a grant counts only when replicas have it, or the disks of the primary and of replicas.
+//! Durability: a grant counts only when replicas have it.
 //!
-//! These servers must have one write: the first renewal of the hold, sent on the connection that then waits
-//! for them. The grant itself does not serve for this, because another client's call may have made it. The
-//! renewal follows the grant in the order of replication, so a server that has the renewal has both.
+//! They must have one write: the first renewal of the hold, sent on the connection that then waits for them.
+//! The grant itself does not serve for this, because another client's call may have made it. The renewal
+//! follows the grant in the order of replication, so a replica that has the renewal has both.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::error::{Error, Result, ServerError};
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
 
-/// Returns the hold when as many servers have it as the client's settings require. Releases it if they do not
-/// have it in time, or if that cannot be found out.
+/// Returns the hold when as many replicas have it as the client's settings require. Releases it if they do
+/// not have it in time, or if that cannot be found out.
 pub(in crate::engine) async fn confirmed(client: &Client, held: OwnedHold) -> Result<OwnedHold> {
-    match client.options.durability.wanted() {
+    match client.options.replicas {
         0 => Ok(held),
         // On the heap, so that sleeping waiters do not carry it along.
         wanted => Box::pin(confirm_or_give_back(client, held, wanted)).await,

@@ -123,7 +123,7 @@ pub(crate) trait HasTurns: Debug + Send + Sync {
     /// Waits until the hold is over.
     fn lost(&self) -> impl Future<Output = Lost> + Send;
 
-    /// The first turn begins. The replicas and disks that must have the grant have it by now.
+    /// The first turn begins. The replicas that must have the grant have it by now.
     fn begin_turns(&self, now: LocalTime) {
         if let Some(turns) = self.turns() {
             turns.until(now);

@@ -1,5 +1,5 @@
 //! The commands for the server in the form that fred takes: scripts by their hashes, the request for the
-//! time, and the wait for replicas and disks.
+//! time, and the wait for replicas.
 
 use std::iter;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use super::server_info::check_server;
 use super::slot::SlotGate;
 use crate::store::pipeline::{Priority, WireError, WireErrorKind};
 use crate::store::redis::script::{ScriptCall, ScriptSet};
-use crate::store::{ConnectionId, Durability, Failure, pipeline};
+use crate::store::{ConnectionId, Failure, pipeline};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
@@ -81,35 +81,21 @@ impl Command {
         Command { gate, ..self }
     }
 
-    /// Waits until replicas or disks have all earlier writes of the same connection, but no longer than
+    /// Waits until so many replicas have all earlier writes of the same connection, but no longer than
     /// `within`. That time is cut to whole ms, and is at least 1 ms. [`Command::waited`] reads the reply.
-    pub(super) fn wait(durability: Durability, within: Duration) -> Command {
+    pub(super) fn wait(replicas: u32, within: Duration) -> Command {
         // 0 would mean to wait for ever.
-        let within_ms = millis(within).max(1).to_string();
-        let replicas = durability.replicas.to_string();
-        let (name, args) = match durability.fsynced {
-            false => ("WAIT", vec![replicas, within_ms]),
-            true => ("WAITAOF", vec!["1".to_owned(), replicas, within_ms]),
-        };
-        Command::plain(Priority::Keep, name, args.into_iter().map(Value::from).collect())
+        let args = [u64::from(replicas), millis(within).max(1)];
+        let args = args.map(|number| Value::from(number.to_string()));
+        Command::plain(Priority::Keep, "WAIT", args.into())
     }
 
-    /// How many of the wanted replicas or disks have the writes. The reply counts the primary's disk
-    /// separately. Returns `None` for a reply to another command.
-    pub(super) fn waited(durability: Durability, reply: &Value) -> Option<u32> {
-        let number = |value: &Value| match value {
+    /// How many replicas have the writes. Returns `None` for a reply to another command.
+    pub(super) fn waited(reply: &Value) -> Option<u32> {
+        match reply {
             Value::Integer(number) => u32::try_from(*number).ok(),
             _ => None,
-        };
-        if !durability.fsynced {
-            return number(reply);
         }
-        let Value::Array(counts) = reply else { return None };
-        let [primary, replicas] = &counts[..] else {
-            return None;
-        };
-        // Additional replicas do not replace the primary.
-        Some(number(primary)?.min(1) + number(replicas)?.min(durability.replicas))
     }
 
     /// Lists some of the keys that may be locks under this prefix. [`Command::scanned`] reads the reply.
@@ -286,7 +272,7 @@ mod tests {
     /// while, by one task for each connection.
     #[test]
     fn commands_of_operators_wait_for_the_window() {
-        let wait = Command::wait(Durability::default(), Duration::ZERO);
+        let wait = Command::wait(0, Duration::ZERO);
         for (command, priority) in [
             (Command::time(), Priority::Ask),
             (Command::scan("fairlock", 0), Priority::Ask),
@@ -295,25 +281,6 @@ mod tests {
             (Wire::ping("1"), Priority::Keep),
         ] {
             assert_eq!(command.priority(), priority, "{command:?}");
-        }
-    }
-
-    #[test]
-    fn replicas_do_not_stand_in_for_the_disk_of_the_primary() {
-        let durability = |replicas, fsynced| Durability { replicas, fsynced };
-        let pair = |primary, replicas| Value::Array(vec![Value::Integer(primary), Value::Integer(replicas)]);
-        for (wanted, reply, got) in [
-            (durability(2, false), Value::Integer(1), Some(1)),
-            (durability(1, false), Value::Integer(2), Some(2)),
-            (durability(0, true), pair(0, 2), Some(0)),
-            (durability(1, true), pair(0, 2), Some(1)),
-            (durability(1, true), pair(1, 0), Some(1)),
-            (durability(1, true), pair(1, 2), Some(2)),
-            (durability(1, true), Value::Integer(2), None),
-            (durability(1, false), pair(1, 2), None),
-            (durability(1, false), Value::Integer(-1), None),
-        ] {
-            assert_eq!(Command::waited(wanted, &reply), got, "{wanted:?} {reply:?}");
         }
     }
 }

@@ -226,7 +226,7 @@ mod tests {
             "TRYAGAIN Multiple keys request during rehashing of slot",
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             "ERR max number of clients reached",
-            "ERR WAITAOF cannot be used with replica instances. Please also note that since Redis 4.0 writes are not",
+            "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 writes are not",
             "ERR Script attempted to access a non local key in a cluster node script: ff96, on @user_script:1.",
         ] {
             assert!(matches!(sorted(text), Failure::NotExecuted(_)), "{text}");

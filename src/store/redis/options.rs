@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::store::Durability;
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// How long a call or an attempt to connect may remain unanswered.
@@ -14,8 +12,8 @@ pub(crate) struct Options {
     pub(crate) heartbeat: Duration,
     /// The number of connection pairs over which the locks are spread.
     pub(crate) connections: usize,
-    /// The replicas and disks that must confirm a hold. If there are none, holds need no confirmation.
-    pub(crate) durability: Durability,
+    /// How many replicas must confirm a hold. With 0, holds need no confirmation.
+    pub(crate) replicas: u32,
     /// What is known of the server, if it belongs to a quorum.
     pub(crate) quorum: Option<QuorumServer>,
 }

@@ -1,6 +1,5 @@
-//! Waits until replicas have the writes, or until the writes are on the disks of the primary and of replicas.
-//! This needs a third connection, because `WAIT` and `WAITAOF` delay everything behind them on their
-//! connection.
+//! Waits until replicas have the writes. This needs a third connection, because `WAIT` delays everything
+//! behind it on its connection.
 //!
 //! - Each hold is renewed on this connection. After the reply, its request joins the next round. One `WAIT`
 //!   serves all requests that have joined, however many.
@@ -9,8 +8,6 @@
 //!   end, but loses nothing: a replica that lacks the earlier write lacks the later one too. Rounds of
 //!   constant length would not work, because the server counts from its last command on a connection. A
 //!   replica that is further away than two rounds would never confirm in time.
-//! - With disks, a round lasts a quarter of all the time that the oldest request has, from the first round
-//!   on. If a disk is synced once a second, a shorter round would end before the sync.
 //! - A `WAIT` concerns only the writes of its own connection. On a connection other than the renewal's, its
 //!   answer would mean nothing, so the renewal must be repeated there.
 
@@ -30,7 +27,7 @@ use super::options::Options;
 use super::supervisor::Supervisor;
 use crate::error::{Error, ServerError};
 use crate::store::redis::script::{self, ScriptSet};
-use crate::store::{Call, Confirmed, Durability, Failure, Listener, Renew, Renewed, ServerId};
+use crate::store::{Call, Confirmed, Failure, Listener, Renew, Renewed, ServerId};
 
 /// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -51,16 +48,12 @@ struct WaitRequest {
 }
 
 impl Replication {
-    /// Refuses a connection on which `WAIT` is impossible, because the user has no permission or the server
-    /// has nothing to wait for.
-    pub(super) async fn check(connection: &Connection, durability: Durability) -> Result<(), Error> {
-        let at_once = Durability {
-            replicas: 0,
-            ..durability
-        };
-        let wait = Command::wait(at_once, SHORTEST_ROUND);
+    /// Refuses a connection on which `WAIT` is impossible, because the user has no permission, or the server
+    /// does not know it.
+    pub(super) async fn check(connection: &Connection) -> Result<(), Error> {
+        let wait = Command::wait(0, SHORTEST_ROUND);
         let asked = wait.run(connection.client(), &ScriptSet::default()).await;
-        match asked.map_err(|error| advised(failure::classify(&error))) {
+        match asked.map_err(|error| failure::classify(&error)) {
             Err(Failure::Refused(error)) => Err(Error::Refused(error)),
             _ => Ok(()),
         }
@@ -89,7 +82,7 @@ impl Replication {
         let (entrants, inbox) = mpsc::unbounded_channel();
         let rounds = WaitBatcher {
             pipeline: Arc::clone(&pipeline),
-            durability: options.durability,
+            replicas: options.replicas,
             inbox,
         };
         let tasks = [link.start(first), tokio::spawn(rounds.run()).abort_handle()];
@@ -138,7 +131,7 @@ impl Replication {
 /// The task that waits for all requests.
 struct WaitBatcher {
     pipeline: Arc<RedisPipeline>,
-    durability: Durability,
+    replicas: u32,
     inbox: mpsc::UnboundedReceiver<WaitRequest>,
 }
 
@@ -159,11 +152,7 @@ impl WaitBatcher {
             let Some(first) = waiting.iter().min_by_key(|wait_request| wait_request.since) else {
                 continue;
             };
-            let span = match self.durability.fsynced {
-                false => first.since.elapsed(),
-                true => first.until - first.since,
-            };
-            let outcome = self.round(SHORTEST_ROUND.max(span / 4)).await;
+            let outcome = self.round(SHORTEST_ROUND.max(first.since.elapsed() / 4)).await;
             let now = Instant::now();
             for wait_request in std::mem::take(&mut waiting) {
                 let told = match &outcome {
@@ -171,7 +160,7 @@ impl WaitBatcher {
                     Ok((generation, _)) if *generation != wait_request.generation => Err(Failure::Unknown(
                         ServerError::new("the connection was lost before the grant was confirmed"),
                     )),
-                    Ok((_, got)) if *got >= self.durability.wanted() || now >= wait_request.until => Ok(*got),
+                    Ok((_, got)) if *got >= self.replicas || now >= wait_request.until => Ok(*got),
                     Ok(_) => {
                         waiting.push(wait_request);
                         continue;
@@ -183,15 +172,15 @@ impl WaitBatcher {
         }
     }
 
-    /// Waits once. Returns the number of the connection, and how many of the wanted servers have all its
-    /// earlier writes.
+    /// Waits once. Returns the number of the connection, and how many replicas have all its earlier
+    /// writes.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
-        let wait = || Command::wait(self.durability, within);
-        let response = Arc::clone(&self.pipeline).call(wait).await.map_err(advised)?;
+        let wait = || Command::wait(self.replicas, within);
+        let response = Arc::clone(&self.pipeline).call(wait).await?;
         let Response {
             value, generation, ..
         } = response;
-        match Command::waited(self.durability, &value) {
+        match Command::waited(&value) {
             Some(got) => Ok((generation, got)),
             None => Err(self.pipeline.desynchronised(
                 generation,
@@ -199,19 +188,6 @@ impl WaitBatcher {
             )),
         }
     }
-}
-
-/// Adds advice to the failure if the server has nothing to wait for.
-fn advised(failure: Failure) -> Failure {
-    failure::with_advice(failure, |words| match () {
-        () if words.contains("appendonly is disabled") => {
-            Some("set `appendonly yes`, or connect without `fsynced`")
-        }
-        () if words.contains("unknown command") => {
-            Some("`fsynced` needs Redis 7.2 or Valkey, and `replicas` a server that knows WAIT")
-        }
-        () => None,
-    })
 }
 
 #[cfg(test)]
@@ -226,10 +202,7 @@ mod tests {
 
     async fn replication(server: &Server) -> Replication {
         let options = Options {
-            durability: Durability {
-                replicas: 1,
-                fsynced: false,
-            },
+            replicas: 1,
             ..OPTIONS
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());

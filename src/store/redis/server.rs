@@ -36,7 +36,7 @@ pub(super) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
     lines: Vec<ConnectionPair>,
-    /// Exists only if the options ask for replicas or disks.
+    /// Exists only if the options ask for replicas.
     replication: Option<Replication>,
     /// The task that listens to the sentinels, if there are any.
     listening: Option<AbortHandle>,
@@ -63,9 +63,9 @@ impl RedisStore {
         }
         commands.warn_of_eviction().await;
         let mut replication = None;
-        if options.durability.wanted() > 0 {
+        if options.replicas > 0 {
             let connection = first(&connector, deadline, || connector.open()).await?;
-            Replication::check(&connection, options.durability).await?;
+            Replication::check(&connection).await?;
             replication = Some(connection);
         }
         let place = (ServerId::default(), PubSubMode::Plain);
@@ -127,7 +127,7 @@ impl RedisStore {
             id: place.0,
             server: connector.server().to_owned(),
             lines,
-            replication: (options.durability.wanted() > 0)
+            replication: (options.replicas > 0)
                 .then(|| Replication::start(place.0, &connector, options, listener, replication)),
             listening,
         })

@@ -22,7 +22,7 @@ use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError, Script, ScriptCall};
-use crate::store::{Call, Durability, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
+use crate::store::{Call, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
 use crate::time::server_time::ServerTime;
 
 /// The options of a client that is patient with a busy machine.
@@ -31,10 +31,7 @@ pub(super) const OPTIONS: Options = Options {
     server_timeout: BOUND,
     heartbeat: Duration::from_millis(900),
     connections: 1,
-    durability: Durability {
-        replicas: 0,
-        fsynced: false,
-    },
+    replicas: 0,
     quorum: None,
 };
 /// The options of a client that gives up soon, for tests about that.

@@ -91,7 +91,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a check refuses a clock that was never set", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
     edit("too few replicas are told of", STATE, "if connected < wanted {", "if false {", ON_CHECK),
     edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),
-    edit("durable servers must have each write on disk", STATE, "} else if durable && !keeps_all {", "} else if false {", ON_CHECK),
+    edit("durable servers must have each write on disk", STATE, "if durable && !keeps_all {", "if false {", ON_CHECK),
     edit("warnings count only if asked", CHECK, "Some(Verdict::Warning) if strict", "Some(Verdict::Warning)", &["--package fairlock-cli --bin fairlock check::"]),
     edit("a terminal that takes nothing holds up nothing", OUTPUT, "    send(Order::Write(sink, text));\n", "    drop(put(&sink, &text));\n", ON_TERMINAL),
     edit("the end does not wait for ever for a reader", OUTPUT, "written.recv_timeout(PATIENCE)", "written.recv()", ON_TERMINAL),

@@ -154,7 +154,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a quorum has an odd number of servers", SETTINGS, "SERVERS.contains(&count) && count % 2 == 1", "SERVERS.contains(&count)", REFUSED),
     edit("a quorum names each server once", SETTINGS, "if servers.contains(&server) {", "if false {", REFUSED),
-    edit("a quorum is of servers without replicas", SETTINGS, "if durability.wanted() > 0 {", "if false {", REFUSED),
+    edit("a quorum is of servers without replicas", SETTINGS, "if self.options.replicas > 0 {", "if false {", REFUSED),
     edit("a quorum is connected once a majority have answered", SETTINGS, "if answering >= majority {", "if answering == stores.len() {", &["--test servers quorum::restarts::client_connects"]),
     edit("a lock in a quorum has no owner", LOCK, "            if self.owner.is_some() {", "            if false {", REFUSED),
 ];

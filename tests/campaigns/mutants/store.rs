@@ -100,7 +100,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a channel whose slot is unserved is not asked for again", SUBSCRIBER,
         "                Err(failure) if failure::is_of_a_slot_unserved(&failure) => self.unserved(name, &failure),\n", "", CLUSTER_TESTS),
 
-    edit("replicas do not stand in for the disk of the primary", COMMANDS, ".min(durability.replicas)", "", &["--lib commands"]),
     edit("acquires and releases wait for a slot that moves", CLUSTER,
         "since.elapsed() < patience", "false", MIGRATION),
     edit("an uncontended lock is taken and released while its slot moves", CLUSTER,

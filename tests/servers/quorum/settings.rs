@@ -67,7 +67,6 @@ async fn settings_of_one_server_are_refused_in_a_quorum_and_the_reverse() {
     let builder = LockManager::builder;
     let second = Duration::from_secs(1);
     refused(builder().replicas(1).quorum(urls(3)).await, "replicas");
-    refused(builder().fsynced(true).quorum(urls(3)).await, "fsynced");
     refused(
         builder().lease(61 * second).quorum(urls(3)).await,
         "lease 61s: must be from 100ms to 60s",

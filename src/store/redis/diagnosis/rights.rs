@@ -51,7 +51,6 @@ const FOR_ALL: &[&str] = &[
 ];
 const FROM_7_2: &[&str] = &["CLIENT SETINFO LIB-NAME fairlock"];
 const FOR_REPLICAS: &[&str] = &["WAIT 0 1"];
-const FOR_DISKS: &[&str] = &["WAITAOF 0 0 1"];
 const BEHIND_SENTINELS: &[&str] = &["ROLE"];
 const IN_A_CLUSTER: &[&str] = &["CLUSTER SLOTS", "ASKING"];
 const IN_A_CLUSTER_FROM_7_0: &[&str] = &["PUBSUB SHARDNUMSUB", "SPUBLISH $channel -"];
@@ -243,13 +242,11 @@ impl Examination<'_> {
         info: Option<&str>,
         tried: &mut Tried,
     ) {
-        let durability = self.options.durability;
         let in_cluster = matches!(setting, Setting::InCluster(..));
         let groups = [
             (FOR_ALL, true),
             (FROM_7_2, is_from(info, 7, 2)),
-            (FOR_REPLICAS, durability.replicas > 0 && !durability.fsynced),
-            (FOR_DISKS, durability.fsynced),
+            (FOR_REPLICAS, self.options.replicas > 0),
             (BEHIND_SENTINELS, setting == Setting::BehindSentinels),
             (IN_A_CLUSTER, in_cluster),
             (IN_A_CLUSTER_FROM_7_0, in_cluster && is_from(info, 7, 0)),

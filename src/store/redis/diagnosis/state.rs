@@ -74,13 +74,7 @@ impl Examination<'_> {
             (None, _) => (false, "cannot be read without +info"),
         };
         let overlap = "two holders may overlap for one lease then; docs/guarantees.md has more";
-        if self.options.durability.fsynced && enabled == Some(0) {
-            found.add(
-                Subject::Persistence,
-                Verdict::Refused,
-                "no append-only file, which `fsynced` needs: set appendonly to yes",
-            );
-        } else if durable && !keeps_all {
+        if durable && !keeps_all {
             found.add(
                 Subject::Persistence,
                 Verdict::Warning,
@@ -134,7 +128,7 @@ impl Examination<'_> {
                 ));
             }
         }
-        let wanted = u64::from(self.options.durability.replicas);
+        let wanted = u64::from(self.options.replicas);
         let (verdict, text) = if connected < wanted {
             let text = format!("{connected} connected: {wanted} must confirm each grant, so none can be had");
             (Verdict::Unavailable, text)

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::fence::Fence;
 use crate::store::redis::commands::Command;
-use crate::store::{Acquire, Acquired, Durability, Failure, Look, Release, Renew, Withdraw, pipeline};
+use crate::store::{Acquire, Acquired, Failure, Look, Release, Renew, Withdraw, pipeline};
 use crate::time::server_time::{ServerTime, Ticket};
 
 const MAX_IN_FLIGHT: usize = pipeline::MAX_IN_FLIGHT as usize;
@@ -465,12 +465,8 @@ async fn slow_call_does_not_cost_a_connection_that_answers_others() {
     // Each call waits in vain, on one connection. So the first one is answered in time, and the second one is
     // not.
     let wait = || {
-        let replicas = Durability {
-            replicas: 1,
-            fsynced: false,
-        };
         let within = HASTY.attempt_timeout * 6 / 10;
-        Arc::clone(store.pipeline()).call(move || Command::wait(replicas, within))
+        Arc::clone(store.pipeline()).call(move || Command::wait(1, within))
     };
     let (first, second) = tokio::join!(wait(), wait());
     first.unwrap();
