@@ -6,7 +6,6 @@ mod address;
 mod call;
 mod cluster;
 mod commands;
-mod connect_timeout;
 mod connection;
 mod connector;
 mod credentials;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fred::types::config::{Config, Server, ServerConfig};
 
 use super::address::{Address, Node, Place};
-use super::connect_timeout::ConnectTimeout;
 use super::connection::Connection;
 use super::credentials::Login;
 use super::dial::{dial, server_of};
@@ -36,7 +35,6 @@ pub(super) struct Connector {
     /// The addresses of the servers.
     names: Arc<Names>,
     attempt_timeout: Duration,
-    connect_timeout: ConnectTimeout,
     /// What the servers know about this client.
     label: Option<Label>,
     /// Where the credentials come from, if not from the URL.
@@ -64,7 +62,6 @@ impl Connector {
             server,
             names: Arc::default(),
             attempt_timeout,
-            connect_timeout: ConnectTimeout::new(attempt_timeout),
             label: None,
             login: None,
         };
@@ -142,7 +139,6 @@ impl Connector {
             server: node.to_string(),
             names: Arc::clone(&self.names),
             attempt_timeout: self.attempt_timeout,
-            connect_timeout: ConnectTimeout::new(self.attempt_timeout),
             label: self.label.clone(),
             login: self.login.clone(),
         }
@@ -258,11 +254,7 @@ impl Connector {
     }
 
     async fn dial_by(&self, config: Config) -> Result<Connection, Failure> {
-        let (began, within) = (Instant::now(), self.connect_timeout.within());
-        let dialled = dial(&self.names, config, self.attempt_timeout, within).await;
-        self.connect_timeout
-            .learn(within, began.elapsed(), dialled.is_ok());
-        dialled
+        dial(&self.names, config, self.attempt_timeout).await
     }
 
     async fn open_primary(&self, server: &Server) -> Result<Connection, Failure> {

@@ -32,15 +32,18 @@ const EVENTS: usize = 4;
 /// How long an address may be silent before the next one is tried too (RFC 8305 recommends this).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects `within` this time, for calls that wait for their replies for `attempt_timeout`. An error names
-/// the server and the reason.
+/// Connects, for calls that wait for their replies for `attempt_timeout`. An error names the server and the
+/// reason.
+///
+/// Connecting may take twice as long. fred makes up to four calls for it, one after the other: it
+/// authenticates, selects the database, and asks for the id of the connection and for the version of the
+/// server. So a server that is busy is connected if it answers each of them in half of its time.
 pub(super) async fn dial(
     names: &Names,
     config: Config,
     attempt_timeout: Duration,
-    within: Duration,
 ) -> Result<Connection, Failure> {
-    let server = server_of(&config);
+    let (server, within) = (server_of(&config), 2 * attempt_timeout);
     let dialled = async {
         let ServerConfig::Centralized { server } = &config.server else {
             return open(config, attempt_timeout, within).await;

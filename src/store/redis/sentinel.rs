@@ -179,8 +179,7 @@ impl Sentinels {
     }
 
     async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
-        let within = self.attempt_timeout;
-        dial(&self.names, config.clone(), within, within).await
+        dial(&self.names, config.clone(), self.attempt_timeout).await
     }
 
     /// Asks one sentinel, over a separate connection.

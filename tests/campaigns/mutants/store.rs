@@ -14,7 +14,6 @@ const DIAL: &str = "src/store/redis/dial.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
 const LINK: &str = "src/store/redis/supervisor.rs";
 const BACKLOG: &str = "src/store/pipeline/backlog.rs";
-const CONNECT_TIMEOUT: &str = "src/store/redis/connect_timeout.rs";
 const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
 const NAMES: &str = "src/store/redis/names.rs";
@@ -39,7 +38,7 @@ const FAILURES: &[&str] = &["--lib failure"];
 const INFO_TESTS: &[&str] = &["--lib server_info"];
 const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
 const UNSERVED: &[&str] = &["--test servers cluster::unserved::"];
-const TIMEOUT_TESTS: &[&str] = &["--lib connect_timeout", "--lib a_slow_server"];
+const SLOW_SERVER: &[&str] = &["--lib a_slow_server"];
 const DIALLING: &[&str] = &["--lib dial::", "--lib names::"];
 const PIPELINE_TESTS: &[&str] = &["--lib pipeline::"];
 const QUORUM: &[&str] = &["--lib redis::tests::quorum"];
@@ -137,10 +136,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a primary that hangs is not waited for once it has a successor", CONNECTOR,
         "server = successor.appears() => {", "server = successor.appears(), if false => {", &["--test servers failover::"])
         .equal("the attempt ends by itself, some seconds later"),
-    edit("an attempt to connect that was not answered in time gives the next one longer", CONNECT_TIMEOUT, "doublings + 1", "doublings", TIMEOUT_TESTS),
-    edit("a fast connection makes the next attempt short again", CONNECT_TIMEOUT, "            0\n", "            doublings\n", TIMEOUT_TESTS),
-    edit("a refusal gives the next attempt no longer", CONNECT_TIMEOUT, "!connected && took >= within", "!connected", TIMEOUT_TESTS),
-    edit("the calls that make a connection have the time of the attempt", DIAL, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", TIMEOUT_TESTS),
+    edit("an attempt to connect has the time of several calls", DIAL, "2 * attempt_timeout", "attempt_timeout", SLOW_SERVER),
+    edit("the calls that make a connection have the time of the attempt", DIAL, "internal_command_timeout: within,", "internal_command_timeout: attempt_timeout,", SLOW_SERVER),
 
     edit("an address that is silent does not keep the next one from being tried", DIAL, "sleep(pause), if may_be_more => {}", "sleep(pause), if false => {}", DIALLING),
     edit("all addresses of a name are tried within one attempt", DIAL,

@@ -54,7 +54,7 @@ async fn dial_with(
         ..config
     };
     let answer = names.looking_up("two.invalid", 7);
-    let dialled = dial(names, config, within, within);
+    let dialled = dial(names, config, within / 2);
     let told = async { drop(answer.send_replace(Some(Ok(addresses.into())))) };
     tokio::join!(dialled, told).0
 }
