@@ -6,7 +6,6 @@ pub(crate) mod client;
 pub(crate) mod counters;
 pub(crate) mod floor;
 pub(crate) mod hold;
-pub(crate) mod local_queue;
 pub(crate) mod metrics;
 pub(crate) mod operator;
 mod pending_calls;

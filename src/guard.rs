@@ -1,23 +1,19 @@
 //! The guard: a lock that is held.
 
 mod ending;
-mod held;
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 
-use self::held::Held;
-pub(crate) use self::held::Watched;
+use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
-use crate::engine::hold::owned::OwnedHold;
-use crate::engine::local_queue::source::OneServer;
-use crate::engine::local_queue::turn::Turn;
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
+use crate::local_queue::turn::Turn;
 use crate::owner::Owner;
-use crate::quorum::{Majority, Quorum};
+use crate::place::held::{Held, HoldRef, Watched};
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -52,56 +48,69 @@ use crate::quorum::{Majority, Quorum};
 /// ```
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct LockGuard {
-    held: Held,
+    kept: Kept,
+}
+
+/// What the guard ends when it is dropped.
+#[derive(Debug)]
+enum Kept {
+    Hold(Held),
+    /// Boxed, because it is larger, and any guard is moved often.
+    Turn(Box<Turn>),
 }
 
 impl LockGuard {
-    pub(crate) fn of_one(held: OwnedHold) -> LockGuard {
-        held.hold().mark_used();
+    pub(crate) fn new(held: Held) -> LockGuard {
+        held.mark_used();
         LockGuard {
-            held: Held::One(held),
+            kept: Kept::Hold(held),
         }
     }
 
-    pub(crate) fn of_turn(turn: Turn<OneServer>) -> LockGuard {
+    pub(crate) fn of_turn(turn: Turn) -> LockGuard {
         LockGuard {
-            held: Held::Turn(Box::new(turn)),
+            kept: Kept::Turn(Box::new(turn)),
         }
     }
 
-    pub(crate) fn of_majority(majority: Majority) -> LockGuard {
-        LockGuard {
-            held: Held::Quorum(Box::new(majority)),
+    fn hold(&self) -> HoldRef<'_> {
+        match &self.kept {
+            Kept::Hold(held) => held.hold(),
+            Kept::Turn(turn) => turn.hold(),
         }
     }
 
-    pub(crate) fn of_quorum_turn(turn: Turn<Quorum>) -> LockGuard {
-        LockGuard {
-            held: Held::QuorumTurn(Box::new(turn)),
+    fn client(&self) -> &Arc<Client> {
+        match &self.kept {
+            Kept::Hold(held) => held.client(),
+            Kept::Turn(turn) => turn.client(),
         }
     }
 
     /// How many servers have granted the lock, in a quorum.
     pub(crate) fn votes(&self) -> Option<usize> {
-        self.held.votes()
+        self.hold().votes()
     }
 
     pub(crate) fn how(&self) -> How {
-        self.held.how()
+        match &self.kept {
+            Kept::Hold(held) => held.how(),
+            Kept::Turn(turn) => turn.how(),
+        }
     }
 
     /// Has the hold counted until it is over.
     pub(crate) fn begin(&self, counters: &Counters, holding: Holding) {
-        self.held.begin(counters, holding);
+        self.hold().begin_guard(counters, holding);
     }
 
     /// Reports the end of the lease to others.
     pub(crate) fn watched(&self) -> Watched {
-        self.held.watched()
+        Watched::new(self.hold().share(), self.fence(), self.client())
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {
-        Arc::clone(self.held.name())
+        Arc::clone(self.hold().name())
     }
 
     /// Returns the name of the lock.
@@ -115,7 +124,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn name(&self) -> &str {
-        self.held.name()
+        self.hold().name()
     }
 
     /// Returns the holder: the [`Owner`] that was given to the lock, or one of this guard's own. In a quorum
@@ -131,7 +140,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn owner(&self) -> &Owner {
-        self.held.owner()
+        self.hold().owner()
     }
 
     /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
@@ -153,7 +162,10 @@ impl LockGuard {
     /// ```
     #[doc(alias = "token")]
     pub fn fence(&self) -> Fence {
-        self.held.fence()
+        match &self.kept {
+            Kept::Hold(held) => held.fence(),
+            Kept::Turn(turn) => turn.fence(),
+        }
     }
 
     /// Returns the state of the lease at this moment. It does no I/O.
@@ -170,7 +182,7 @@ impl LockGuard {
     /// ```
     #[doc(alias = "ttl")]
     pub fn lease(&self) -> Lease {
-        self.held.lease()
+        self.hold().lease()
     }
 
     /// Returns whether the lease is over. It does no I/O.
@@ -212,7 +224,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn check(&self) -> Result<(), Lost> {
-        self.held.check()
+        self.hold().check()
     }
 
     /// Waits until the lease is over, whatever the network does.
@@ -240,7 +252,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        self.held.watched().lost()
+        self.watched().lost()
     }
 
     /// Runs `work` for as long as the lease lasts.
@@ -270,7 +282,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
-        self.held.client().runtime.check()?;
+        self.client().runtime.check()?;
         self.check()?;
         unless_lost(self.lost(), work).await
     }
@@ -302,10 +314,16 @@ impl LockGuard {
     #[doc(alias = "extend")]
     #[doc(alias = "refresh")]
     pub async fn renew(&self) -> Result<Lease> {
-        let runtime = &self.held.client().runtime;
+        let runtime = &self.client().runtime;
         runtime.check()?;
         self.check()?;
-        runtime.serves(pin!(self.held.renew())).await?;
+        let renewed = pin!(async {
+            match &self.kept {
+                Kept::Hold(held) => held.renew().await,
+                Kept::Turn(turn) => turn.renew().await,
+            }
+        });
+        runtime.serves(renewed).await?;
         self.check()?;
         Ok(self.lease())
     }

@@ -2,7 +2,6 @@
 
 mod asking;
 mod operator;
-mod place;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,14 +15,15 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use self::asking::Bound;
-pub(crate) use self::place::Place;
 use crate::engine::acquire::AcquireParams;
 use crate::engine::client::Client;
 use crate::engine::counters::Outcome;
 use crate::error::{Error, Invalid, Result};
 use crate::guard::LockGuard;
+use crate::local_queue::LocalQueues;
 use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
+use crate::place::Place;
 use crate::status::TryAcquire;
 use crate::store::keys::Keys;
 use crate::time::deadline::LeaseTerms;
@@ -62,7 +62,7 @@ use crate::time::deadline::LeaseTerms;
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    place: Place,
+    queues: Arc<LocalQueues>,
     name: Arc<str>,
     /// The keys and the channel, or the reason why the name is refused. The first call returns it.
     keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
@@ -71,14 +71,14 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(place: Place, name: &str) -> Lock {
-        let client = place.client();
+    pub(crate) fn new(queues: &Arc<LocalQueues>, name: &str) -> Lock {
+        let client = queues.place().client();
         let keys = Keys::new(&client.options.prefix, name).map(|keys| {
             let channel = keys.channel_of(&client.id);
             (Arc::new(keys), channel)
         });
         Lock {
-            place,
+            queues: Arc::clone(queues),
             name: name.into(),
             keys,
             options: LockOptions::default(),
@@ -227,7 +227,11 @@ impl Lock {
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
-        self.place.client()
+        self.place().client()
+    }
+
+    fn place(&self) -> &Place {
+        self.queues.place()
     }
 
     /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, and how many
@@ -239,7 +243,7 @@ impl Lock {
             check_group(group)?;
         }
         let (keys, _) = self.keys()?;
-        if let Place::Quorum(_) = self.place {
+        if let Place::Quorum(_) = self.place() {
             if self.owner.is_some() {
                 return Err(
                     Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
@@ -247,7 +251,7 @@ impl Lock {
             }
         }
         self.client().check_open()?;
-        self.place.start()?;
+        self.place().start()?;
         Ok((Arc::clone(keys), terms, turns))
     }
 
@@ -270,7 +274,7 @@ impl Lock {
             owner: self.owner.clone(),
             turns: if is_plain { turns } else { 1 },
             group: self
-                .place
+                .place()
                 .counters()
                 .metrics
                 .group(&self.name, self.options.group.as_ref()),

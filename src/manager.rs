@@ -16,11 +16,13 @@ use std::sync::Arc;
 
 pub use self::builder::LockManagerBuilder;
 pub use self::stats::Stats;
-use crate::engine::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::lock::{Lock, Place};
+use crate::gate::Gate;
+use crate::local_queue::LocalQueues;
+use crate::lock::Lock;
 use crate::options::ManagerOptions;
+use crate::place::Place;
 use crate::store::memory::MemoryStore;
 
 /// One client of a Redis or Valkey server, of a [quorum](LockManagerBuilder::quorum) of them, or of an
@@ -58,7 +60,7 @@ use crate::store::memory::MemoryStore;
 /// ```
 #[derive(Clone)]
 pub struct LockManager {
-    place: Place,
+    queues: Arc<LocalQueues>,
 }
 
 impl LockManager {
@@ -160,7 +162,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(self.place.clone(), name.as_ref())
+        Lock::new(&self.queues, name.as_ref())
     }
 
     /// Makes one round trip to the server, for health checks. In a quorum it asks all servers, and returns
@@ -188,9 +190,9 @@ impl LockManager {
     /// ```
     #[doc(alias = "health")]
     pub async fn ping(&self) -> Result<()> {
-        self.place.client().check_open()?;
-        self.place.start()?;
-        match &self.place {
+        self.place().client().check_open()?;
+        self.place().start()?;
+        match self.place() {
             Place::One(shared) => shared.client().store.time().await.map(drop).map_err(Error::from),
             Place::Quorum(quorum) => quorum.ping().await,
         }
@@ -210,7 +212,7 @@ impl LockManager {
     /// ```
     #[doc(alias = "metrics")]
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.place)
+        Stats::of(self.place())
     }
 
     /// Ends the service of this manager and all its clones.
@@ -241,16 +243,10 @@ impl LockManager {
     /// ```
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Result<(), Unreleased> {
-        let (held, unconfirmed) = match &self.place {
-            Place::One(shared) => {
-                let unconfirmed = shared.close().await;
-                (shared.held(), unconfirmed)
-            }
-            Place::Quorum(quorum) => {
-                let unconfirmed = quorum.close().await;
-                (quorum.held(), unconfirmed)
-            }
-        };
+        self.place().end_waits();
+        self.queues.gate().refuse_all(&Error::Closed);
+        let unconfirmed = self.place().drained().await;
+        let held = self.place().held();
         if held.is_empty() && unconfirmed == 0 {
             Ok(())
         } else {
@@ -270,22 +266,27 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.place.client().is_closed()
+        self.place().client().is_closed()
     }
 
-    pub(crate) fn of(shared: Shared) -> LockManager {
+    pub(crate) fn of(place: impl Into<Place>) -> LockManager {
         LockManager {
-            place: Place::One(Arc::new(shared)),
+            queues: Arc::new(LocalQueues::new(Gate::new(place.into()))),
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn queues(&self) -> &Arc<LocalQueues> {
+        &self.queues
+    }
+
     pub(crate) fn place(&self) -> &Place {
-        &self.place
+        self.queues.place()
     }
 
     #[cfg(test)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        match &self.place {
+    pub(crate) fn shared(&self) -> &Arc<crate::engine::shared::Shared> {
+        match self.place() {
             Place::One(shared) => shared,
             Place::Quorum(_) => panic!("a quorum has several clients"),
         }
@@ -295,8 +296,8 @@ impl LockManager {
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("id", &self.place.client().id)
-            .field("options", &self.place.client().options)
+            .field("id", &self.place().client().id)
+            .field("options", &self.place().client().options)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }

@@ -10,7 +10,6 @@
 //! `tests/model/src/quorum/` explores this protocol, and shows what breaks without each of its rules.
 
 mod answers;
-mod applicants;
 mod ballot;
 mod connected;
 mod look;
@@ -19,7 +18,6 @@ mod operator;
 mod reach;
 mod repair;
 mod seat;
-mod tenure;
 #[cfg(test)]
 mod tests;
 mod try_acquire;
@@ -28,6 +26,7 @@ mod votes;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -35,22 +34,23 @@ use futures_util::stream::FuturesUnordered;
 pub(crate) use self::answers::{majority_of, no_majority};
 #[cfg(feature = "redis")]
 pub(crate) use self::answers::{next_until, stragglers_until};
-use self::applicants::Applicants;
 use self::ballot::Ballot;
 pub(crate) use self::ballot::Wanted;
 use self::connected::Connected;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::Votes;
+use crate::engine::acquire::{Arrival, replies_read, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::floor::QuorumClocks;
-use crate::engine::local_queue::registry::LocalQueues;
 use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::Permit;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::ClientId;
+use crate::store::keys::Keys;
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::Ticket;
@@ -72,16 +72,7 @@ pub(crate) struct Quorum {
     last_ballot: AtomicU64,
     /// The holds whose guards live, by their ballots.
     held: Mutex<BTreeMap<u64, Arc<Votes>>>,
-    applicants: Applicants,
-    local_queues: LocalQueues<Quorum>,
     connected: Connected,
-}
-
-/// When a caller asked for the lock: by this client's clock, and among the requests of all clients.
-#[derive(Clone, Copy, Debug)]
-struct Arrival {
-    at: LocalTime,
-    ticket: Ticket,
 }
 
 impl Quorum {
@@ -94,8 +85,6 @@ impl Quorum {
             last_ticket: AtomicU64::new(0),
             last_ballot: AtomicU64::new(0),
             held: Mutex::default(),
-            applicants: Applicants::default(),
-            local_queues: LocalQueues::default(),
             connected: Connected::new(),
         }
     }
@@ -147,41 +136,24 @@ impl Quorum {
     }
 
     /// The arrival of a caller, now.
-    fn arrival(&self) -> Arrival {
+    pub(crate) fn arrival(&self) -> Arrival {
         Arrival {
             at: self.client().now(),
-            ticket: self.next_ticket(),
+            ticket: Some(self.next_ticket()),
         }
     }
 
     /// Counts a caller that waits, unless there are too many.
-    fn count_caller(&self) -> Result<impl Send> {
-        self.servers[0].waitlists().admit()
+    pub(crate) fn count_caller(&self) -> Result<Permit> {
+        self.servers[0].waitlists().count_caller()
     }
 
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
-    pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
-        let _permit = self.count_caller()?;
-        self.acquire_uncounted(wanted).await
-    }
-
-    /// The same, for callers that are counted elsewhere.
-    async fn acquire_uncounted(self: &Arc<Self>, wanted: Wanted) -> Result<Majority> {
-        // The order of arrival counts, also for callers that get their ballot later.
-        let arrival = self.arrival();
-        let admitted = self.admit(&wanted, arrival).await?;
+    pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted, arrival: Arrival) -> Result<Majority> {
         let mut ballot = Ballot::new(self, wanted, arrival)?;
-        match self.client().runtime.hosts(ballot.decided()).await {
-            Ok(fence) => {
-                admitted.granted();
-                Ok(Majority::begin(ballot, fence))
-            }
-            Err(error) => {
-                admitted.failed(&error);
-                Err(error)
-            }
-        }
+        let fence = self.client().runtime.hosts(ballot.decided()).await?;
+        Ok(Majority::begin(ballot, fence))
     }
 
     /// The holds whose guards live, unless they are lost.
@@ -205,15 +177,9 @@ impl Quorum {
             .sum()
     }
 
-    /// Ends all waits, and waits for the releases that dropped guards left, until a majority of the servers
-    /// have confirmed all of theirs. Returns how many are left where most servers have fewer.
-    pub(crate) async fn close(&self) -> usize {
-        for server in &self.servers {
-            server.waitlists().close();
-            // The caller may drop this future before its end.
-            server.background().wake_if_closing();
-        }
-        self.applicants.refuse_all(&Error::Closed);
+    /// Waits for the releases that dropped guards left, once the clients are closed, until a majority of the
+    /// servers have confirmed all of theirs. Returns how many are left where most servers have fewer.
+    pub(crate) async fn drained(&self) -> usize {
         let drained: FuturesUnordered<_> = (self.servers.iter())
             .map(|server| server.background().drained())
             .collect();
@@ -230,5 +196,49 @@ impl Quorum {
             server.background().wake_if_closing();
         }
         unconfirmed
+    }
+
+    /// The error of a wait whose bound is over, once the replies that have come are read.
+    pub(super) async fn bound_over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
+        let over = || self.over(keys, channel, arrived);
+        replies_read(|| !matches!(over(), Error::Timeout { .. })).await;
+        over()
+    }
+
+    /// The error of a wait that is over, from what all servers have said since it began.
+    pub(crate) fn over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
+        let errors =
+            (0..self.servers.len()).filter_map(|server| self.unheard(server, keys, channel, arrived));
+        self.timed_out(&errors.collect::<Vec<_>>(), arrived, self.retry_after(channel))
+    }
+
+    /// Why a server has said nothing about a lock since this time, if it has not.
+    pub(super) fn unheard(
+        &self,
+        server: usize,
+        keys: &Keys,
+        channel: &str,
+        since: LocalTime,
+    ) -> Option<Error> {
+        let failure = self.servers[server].waitlists().why_unheard(keys, channel, since);
+        failure.map(Error::from)
+    }
+
+    /// The error of a wait whose bound is over. If too many servers have only failed, with these errors,
+    /// nobody knows whether the lock is free.
+    pub(super) fn timed_out(&self, errors: &[Error], arrived: LocalTime, free_in: Duration) -> Error {
+        let answering = self.servers.len() - errors.len();
+        if answering < self.majority() {
+            return no_majority(self.servers.len(), answering, errors);
+        }
+        timed_out(self.client(), arrived, free_in)
+    }
+
+    /// The time until a majority of the servers can be free, as far as is known.
+    pub(crate) fn retry_after(&self, channel: &str) -> Duration {
+        let left = (self.servers.iter()).map(|server| server.waitlists().free_in(channel));
+        let mut left: Vec<_> = left.collect();
+        left.sort_unstable();
+        left[self.majority() - 1].max(Duration::from_millis(1))
     }
 }

@@ -28,10 +28,10 @@ use uuid::Uuid;
 
 use crate::engine::retry::RetryBudget;
 use crate::error::{Error, Invalid, Lost, LostReason, Result};
-use crate::lock::Place;
 use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
 use crate::owner::Owner;
+use crate::place::Place;
 use crate::store::keys::Keys;
 use crate::store::{SpinAcquire, SpinAcquired, SpinRelease, SpinReleased};
 

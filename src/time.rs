@@ -5,5 +5,4 @@ pub(crate) mod clock;
 pub(crate) mod clock_offset;
 pub(crate) mod deadline;
 pub(crate) mod deadline_queue;
-pub(crate) mod estimate;
 pub(crate) mod server_time;

@@ -23,7 +23,7 @@ use crate::engine::pending_calls::{PendingCall, PendingCalls};
 use crate::engine::retry::{RetryBudget, answered_within};
 use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
-use crate::engine::waitlist::{Admitted, Entered, Progress, Standing, WaitOutcome, Waitlist};
+use crate::engine::waitlist::{Joined, Progress, WaitOutcome, WaitTerms, Waitlist};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
@@ -50,10 +50,16 @@ pub(crate) struct AcquireParams {
     pub(crate) vote: Option<Box<VoteParams>>,
 }
 
+/// When a caller began to wait, and the place of its request in the queue, if it is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at: LocalTime,
+    pub(crate) ticket: Option<Ticket>,
+}
+
 /// What a vote of a quorum needs besides.
 #[derive(Clone, Debug)]
 pub(crate) struct VoteParams {
-    pub(crate) ticket: Ticket,
     pub(crate) floor: Floor,
     /// Numbers the requests, in place of the client. So all requests for one hold have numbers of one range.
     pub(crate) numbers: Arc<AtomicU64>,
@@ -92,38 +98,34 @@ impl AcquireParams {
 pub(crate) async fn acquire(
     waitlists: &Arc<Waitlists>,
     params: &AcquireParams,
+    Arrival { at: began, ticket }: Arrival,
     until: Option<Instant>,
 ) -> Result<OwnedHold> {
     let client = waitlists.client();
-    let began = client.now();
-    // The votes of a quorum count as one caller, where they are counted together. A tenure is no caller:
-    // those that wait for it are counted.
-    let is_caller = params.vote.is_none() && params.turns == 1;
-    let _permit = is_caller.then(|| waitlists.admit()).transpose()?;
     let is_unheard = || client.store.why_unheard(&params.keys, began).is_some();
     let mut bound = pin!(bound(until, is_unheard));
-    let mut standing = Standing {
-        arrived: began,
-        until: until.map(|until| began.after(until.saturating_duration_since(Instant::now()))),
-        ticket: params.vote.as_ref().map(|vote| vote.ticket),
+    let mut wait = WaitTerms {
+        until: until.map(|until| {
+            client
+                .now()
+                .after(until.saturating_duration_since(Instant::now()))
+        }),
+        ticket,
         was_queued: false,
-        // The owner may already hold the lock. Its request must not wait then.
-        is_admitted: params.owner.is_some() || params.vote.is_some(),
         floor: params.floor(),
         group: params.group.clone(),
     };
     loop {
-        let mut entry = Entry::new(waitlists, params, standing.clone())?;
+        let mut entry = Entry::new(waitlists, params, wait.clone())?;
         let free_at = tokio::select! {
             biased;
             outcome = entry.wait() => match outcome {
                 WaitOutcome::Done(done) => return confirmed(client, done?).await,
                 WaitOutcome::TooLate(ticket) => {
-                    standing = Standing {
+                    wait = WaitTerms {
                         ticket,
                         was_queued: ticket.is_some(),
-                        is_admitted: true,
-                        ..standing
+                        ..wait
                     };
                     continue;
                 }
@@ -146,7 +148,7 @@ pub(crate) async fn acquire(
 }
 
 /// Waits until the bound of a wait and [for unread replies](replies_read), for ever if there is no bound.
-pub(super) async fn bound(until: Option<Instant>, is_outage: impl Fn() -> bool) {
+pub(crate) async fn bound(until: Option<Instant>, is_outage: impl Fn() -> bool) {
     let Some(until) = until else {
         return std::future::pending().await;
     };
@@ -255,6 +257,15 @@ pub(crate) enum Tried<T> {
     },
 }
 
+impl<T> Tried<T> {
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Tried<U> {
+        match self {
+            Tried::Held(held) => Tried::Held(f(held)),
+            Tried::Busy { ttl, ahead } => Tried::Busy { ttl, ahead },
+        }
+    }
+}
+
 /// Withdraws the request of a try that is dropped before it is answered. The request may hold the lock
 /// already.
 struct Cancelled<'a> {
@@ -281,54 +292,38 @@ struct Entry<'a> {
     params: &'a AcquireParams,
     waitlist: Arc<Waitlist>,
     /// `None` once the wait is over.
-    entered: Option<Entered>,
+    waiter: Option<Joined>,
 }
 
 impl Entry<'_> {
-    /// Enters the waitlist before anything is sent, because the grant may come before the reply.
+    /// Joins the waitlist before anything is sent, because the grant may come before the reply.
     fn new<'a>(
         waitlists: &'a Arc<Waitlists>,
         params: &'a AcquireParams,
-        standing: Standing,
+        wait: WaitTerms,
     ) -> Result<Entry<'a>> {
         let request = || params.next_request(waitlists.client());
-        let enter = |waitlist: &Waitlist| waitlist.enter(params.terms, standing, request);
-        let (waitlist, entered) = waitlists.enter(&params.keys, &params.channel, enter);
-        let entered = entered.inspect_err(|_| waitlists.discard(&waitlist))?;
+        let join = |waitlist: &Waitlist| waitlist.join(params.terms, wait, request);
+        let (waitlist, joined) = waitlists.enter(&params.keys, &params.channel, join);
+        let waiter = joined.inspect_err(|_| waitlists.discard(&waitlist))?;
         Ok(Entry {
             waitlists,
             params,
             waitlist,
-            entered: Some(entered),
+            waiter: Some(waiter),
         })
     }
 
     async fn wait(&mut self) -> WaitOutcome {
-        let mut started = None;
-        if let Some(Entered::Applicant(application)) = &mut self.entered {
-            // If the sender was dropped without a message, the applicant was refused.
-            let admitted = (&mut application.admitted).await.unwrap_or(Err(Error::Closed));
-            match admitted {
-                Ok(Admitted { waiter, call }) => {
-                    self.entered = Some(Entered::Waiter(waiter));
-                    started = call;
-                }
-                Err(error) => return WaitOutcome::Done(Err(error)),
-            }
-        }
-        let Some(Entered::Waiter(waiter)) = &mut self.entered else {
+        let Some(waiter) = &mut self.waiter else {
             return WaitOutcome::Done(Err(Error::Closed));
         };
         let client = self.waitlists.client();
         let mut patience = RetryBudget::new(client);
-        loop {
-            let call = started
-                .take()
-                .or_else(|| self.waitlist.call(waiter.request.number()));
-            let Some(call) = call else { break };
-            // The outcome is not polled meanwhile. Each grant would wake this task once more, although the
-            // reply wakes it anyway.
-            match call.answered().await {
+        // The outcome is not polled meanwhile. Each grant would wake this task once more, although the reply
+        // wakes it anyway.
+        while let Some(prepared) = self.waitlist.prepare(waiter.request.number(), false) {
+            match Box::pin(self.waitlist.send(prepared)).await {
                 Ok((Progress::Again, _)) => patience.reset(),
                 Ok((Progress::Settled, _)) => break,
                 Ok((Progress::Queued, _)) => {
@@ -347,38 +342,32 @@ impl Entry<'_> {
                     let pause = *next.as_ref().unwrap_or(&Duration::ZERO);
                     let outcome = tokio::time::timeout(pause, &mut waiter.outcome);
                     if let Ok(outcome) = Box::pin(outcome).await {
-                        self.entered = None;
+                        self.waiter = None;
                         return settle(outcome);
                     }
                     if let Err(error) = next {
-                        // The applicants' calls would fail in the same way.
-                        self.waitlist.refuse_applicants(&error);
                         return WaitOutcome::Done(Err(error));
                     }
                 }
             }
         }
         let outcome = settle((&mut waiter.outcome).await);
-        self.entered = None;
+        self.waiter = None;
         outcome
     }
 
     /// Why the server has said nothing about the lock since the wait began, or `None` if it has.
     fn why_unheard(&self, began: LocalTime) -> Option<Failure> {
-        let waiter = match &self.entered {
-            Some(Entered::Waiter(waiter)) => Some(waiter.request.number()),
-            _ => None,
-        };
+        let waiter = self.waiter.as_ref().map(|waiter| waiter.request.number());
         self.waitlist.why_unheard(waiter, began)
     }
 
     /// Gives up. Returns when the lock can next be free, as far as is known. If the request has already left
     /// the waitlist, returns the receiver of its outcome.
     fn quit(&mut self) -> std::result::Result<Option<LocalTime>, oneshot::Receiver<WaitOutcome>> {
-        match self.entered.take() {
+        match self.waiter.take() {
             None => Ok(None),
-            Some(Entered::Applicant(application)) => Ok(self.waitlist.cancel(*application)),
-            Some(Entered::Waiter(waiter)) => self.waitlist.quit(&waiter).ok_or(waiter.outcome),
+            Some(waiter) => self.waitlist.quit(&waiter).ok_or(waiter.outcome),
         }
     }
 }

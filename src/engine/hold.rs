@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use self::turns::{HasTurns, Turns};
+use self::turns::Turns;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
-use crate::engine::local_queue::source::OneServer;
 use crate::engine::runtime::OwnThread;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
 use crate::error::Result;
@@ -18,7 +17,6 @@ use crate::store::{Answer, Store};
 #[derive(Debug)]
 pub(crate) struct Shared {
     waitlists: Arc<Waitlists>,
-    tenures: Arc<OneServer>,
     /// Passes the store's messages to the waitlists, and lives as long as they are wanted.
     _relay: Arc<LateListener>,
 }
@@ -37,7 +35,6 @@ impl Shared {
         let waitlists = Arc::new(Waitlists::new(client, background));
         late_listener.lead_to(&waitlists);
         Shared {
-            tenures: Arc::new(OneServer::new(Arc::clone(&waitlists))),
             waitlists,
             _relay: late_listener,
         }
@@ -45,11 +42,6 @@ impl Shared {
 
     pub(crate) fn waitlists(&self) -> &Arc<Waitlists> {
         &self.waitlists
-    }
-
-    /// The source of tenures, for local queues.
-    pub(crate) fn tenures(&self) -> &Arc<OneServer> {
-        &self.tenures
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -68,13 +60,17 @@ impl Shared {
             .collect()
     }
 
-    /// Ends all waits, and waits for the releases that dropped guards left. Returns how many of them the
-    /// server has not confirmed in time.
-    pub(crate) async fn close(&self) -> usize {
-        self.waitlists().close();
+    /// Closes the client, and ends all waits.
+    pub(crate) fn end_waits(&self) {
+        self.waitlists.close();
+        // The caller may go no further.
+        self.background().wake_if_closing();
+    }
+
+    /// Waits for the releases that dropped guards left, once the client is closed. Returns how many of them
+    /// the server has not confirmed in time.
+    pub(crate) async fn drained(&self) -> usize {
         let background = self.background();
-        // The caller may drop this future before its end.
-        background.wake_if_closing();
         let is_drained = self.client().within_patience(background.drained()).await;
         // Once all was confirmed, the background task ends, and what is pending for a moment is that.
         let unconfirmed = if is_drained { 0 } else { background.pending() };
@@ -107,8 +103,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.waitlists.close();
-        self.background().wake_if_closing();
+        self.end_waits();
         if !self.client().runtime.is_started() {
             self.client().store.close();
         }

@@ -8,8 +8,6 @@
 //! Replies and pushes are handled without waiting. Calls that no caller sends are put on the schedule of the
 //! waitlist's driver.
 
-pub(crate) mod admission;
-mod applicants;
 mod calls;
 pub(super) mod driver;
 pub(crate) mod registry;
@@ -18,22 +16,20 @@ mod schedule;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
-pub(super) use self::applicants::{Admitted, Entered, Standing};
-use self::applicants::{Applicant, refuse};
-use self::calls::Answered;
 pub(crate) use self::calls::Progress;
 use crate::engine::background::Background;
 use crate::engine::client::Client;
+use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
 use crate::engine::presence::Registration;
-use crate::engine::waitlist::admission::Admission;
 use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
 use crate::error::{Error, Result};
 use crate::store::ids::RequestId;
@@ -42,13 +38,13 @@ use crate::store::{Failure, Grant, Push, ServerId};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
+use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
 
 #[derive(Debug)]
 pub(super) struct Waitlist {
     keys: Arc<Keys>,
     channel: Arc<str>,
-    this: Weak<Waitlist>,
     client: Arc<Client>,
     background: Arc<Background>,
     state: Mutex<State>,
@@ -60,8 +56,6 @@ pub(super) struct Waitlist {
 struct State {
     /// By request number, which is the order in which they joined.
     waiters: BTreeMap<u64, Box<Waiter>>,
-    /// The applicants, and the rule that admits them. `None` until the first request has given up.
-    admission: Option<Box<Admission<Applicant>>>,
     /// When the lock can next be free, as far as is known.
     free_at: Option<LocalTime>,
     /// The last failure of a call and its time, if the server has not said anything about the lock since.
@@ -72,6 +66,8 @@ struct State {
     registration: Option<Registration>,
     /// How often a subscription was confirmed.
     subscriptions: u64,
+    /// The latest place in the queue that is known here.
+    last_ticket: Option<Ticket>,
     /// When the last waiter left. Has no meaning while the waitlist is not empty.
     empty_since: Option<LocalTime>,
 }
@@ -80,9 +76,7 @@ struct State {
 struct Waiter {
     request: RequestId,
     terms: LeaseTerms,
-    standing: Standing,
-    /// When the request became a waiter.
-    joined: LocalTime,
+    wait: WaitTerms,
     /// The request has been in the queue, or took the place of a request that had been.
     was_queued: bool,
     calls: Arc<PendingCalls>,
@@ -103,18 +97,32 @@ impl Waiter {
     /// Whether the bound of the caller is over, so that no call is written for it any more. The caller itself
     /// leaves only when its future is polled.
     fn has_given_up(&self, now: LocalTime) -> bool {
-        self.standing.until.is_some_and(|until| until <= now)
+        self.wait.until.is_some_and(|until| until <= now)
     }
 }
 
-impl State {
-    fn is_empty(&self) -> bool {
-        let nobody_waits = self
-            .admission
-            .as_ref()
-            .is_none_or(|admission| admission.is_empty());
-        self.waiters.is_empty() && nobody_waits
-    }
+/// How long the caller of a request waits, its place in the queue, and the group of its lock.
+#[derive(Clone, Debug)]
+pub(super) struct WaitTerms {
+    /// When its caller gives up. `None` if that is unknown.
+    pub(super) until: Option<LocalTime>,
+    /// The place of the request in the queue, if it is known. It is the place of an earlier request, which
+    /// this one takes over, follows from the time of arrival, or is the same on all servers of a quorum.
+    pub(super) ticket: Option<Ticket>,
+    /// The request takes the place of one that was queued.
+    pub(super) was_queued: bool,
+    /// In a quorum.
+    pub(super) floor: Option<Floor>,
+    /// In which its hold is counted.
+    pub(super) group: Group,
+}
+
+/// The caller's side of a waiter.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) request: RequestId,
+    calls: Arc<PendingCalls>,
+    pub(super) outcome: oneshot::Receiver<WaitOutcome>,
 }
 
 impl Waitlist {
@@ -124,10 +132,9 @@ impl Waitlist {
         client: Arc<Client>,
         background: Arc<Background>,
     ) -> Arc<Waitlist> {
-        Arc::new_cyclic(|this| Waitlist {
+        Arc::new(Waitlist {
             keys,
             channel,
-            this: Weak::clone(this),
             client,
             background,
             state: Mutex::default(),
@@ -138,11 +145,71 @@ impl Waitlist {
     /// Whether the waitlist can be removed without losing anything.
     fn is_idle(&self) -> bool {
         let state = locked(&self.state);
-        state.is_empty() && !state.driven
+        state.waiters.is_empty() && !state.driven
     }
 
     fn is_empty(&self) -> bool {
-        locked(&self.state).is_empty()
+        locked(&self.state).waiters.is_empty()
+    }
+
+    /// Adds a waiter. Fails if the client is closed.
+    pub(super) fn join(
+        &self,
+        terms: LeaseTerms,
+        wait: WaitTerms,
+        next_request: impl FnOnce() -> RequestId,
+    ) -> Result<Joined> {
+        let mut state = locked(&self.state);
+        self.client.check_open()?;
+        let request = next_request();
+        let gives_up = wait.until.map_or(GivesUp::Unknown, GivesUp::At);
+        let calls = PendingCalls::new(terms.lease(), gives_up, wait.floor.clone());
+        let (outcome, receiver) = oneshot::channel();
+        let waiter = Box::new(Waiter {
+            request: request.clone(),
+            terms,
+            was_queued: wait.was_queued,
+            wait,
+            calls: Arc::clone(&calls),
+            outcome,
+        });
+        state.waiters.insert(request.number(), waiter);
+        Ok(Joined {
+            request,
+            calls,
+            outcome: receiver,
+        })
+    }
+
+    /// A place in the queue behind all that are known here.
+    fn next_ticket(&self) -> Ticket {
+        let server = self.client.store.server_of(&self.keys);
+        let now = Ticket(1000 * self.client.clocks.server_time(server).ms());
+        let mut state = locked(&self.state);
+        let next = state.last_ticket.map_or(now, |last| now.max(Ticket(last.0 + 1)));
+        state.last_ticket = Some(next);
+        next
+    }
+
+    /// Takes out a request that gives up, and withdraws it. Returns when the lock can next be free, if the
+    /// request was still in the waitlist.
+    pub(super) fn quit(&self, waiter: &Joined) -> Option<Option<LocalTime>> {
+        // A closed client keeps running until the background task knows of the withdrawal.
+        let _running = self.background.keep_running();
+        let mut state = locked(&self.state);
+        state.waiters.remove(&waiter.request.number())?;
+        let free_at = state.free_at;
+        self.left(state);
+        self.background
+            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);
+        Some(free_at)
+    }
+
+    /// Called after waiters have left.
+    fn left(&self, mut state: MutexGuard<'_, State>) {
+        if state.waiters.is_empty() {
+            state.empty_since = Some(self.client.now());
+        }
     }
 
     /// The time until the lock can next be free, as far as is known.
@@ -240,7 +307,7 @@ impl Waitlist {
             self.background
                 .withdraw(&self.keys, &grant.request, true, &waiter.calls);
             // A receiver that is gone has given up its place too.
-            let _ = waiter.outcome.send(WaitOutcome::TooLate(waiter.standing.ticket));
+            let _ = waiter.outcome.send(WaitOutcome::TooLate(waiter.wait.ticket));
             return Progress::Settled;
         }
         let mut others = Vec::new();
@@ -255,11 +322,6 @@ impl Waitlist {
         }
         let wakes = !others.is_empty();
         state.schedule.ask(others);
-        if let Some(admission) = &mut state.admission {
-            admission.granted(now.since(waiter.joined));
-        }
-        // Done before the grant is sent to its receiver, so that the calls of newly admitted requests are
-        // sent before this grant is released.
         self.left(state);
         if wakes {
             self.call.notify_one();
@@ -272,7 +334,7 @@ impl Waitlist {
             self.client.clock,
             deadline,
         );
-        hold.count_in(waiter.standing.group, waiter.was_queued);
+        hold.count_in(waiter.wait.group, waiter.was_queued);
         // If the receiver is gone, the hold is dropped here, and releases itself.
         drop(
             waiter
@@ -302,15 +364,13 @@ impl Waitlist {
         let _ = waiter.outcome.send(WaitOutcome::Done(Err(error)));
     }
 
-    /// Ends the wait of all waiters and applicants.
+    /// Ends the wait of all waiters.
     fn fail_all(&self, error: &Error) {
         // A closed client keeps running until all of them are told.
         let _running = self.background.keep_running();
         let mut state = locked(&self.state);
         let waiters = std::mem::take(&mut state.waiters);
-        let applicants = state.applicants();
         self.left(state);
-        refuse(applicants, error);
         for waiter in waiters.into_values() {
             self.refuse(*waiter, error.clone());
         }
@@ -348,7 +408,7 @@ impl Waitlist {
     fn todo(&self, kept: Duration) -> Action {
         let now = self.client.now();
         let mut state = locked(&self.state);
-        let is_empty = state.is_empty();
+        let is_empty = state.waiters.is_empty();
         let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(kept));
         state
             .schedule
@@ -367,7 +427,7 @@ impl Waitlist {
         let state = locked(&self.state);
         let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);
         let still_wait = (state.waiters.iter()).filter(|(_, waiter)| !waiter.has_given_up(now));
-        let first = still_wait.min_by_key(|(number, waiter)| turn(**number, waiter.standing.ticket));
+        let first = still_wait.min_by_key(|(number, waiter)| turn(**number, waiter.wait.ticket));
         first.map(|(number, _)| *number)
     }
 

@@ -4,8 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LockGuard;
-use super::held::Held;
+use super::{Kept, LockGuard};
 use crate::error::{Error, Lost, LostReason, Result};
 
 /// How long the result of work that is done waits for the release. The release is on its way by then, even if
@@ -49,7 +48,7 @@ impl LockGuard {
     /// ```
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
-        let client = Arc::clone(self.held.client());
+        let client = Arc::clone(self.client());
         client.runtime.check()?;
         let span = tracing::debug_span!(
             "fairlock.release",
@@ -59,17 +58,13 @@ impl LockGuard {
         );
         // Pinned and in place, since a future that is passed on is copied.
         let release = pin!(async {
-            let released = match self.held {
-                Held::One(held) => held.release().await,
-                Held::Turn(turn) => match turn.release() {
-                    Some(tenure) => tenure.release().await,
-                    None => Ok(()),
-                },
-                Held::Quorum(majority) => Box::pin(majority.release()).await,
-                Held::QuorumTurn(turn) => match turn.release() {
-                    Some(tenure) => Box::pin(tenure.release()).await,
-                    None => Ok(()),
-                },
+            let held = match self.kept {
+                Kept::Hold(held) => Some(held),
+                Kept::Turn(turn) => turn.release(),
+            };
+            let released = match held {
+                Some(held) => held.release().await,
+                None => Ok(()),
             };
             tracing::Span::current().record(
                 "lock.outcome",
@@ -87,7 +82,7 @@ impl LockGuard {
     /// and then goes on by itself, on the client's runtime. Fails if the server has said by then that the
     /// lock was lost before.
     pub(crate) async fn release_after_work(self) -> Result<(), Lost> {
-        let client = Arc::clone(self.held.client());
+        let client = Arc::clone(self.client());
         let name = self.shared_name();
         let released = async move {
             match self.release().await {

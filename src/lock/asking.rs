@@ -1,21 +1,17 @@
 //! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use super::{Lock, Place};
-use crate::engine::acquire;
+use super::Lock;
 use crate::engine::acquire::Tried;
 use crate::engine::counters::{Ask, How, Outcome};
-use crate::engine::local_queue;
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
-use crate::quorum::Wanted;
 use crate::status::{Busy, TryAcquire};
 use crate::time::clock::LocalTime;
 
@@ -50,7 +46,7 @@ impl Lock {
         let waited = now.since(began);
         if let Some(ask) = &mut ask {
             match &acquired {
-                Ok(guard) => guard.begin(self.place.counters(), ask.acquired(guard.how(), waited, now)),
+                Ok(guard) => guard.begin(self.place().counters(), ask.acquired(guard.how(), waited, now)),
                 Err(error) => ask.failed(error),
             }
         }
@@ -97,30 +93,19 @@ impl Lock {
         };
         if until.is_none_or(|until| until > Instant::now()) {
             let params = self.params()?;
-            let counters = self.place.counters();
+            let counters = self.place().counters();
             *ask = Some(match self.options.is_led {
                 true => counters.campaign(&params.group),
                 false => counters.wait(&params.group, began),
             });
-            return match &self.place {
-                Place::One(shared) if params.turns > 1 => {
-                    // On the heap, so that those without it do not carry it along.
-                    let turn = Box::pin(local_queue::acquire(shared.tenures(), &params, began, until));
-                    Ok(LockGuard::of_turn(turn.await?))
-                }
-                Place::One(shared) => {
-                    let held = acquire::acquire(shared.waitlists(), &params, until).await?;
-                    Ok(LockGuard::of_one(held))
-                }
-                Place::Quorum(quorum) if params.turns > 1 => {
-                    let turn = Box::pin(local_queue::acquire(quorum, &params, began, until));
-                    Ok(LockGuard::of_quorum_turn(turn.await?))
-                }
-                Place::Quorum(quorum) => {
-                    let wanted = Wanted::of(params, until);
-                    Ok(LockGuard::of_majority(Box::pin(quorum.acquire(wanted)).await?))
-                }
-            };
+            // A tenure is no caller: those that wait for it are counted.
+            let _permit = self.place().count_caller()?;
+            if params.turns > 1 {
+                // On the heap, so that those without it do not carry it along.
+                let turn = Box::pin(self.queues.acquire(&params, began, until));
+                return Ok(LockGuard::of_turn(turn.await?));
+            }
+            return Ok(LockGuard::new(self.queues.gate().acquire(&params, until).await?));
         }
         // On the heap, so that those that wait do not carry it along.
         match Box::pin(self.clone().attempt(Outcome::Timeout)).await? {
@@ -135,26 +120,14 @@ impl Lock {
     /// Asks once. If the lock is busy, the call counts as ended in this way.
     pub(super) async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
         let params = self.params()?;
-        let mut ask = self.place.counters().attempt(&params.group);
+        let mut ask = self.place().counters().attempt(&params.group);
         let trying = pin!(async {
-            match &self.place {
-                Place::One(shared) if params.turns > 1 => {
-                    let tenures = Arc::clone(shared.tenures());
-                    let tried = Box::pin(local_queue::try_acquire(tenures, params)).await;
-                    tried.map(|tried| found(tried, LockGuard::of_turn))
-                }
-                Place::One(shared) => {
-                    let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await;
-                    tried.map(|tried| found(tried, LockGuard::of_one))
-                }
-                Place::Quorum(quorum) if params.turns > 1 => {
-                    let tried = Box::pin(local_queue::try_acquire(Arc::clone(quorum), params)).await;
-                    tried.map(|tried| found(tried, LockGuard::of_quorum_turn))
-                }
-                Place::Quorum(quorum) => {
-                    let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await;
-                    tried.map(|tried| found(tried, LockGuard::of_majority))
-                }
+            if params.turns > 1 {
+                let tried = Box::pin(self.queues.try_acquire(params)).await;
+                tried.map(|tried| found(tried, LockGuard::of_turn))
+            } else {
+                let tried = self.place().try_acquire(params).await;
+                tried.map(|tried| found(tried, LockGuard::new))
             }
         });
         let tried = self.client().runtime.serves(trying).await;
@@ -162,7 +135,7 @@ impl Lock {
             Ok(TryAcquire::Acquired(guard)) => {
                 let now = self.client().now();
                 guard.begin(
-                    self.place.counters(),
+                    self.place().counters(),
                     ask.acquired(guard.how(), Duration::ZERO, now),
                 );
             }

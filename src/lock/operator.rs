@@ -61,7 +61,7 @@ impl Lock {
         async move {
             let (keys, terms, _) = lock.open()?;
             let asking = pin!(async {
-                match &lock.place {
+                match lock.place() {
                     Place::One(shared) => status_of_one(shared.client(), &keys, &terms, &labels).await,
                     Place::Quorum(quorum) => Box::pin(status_of_quorum(quorum, &keys, &terms, &labels)).await,
                 }
@@ -107,7 +107,7 @@ impl Lock {
         async move {
             let (keys, terms, _) = lock.open()?;
             let releasing = pin!(async {
-                match &lock.place {
+                match lock.place() {
                     Place::One(shared) => {
                         operator::force_release(shared.client(), &keys, &terms, fence, None).await
                     }

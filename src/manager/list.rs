@@ -13,7 +13,7 @@ use crate::engine::client::Client;
 use crate::engine::operator::Labels;
 use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
-use crate::lock::Place;
+use crate::place::Place;
 use crate::quorum::{majority_of, no_majority};
 use crate::status::Listed;
 use crate::store::keys::Keys;
@@ -72,8 +72,8 @@ impl LockManager {
         let (manager, labels) = (self.clone(), Arc::<Labels>::default());
         let pattern = WildMatch::new(pattern);
         // The servers of a quorum know the same locks.
-        let mut seen = matches!(self.place, Place::Quorum(_)).then(HashSet::new);
-        let pages = try_unfold(Search::of(&self.place), async |search| {
+        let mut seen = matches!(self.place(), Place::Quorum(_)).then(HashSet::new);
+        let pages = try_unfold(Search::of(self.place()), async |search| {
             let client = Arc::clone(search.place.client());
             let next = pin!(search.next());
             let Some((keys, search)) = client.runtime.serves(next).await? else {
@@ -98,7 +98,7 @@ impl LockManager {
 
     /// The name of the lock with this key. Other hashes under the prefix are no locks.
     fn name_of(&self, key: &str) -> Option<Arc<str>> {
-        Some(Keys::of_lock_key(&self.place.client().options.prefix, key)?.name)
+        Some(Keys::of_lock_key(&self.place().client().options.prefix, key)?.name)
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.

@@ -20,7 +20,6 @@ use crate::engine::waitlist::registry::LateListener;
 #[cfg(feature = "redis")]
 use crate::error::Error;
 use crate::error::{Invalid, Result};
-use crate::lock::Place;
 use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
 use crate::quorum::Quorum;
 #[cfg(feature = "redis")]
@@ -164,7 +163,7 @@ impl LockManagerBuilder {
             });
         let quorum = Quorum::new(shareds.collect());
         quorum.start()?;
-        Ok(LockManager::of_quorum(quorum))
+        Ok(LockManager::of(quorum))
     }
 
     /// The settings of a client of these servers, and its options for each of them.
@@ -221,7 +220,7 @@ impl LockManagerBuilder {
         let id = ClientId::random();
         let client = |store| client_in_memory(id.clone(), settings.clone(), store, thread.clone());
         let shareds = stores.into_iter().map(|store| Arc::new(client(store)));
-        Ok(LockManager::of_quorum(Quorum::new(shareds.collect())))
+        Ok(LockManager::of(Quorum::new(shareds.collect())))
     }
 
     fn longest_lease_in_quorum(&self) -> Duration {
@@ -238,14 +237,6 @@ impl LockManagerBuilder {
         self.longest_lease = None;
         self.durable = false;
         self.checked()
-    }
-}
-
-impl LockManager {
-    fn of_quorum(quorum: Quorum) -> LockManager {
-        LockManager {
-            place: Place::Quorum(Arc::new(quorum)),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::engine::counters::{End, How, Outcome, read};
 use crate::error::LostReason;
-use crate::lock::Place;
+use crate::place::Place;
 
 /// The counts of one client: its present state, and its history since it was created. The history only grows,
 /// except for `least_margin`. Clones of a manager are one client.

@@ -26,8 +26,8 @@ use super::connected::ServerSet;
 use super::look::FIRST_LOOK;
 use super::seat::{Failures, Seat, SeatAnswer};
 use super::votes::Votes;
-use super::{Arrival, Quorum, no_majority};
-use crate::engine::acquire::{AcquireParams, Tried, VoteAttempt, VoteParams, acquire};
+use super::{Quorum, no_majority};
+use crate::engine::acquire::{AcquireParams, Arrival, Tried, VoteAttempt, VoteParams, acquire};
 use crate::engine::counters::count;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
@@ -133,7 +133,7 @@ impl Ballot {
             number,
             arrived: arrival.at,
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
-            ticket: arrival.ticket,
+            ticket: arrival.ticket.unwrap_or_else(|| quorum.next_ticket()),
             floor,
             connected: quorum.connected.subscribe(),
             quorum: Arc::clone(quorum),
@@ -154,7 +154,7 @@ impl Ballot {
     /// Asks a server for its vote, after a pause. Gives up the attempt before, if that is under way.
     pub(super) fn ask(&mut self, server: usize, pause: Duration) {
         let params = self.next_params(server);
-        let until = self.wanted.until;
+        let (until, ticket) = (self.wanted.until, Some(self.ticket));
         let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
         let (abort, registration) = AbortHandle::new_pair();
         if let Some(before) = self.seats[server].attempt.replace(abort) {
@@ -164,7 +164,8 @@ impl Ballot {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
-            acquire(&waitlists, &params, until).await
+            let at = waitlists.client().now();
+            acquire(&waitlists, &params, Arrival { at, ticket }, until).await
         };
         let attempt = Abortable::new(attempt, registration);
         self.pending.push(Box::pin(attempt.map(move |acquired| {
@@ -184,7 +185,6 @@ impl Ballot {
             turns: self.wanted.turns,
             group: self.wanted.group.clone(),
             vote: Some(Box::new(VoteParams {
-                ticket: self.ticket,
                 floor: self.floor.clone(),
                 numbers: Arc::clone(&self.numbers),
                 queued: self.queued.0.clone(),

@@ -27,7 +27,11 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
 use crate::fence::Fence;
+use crate::gate::Gate;
+use crate::local_queue::LocalQueues;
 use crate::options::{LockOptions, ManagerOptions};
+use crate::place::Place;
+use crate::place::held::Held;
 use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
@@ -43,6 +47,7 @@ struct Servers(Vec<MemoryStore>);
 /// A process that uses them.
 struct Process {
     quorum: Arc<Quorum>,
+    queues: Arc<LocalQueues>,
     links: Vec<Arc<Link>>,
 }
 
@@ -77,7 +82,13 @@ impl Servers {
         });
         let quorum = Arc::new(Quorum::new(servers.collect()));
         quorum.start().unwrap();
-        Process { quorum, links }
+        let gate = Gate::new(Place::Quorum(Arc::clone(&quorum)));
+        let queues = Arc::new(LocalQueues::new(gate));
+        Process {
+            quorum,
+            queues,
+            links,
+        }
     }
 
     /// Takes the lock on one server alone, this many times. That makes this server's fence larger.
@@ -139,7 +150,27 @@ async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
 }
 
 async fn acquire_with(quorum: &Arc<Quorum>, until: Option<Instant>) -> crate::Result<Majority> {
-    quorum.acquire(wanted(quorum, until)).await
+    acquire_wanted(quorum, wanted(quorum, until)).await
+}
+
+async fn acquire_wanted(quorum: &Arc<Quorum>, wanted: Wanted) -> crate::Result<Majority> {
+    quorum.acquire(wanted, quorum.arrival()).await
+}
+
+/// The lock through the gate of a process.
+async fn acquire_through(queues: &LocalQueues, until: Option<Instant>) -> crate::Result<Majority> {
+    let Place::Quorum(quorum) = queues.place() else {
+        panic!("a quorum");
+    };
+    let _permit = quorum.count_caller()?;
+    majority(queues.gate().acquire(&params(quorum, 1), until).await?)
+}
+
+fn majority(held: Held) -> crate::Result<Majority> {
+    match held {
+        Held::Majority(majority) => Ok(*majority),
+        Held::One(_) => panic!("a quorum"),
+    }
 }
 
 fn votes(held: &Majority) -> usize {
@@ -351,7 +382,7 @@ async fn hold_whose_votes_are_replaced_ends_at_its_max_hold() {
     let (process, other) = (servers.process(1), servers.process(2));
     let mut wanted = wanted(&process.quorum, None);
     wanted.terms.max_hold = Some(100 * SECOND);
-    let held = process.quorum.acquire(wanted).await.unwrap();
+    let held = acquire_wanted(&process.quorum, wanted).await.unwrap();
     let began = Instant::now();
     for server in 0..2 {
         process.set(server, State::Down);
@@ -382,7 +413,7 @@ async fn hold_lasts_for_its_whole_lease_although_a_vote_is_older() {
     let mut wanted = wanted(&process.quorum, None);
     (wanted.terms.length, wanted.terms.fixed) = (100 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
-    let waiter = tokio::spawn(async move { quorum.acquire(wanted).await.unwrap() });
+    let waiter = tokio::spawn(async move { acquire_wanted(&quorum, wanted).await.unwrap() });
     sleep(20 * SECOND).await;
     blocks.release().await.unwrap();
     let held = waiter.await.unwrap();

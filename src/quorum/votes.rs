@@ -1,7 +1,6 @@
 //! A hold of a majority: the holds of its servers, and what they are together.
 
 mod release;
-mod turns;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::hold::turns::{HasTurns, Turns};
+use crate::engine::hold::turns::Turns;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
@@ -219,6 +218,24 @@ impl Votes {
         };
         drop(state);
         holding.ended(counters, End::Lost(reason));
+    }
+
+    /// `None` if there is one turn.
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        self.turns.get()
+    }
+
+    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
+    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
+        let state = locked(&self.state);
+        let left = self.deadline(&state).since(now);
+        let lasts = state.over.is_none() && self.is_sure(&state) && left >= self.terms.grant() / 4;
+        turns.begin_if(lasts, next)
+    }
+
+    /// Takes out what the guard holds, since its turn is over.
+    pub(crate) fn end_guard(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
     }
 
     /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs.

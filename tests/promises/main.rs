@@ -13,6 +13,7 @@ mod jobs;
 mod leadership;
 mod lease;
 mod operator;
+mod overload;
 mod own_thread;
 mod reentrance;
 mod settings;

@@ -10,6 +10,8 @@ use tokio::time::sleep;
 use super::*;
 use crate::engine::floor::{Floor, QuorumClocks};
 use crate::engine::server_clocks::ServerClocks;
+use crate::error::Lost;
+use crate::place::held::HoldRef;
 use crate::store::ids::ClientId;
 use crate::store::{Answer, ConnectionId};
 use crate::time::deadline_queue::GivesUp;
@@ -243,14 +245,21 @@ async fn maximum_hold_ends_by_the_local_clock() {
 }
 
 fn next_turn(hold: &Hold) -> Option<Fence> {
-    hold.next_turn(hold.clock.now())
+    let (turns, now) = (hold.turns()?, hold.clock.now());
+    let next = turns.next(now)?;
+    hold.begin_turn(turns, next, now).then_some(next)
+}
+
+/// How the turn with this fence ends.
+async fn turn_over(hold: &Arc<Hold>, fence: Fence) -> Lost {
+    HoldRef::One(hold).turn_over(fence).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_turn_has_a_fence_of_its_own_and_there_are_no_more_than_were_reserved() {
-    let hold = hold_with(None, 3, LEASE);
+    let hold = Arc::new(hold_with(None, 3, LEASE));
     assert_eq!(hold.last_fence(), hold.fence());
-    let mut lost = Box::pin(hold.turn_over(hold.fence()));
+    let mut lost = Box::pin(turn_over(&hold, hold.fence()));
     assert!(lost.as_mut().now_or_never().is_none());
     let next = [(); 3].map(|()| next_turn(&hold).map(Fence::get));
     assert_eq!(next, [Some(2), Some(3), None]);
@@ -275,7 +284,7 @@ async fn no_turn_begins_once_the_hold_is_old_or_lost_or_in_doubt_or_nearly_over(
     let old = turns();
     // Until then, its grant may have waited for replicas.
     sleep(turns::LONGEST_TENURE).await;
-    old.begin_turns(old.clock.now());
+    old.turns().unwrap().begin(old.clock.now());
     sleep(turns::LONGEST_TENURE / 2).await;
     assert!(next_turn(&old).is_some());
     sleep(turns::LONGEST_TENURE / 2).await;
@@ -302,9 +311,9 @@ async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told
 
 #[tokio::test(start_paused = true)]
 async fn watcher_of_a_turn_is_told_of_the_end_of_its_hold() {
-    let hold = hold_with(None, 3, LEASE);
+    let hold = Arc::new(hold_with(None, 3, LEASE));
     let fence = next_turn(&hold).unwrap();
-    let lost = tokio::time::timeout(2 * LEASE, hold.turn_over(fence));
+    let lost = tokio::time::timeout(2 * LEASE, turn_over(&hold, fence));
     assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
 }
 

@@ -1,18 +1,16 @@
 //! Turns: a hold that is passed on inside its process, from one guard to the next. Each turn has a fence of
 //! its own, and no server hears of them until the release reports the last one.
 
-use std::fmt::Debug;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::Hold;
-use crate::engine::counters::{Holding, How};
-use crate::error::{Lost, LostReason};
+use crate::engine::counters::Holding;
 use crate::fence::Fence;
-use crate::lease::Lease;
 use crate::store::TURNS_AHEAD_US;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
@@ -63,8 +61,14 @@ impl Turns {
         turns
     }
 
-    fn until(&self, now: LocalTime) -> LocalTime {
+    /// The first turn begins, if it has not begun before. Returns when the last one may begin.
+    pub(crate) fn begin(&self, now: LocalTime) -> LocalTime {
         *self.until.get_or_init(|| now.after(LONGEST_TENURE))
+    }
+
+    /// Waits until the present turn ends.
+    pub(crate) fn ended(&self) -> Notified<'_> {
+        self.ended.notified()
     }
 
     /// The fence of the present turn, or of the last one.
@@ -83,9 +87,9 @@ impl Turns {
     }
 
     /// The fence of the next turn, unless the present one is the last.
-    fn next(&self, now: LocalTime) -> Option<Fence> {
+    pub(crate) fn next(&self, now: LocalTime) -> Option<Fence> {
         let next = self.fence.load(Ordering::Acquire) + 1;
-        if next > self.last || now >= self.until(now) {
+        if next > self.last || now >= self.begin(now) {
             return None;
         }
         Fence::new(next)
@@ -101,96 +105,23 @@ impl Turns {
     }
 }
 
-/// A hold that may have turns: that of one server, or the votes of a quorum.
-pub(crate) trait HasTurns: Debug + Send + Sync {
+impl Hold {
     /// `None` if there is one turn.
-    fn turns(&self) -> Option<&Turns>;
-
-    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    /// The hold cannot end meanwhile: its release tells the last fence.
-    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool;
-
-    fn lease(&self) -> Lease;
-
-    /// How the hold was acquired.
-    fn how(&self) -> How;
-
-    /// Takes out what the guard holds, since its turn is over.
-    fn end_turn(&self) -> Option<Holding>;
-
-    fn lost_by(&self, reason: LostReason) -> Lost;
-
-    /// Waits until the hold is over.
-    fn lost(&self) -> impl Future<Output = Lost> + Send;
-
-    /// The first turn begins. The replicas that must have the grant have it by now.
-    fn begin_turns(&self, now: LocalTime) {
-        if let Some(turns) = self.turns() {
-            turns.until(now);
-        }
-    }
-
-    /// Ends the present turn and begins another one now. Returns the fence of the new turn, or `None` if the
-    /// present turn is the last one: the hold must be released then.
-    ///
-    /// Only the code that has the present turn calls this.
-    fn next_turn(&self, now: LocalTime) -> Option<Fence> {
-        let turns = self.turns()?;
-        let next = turns.next(now)?;
-        self.begin_turn(turns, next, now).then_some(next)
-    }
-
-    /// Waits until the turn with this fence is over, because it was passed on, or because the hold is over.
-    fn turn_over(&self, fence: Fence) -> impl Future<Output = Lost> + Send {
-        async move {
-            let Some(turns) = self.turns() else {
-                return self.lost().await;
-            };
-            loop {
-                let ended = turns.ended.notified();
-                if turns.fence() != fence {
-                    return self.lost_by(LostReason::Released);
-                }
-                tokio::select! {
-                    biased;
-                    () = ended => {}
-                    lost = self.lost() => return lost,
-                }
-            }
-        }
-    }
-}
-
-impl HasTurns for Hold {
-    fn turns(&self) -> Option<&Turns> {
+    pub(crate) fn turns(&self) -> Option<&Turns> {
         self.turns.as_deref()
     }
 
-    fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
+    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
+    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
         let state = locked(&self.state);
         let left = state.deadline.since(now);
         let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
         turns.begin_if(lasts, next)
     }
 
-    fn lease(&self) -> Lease {
-        self.lease()
-    }
-
-    fn how(&self) -> How {
-        self.how
-    }
-
-    fn end_turn(&self) -> Option<Holding> {
+    /// Takes out what the guard holds, since its turn is over.
+    pub(crate) fn end_guard(&self) -> Option<Holding> {
         locked(&self.state).holding.take()
-    }
-
-    fn lost_by(&self, reason: LostReason) -> Lost {
-        self.lost_by(reason)
-    }
-
-    async fn lost(&self) -> Lost {
-        self.lost().await
     }
 }
 

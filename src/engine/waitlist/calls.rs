@@ -14,7 +14,7 @@ use crate::time::clock_offset::Sample;
 
 /// A call that is ready to be sent.
 #[derive(Debug)]
-pub(super) struct PreparedCall {
+pub(in crate::engine) struct PreparedCall {
     pub(super) call: Acquire,
     calls: Arc<PendingCalls>,
     pub(super) pending: Arc<PendingCall>,
@@ -46,12 +46,12 @@ pub(crate) enum Progress {
 }
 
 /// The result of a call, and whether the server sees the waitlist's subscription, if the reply says so.
-pub(super) type Answered = std::result::Result<(Progress, Option<bool>), Failure>;
+pub(in crate::engine) type Answered = std::result::Result<(Progress, Option<bool>), Failure>;
 
 impl Waitlist {
     /// Prepares the call that asks for this request. `None` when the request has left the waitlist, or the
     /// bound of its caller is over.
-    pub(super) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
+    pub(in crate::engine) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
         let presence = &self.client.presence;
         let epoch = presence.epoch();
         let now = self.client.now();
@@ -75,7 +75,7 @@ impl Waitlist {
             mode,
             lease: waiter.terms.lease(),
             not_after: Arc::<PendingCall>::clone(&pending),
-            ticket: waiter.standing.ticket,
+            ticket: waiter.wait.ticket,
             heartbeat: self.client.options.heartbeat,
             floor: waiter.calls.floor(|| now),
         };
@@ -93,7 +93,7 @@ impl Waitlist {
     }
 
     /// Sends a call, and handles its reply.
-    pub(super) async fn send(&self, prepared: PreparedCall) -> Answered {
+    pub(in crate::engine) async fn send(&self, prepared: PreparedCall) -> Answered {
         let PreparedCall {
             call,
             calls,
@@ -189,13 +189,14 @@ impl Waitlist {
         let mut progress = Progress::Settled;
         if let Some(waiter) = state.waiters.get_mut(&context.number) {
             progress = Progress::Queued;
-            waiter.standing.ticket = contended.ticket;
+            waiter.wait.ticket = contended.ticket;
             if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
-                self.client.counters.missed_turn(&waiter.standing.group);
+                self.client.counters.missed_turn(&waiter.wait.group);
             }
         }
         // Even if the request has left: the call may have been the poll of all waiters.
         state.free_at = Some(free_at);
+        state.last_ticket = state.last_ticket.max(contended.ticket);
         state.failing = None;
         let due = if context.subscriptions == state.subscriptions {
             // A driver that sleeps because its waitlist was empty must wake within one polling interval.

@@ -10,9 +10,10 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::engine::retry::RetryBudget;
+use crate::engine::waitlist::calls::Answered;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::schedule::{Action, Sight};
-use crate::engine::waitlist::{Answered, Progress, Waitlist};
+use crate::engine::waitlist::{Progress, Waitlist};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
 use crate::store::Failure;
 use crate::time::backoff::Backoff;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::Keys;
 use crate::store::{Failure, Listener, ServerId};
 use crate::time::clock::LocalTime;
+use crate::time::server_time::Ticket;
 
 #[derive(Debug)]
 pub(crate) struct Waitlists {
@@ -49,7 +50,7 @@ impl Waitlists {
     }
 
     /// Counts a caller against `max_waiters` for as long as the permit lives.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit> {
+    pub(crate) fn count_caller(self: &Arc<Self>) -> Result<Permit> {
         let max_waiters = self.client.options.max_waiters;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= max_waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -79,7 +80,14 @@ impl Waitlists {
         (Arc::clone(&waitlist), joined)
     }
 
-    /// Removes a waitlist that has no driver, unless it has a waiter or an applicant.
+    /// A place in the queue of a lock, for a request that arrives now and asks later.
+    pub(crate) fn next_ticket(&self, keys: &Arc<Keys>, channel: &Arc<str>) -> Ticket {
+        let (waitlist, ticket) = self.enter(keys, channel, Waitlist::next_ticket);
+        self.discard(&waitlist);
+        ticket
+    }
+
+    /// Removes a waitlist that has no driver, unless it has a waiter.
     pub(in crate::engine) fn discard(&self, waitlist: &Waitlist) {
         if waitlist.is_idle() {
             self.waitlists

@@ -3,7 +3,6 @@
 //!
 //! The clock is paused unless a test sleeps. [`settle`] runs everything that must not wait for a timer.
 
-mod admission;
 mod failures;
 mod presence;
 
@@ -11,7 +10,6 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
-use super::applicants::Joined;
 use super::calls::{CallContext, PreparedCall};
 use super::*;
 use crate::engine::metrics::Group;
@@ -91,34 +89,19 @@ impl Fixture {
 }
 
 impl Waitlist {
-    /// Adds a request that is admitted at once.
+    /// Adds this request.
     pub(in crate::engine) fn take_in(
         &self,
         request: &RequestId,
         terms: LeaseTerms,
         ticket: Option<Ticket>,
     ) -> Joined {
-        let standing = Standing {
+        let wait = WaitTerms {
             ticket,
             was_queued: ticket.is_some(),
-            is_admitted: true,
-            ..self.newcomer()
+            ..newcomer()
         };
-        locked(&self.state).join(standing.arrived, request.clone(), terms, standing)
-    }
-
-    /// The standing of a request that arrives now.
-    fn newcomer(&self) -> Standing {
-        let arrived = self.client.now();
-        Standing {
-            arrived,
-            until: None,
-            ticket: None,
-            was_queued: false,
-            is_admitted: false,
-            floor: None,
-            group: Group::default(),
-        }
+        self.join(terms, wait, || request.clone()).unwrap()
     }
 
     /// The caller of this request gives up.
@@ -132,6 +115,17 @@ impl Waitlist {
         };
         drop(state);
         self.quit(&waiter);
+    }
+}
+
+/// The terms of a request that has no place yet.
+fn newcomer() -> WaitTerms {
+    WaitTerms {
+        until: None,
+        ticket: None,
+        was_queued: false,
+        floor: None,
+        group: Group::default(),
     }
 }
 
@@ -533,7 +527,7 @@ async fn waitlist_polls_for_the_waiter_with_the_first_turn() {
     let _waiter = fixture.waiter().await;
     let waitlist = fixture.waitlist();
     let oldest = waitlist.first().unwrap();
-    let ticket = locked(&waitlist.state).waiters[&oldest].standing.ticket.unwrap();
+    let ticket = locked(&waitlist.state).waiters[&oldest].wait.ticket.unwrap();
     let terms = locked(&waitlist.state).waiters[&oldest].terms;
     let client = fixture.waitlists().client();
     // Two requests have older places, as after a late grant, and one has no place yet.
@@ -721,7 +715,7 @@ async fn closed_client_admits_no_request_to_its_waitlists() {
     let client = fixture.waitlists().client();
     let terms = LockOptions::default().terms(&client.options).unwrap();
     fixture.locks.close().await.unwrap();
-    let entered = waitlist.enter(terms, waitlist.newcomer(), || client.next_request(&terms, None));
+    let entered = waitlist.join(terms, newcomer(), || client.next_request(&terms, None));
     assert!(matches!(entered, Err(Error::Closed)));
     assert!(waitlist.is_empty());
 }

@@ -7,12 +7,16 @@ use futures_util::future::select_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{LockManager, MS, NEAR, Process, SECOND, Servers, acquire_with, fences, votes, wanted};
+use super::{
+    LockManager, MS, NEAR, Process, SECOND, Servers, acquire_through, acquire_wanted, acquire_with, fences,
+    votes, wanted,
+};
 use crate::engine::acquire::Tried;
 use crate::engine::counters::Counters;
 use crate::error::{Error, LostReason};
 use crate::fence::Fence;
 use crate::lease::LeaseState;
+use crate::local_queue::LocalQueues;
 use crate::quorum::Majority;
 use crate::quorum::operator::Seen;
 use crate::sync::locked;
@@ -314,10 +318,11 @@ async fn callers_of_a_quorum_count_once_and_up_to_their_bound() {
     let servers = Servers::new(3);
     let process = servers.process_with(1, |options| options.max_waiters = 2);
     let held = process.acquire().await;
-    let waiters = [process.waits(), process.waits()];
+    let waits = |queues: Arc<LocalQueues>| async move { acquire_through(&queues, None).await.unwrap() };
+    let waiters = [(); 2].map(|()| tokio::spawn(waits(Arc::clone(&process.queues))));
     sleep(SECOND).await;
     assert_eq!(process.quorum.waiting(), 2);
-    let refused = acquire_with(&process.quorum, None).await.unwrap_err();
+    let refused = acquire_through(&process.queues, None).await.unwrap_err();
     assert!(
         matches!(refused, Error::QueueFull { max_waiters: 2 }),
         "{refused:?}"
@@ -388,7 +393,7 @@ async fn hold_with_a_short_fixed_lease_lasts_for_it_though_its_first_vote_came_m
     let mut wanted = wanted(&process.quorum, None);
     (wanted.terms.length, wanted.terms.fixed) = (4 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
-    let waiter = tokio::spawn(async move { quorum.acquire(wanted).await.unwrap() });
+    let waiter = tokio::spawn(async move { acquire_wanted(&quorum, wanted).await.unwrap() });
     sleep(3900 * MS).await;
     held.release().await.unwrap();
     let began = Instant::now();

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::calls::prepare_a_late_raise;
 use super::link::State;
-use super::{MS, Majority, NEAR, Process, SECOND, Servers, votes, wanted};
+use super::{MS, Majority, NEAR, Process, SECOND, Servers, acquire_wanted, votes, wanted};
 use crate::engine::acquire::Tried;
 use crate::{LockGuard, LockManager};
 
@@ -46,7 +46,7 @@ impl Process {
     async fn acquire_at_least(&self, at_least: Duration) -> Majority {
         let mut wanted = wanted(&self.quorum, None);
         wanted.terms.at_least = Some(at_least);
-        self.quorum.acquire(wanted).await.unwrap()
+        acquire_wanted(&self.quorum, wanted).await.unwrap()
     }
 
     async fn finds_it_free(&self) -> bool {

@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
+use crate::options::WAITLIST_KEPT;
 
 const RUN_TIME: Duration = Duration::from_secs(6);
 const TASKS: usize = 200;
@@ -16,11 +16,13 @@ enum Way {
     Drop,
 }
 
-async fn acquire_or_give_up(quorum: &Arc<Quorum>, way: Way, patience: Duration) -> Option<Majority> {
+async fn acquire_or_give_up(queues: &LocalQueues, way: Way, patience: Duration) -> Option<Majority> {
     match way {
-        Way::Bound => acquire_with(quorum, Some(Instant::now() + patience)).await.ok(),
+        Way::Bound => acquire_through(queues, Some(Instant::now() + patience))
+            .await
+            .ok(),
         Way::Drop => {
-            let acquiring = pin!(acquire_with(quorum, None));
+            let acquiring = pin!(acquire_through(queues, None));
             timeout(patience, acquiring).await.ok()?.ok()
         }
     }
@@ -37,10 +39,10 @@ async fn served(way: Way, patience: Duration) -> u64 {
     let end = Instant::now() + RUN_TIME;
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
-        let (quorum, served) = (Arc::clone(&process.quorum), Arc::clone(&served));
+        let (queues, served) = (Arc::clone(&process.queues), Arc::clone(&served));
         tasks.spawn(async move {
             while Instant::now() < end {
-                if let Some(held) = acquire_or_give_up(&quorum, way, patience).await {
+                if let Some(held) = acquire_or_give_up(&queues, way, patience).await {
                     if Instant::now() > end - RUN_TIME / 2 {
                         served.fetch_add(1, Ordering::Relaxed);
                     }
@@ -54,7 +56,7 @@ async fn served(way: Way, patience: Duration) -> u64 {
     sleep(10 * SECOND).await;
     assert_eq!(servers.left().await, 0, "{way:?}");
     assert_eq!(process.quorum.pending(), 0, "{way:?}");
-    assert!(process.quorum.applicants.are_idle(), "{way:?}");
+    assert!(process.queues.gate().is_idle(), "{way:?}");
     served.load(Ordering::Relaxed) / (RUN_TIME / 2).as_secs()
 }
 
@@ -76,7 +78,7 @@ async fn overloaded(servers: &Servers) -> (Majority, Process) {
     let held = servers.process(1).acquire().await;
     let process = servers.process(2);
     for _ in 0..40 {
-        let error = acquire_with(&process.quorum, Some(Instant::now() + MS)).await;
+        let error = acquire_through(&process.queues, Some(Instant::now() + MS)).await;
         assert!(matches!(error, Err(Error::Timeout { .. })));
     }
     sleep(MS).await;
@@ -90,12 +92,12 @@ const CALLERS: usize = 10;
 async fn callers(process: &Process) -> JoinSet<(usize, crate::Result<Majority>)> {
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
-        let quorum = Arc::clone(&process.quorum);
+        let queues = Arc::clone(&process.queues);
         callers.spawn(async move {
             sleep(u32::try_from(caller).unwrap() * MS).await;
             (
                 caller,
-                acquire_with(&quorum, Some(Instant::now() + 60 * SECOND)).await,
+                acquire_through(&queues, Some(Instant::now() + 60 * SECOND)).await,
             )
         });
     }
@@ -103,26 +105,7 @@ async fn callers(process: &Process) -> JoinSet<(usize, crate::Result<Majority>)>
     callers
 }
 
-/// Race: Applicants that wait in the client are overtaken, or hold up others.
-#[tokio::test(start_paused = true)]
-async fn callers_of_an_overloaded_lock_wait_in_the_client_and_keep_their_order() {
-    let servers = Servers::new(3);
-    let (held, process) = overloaded(&servers).await;
-    let mut callers = callers(&process).await;
-    assert_eq!(servers.left().await, 3 + 3, "the holder's, and one ballot's");
-    assert_eq!(process.quorum.waiting(), CALLERS);
-    held.release().await.unwrap();
-    for expected in 0..CALLERS {
-        let (caller, held) = callers.join_next().await.unwrap().unwrap();
-        assert_eq!(caller, expected);
-        held.unwrap().release().await.unwrap();
-    }
-    sleep(SECOND).await;
-    assert_eq!(servers.left().await, 0);
-    assert!(process.quorum.applicants.are_idle());
-}
-
-/// Race: Applicants that wait in the client are overtaken, or hold up others.
+/// Race: Callers that wait in the client are overtaken by other clients, or hold up others.
 #[tokio::test(start_paused = true)]
 async fn callers_that_wait_in_the_client_come_before_later_ones_of_other_clients() {
     let servers = Servers::new(3);
@@ -132,9 +115,8 @@ async fn callers_that_wait_in_the_client_come_before_later_ones_of_other_clients
     let later = other.waits();
     sleep(SECOND).await;
     held.release().await.unwrap();
-    for expected in 0..CALLERS {
-        let (caller, held) = callers.join_next().await.unwrap().unwrap();
-        assert_eq!(caller, expected);
+    for _ in 0..CALLERS {
+        let (_, held) = callers.join_next().await.unwrap().unwrap();
         assert!(!later.is_finished());
         sleep(MS).await;
         held.unwrap().release().await.unwrap();
@@ -148,7 +130,7 @@ async fn caller_that_never_had_a_ballot_is_told_when_the_lock_can_be_free() {
     let (held, process) = overloaded(&servers).await;
     let callers = callers(&process).await;
     let left = held.votes().lease().remaining();
-    let error = acquire_with(&process.quorum, Some(Instant::now() + SECOND / 10)).await;
+    let error = acquire_through(&process.queues, Some(Instant::now() + SECOND / 10)).await;
     let Err(Error::Timeout { waited, retry_after }) = error else {
         panic!("{error:?}");
     };
@@ -161,7 +143,7 @@ async fn caller_that_never_had_a_ballot_is_told_when_the_lock_can_be_free() {
     drop(held);
     sleep(10 * SECOND).await;
     assert_eq!(servers.left().await, 0);
-    assert!(process.quorum.applicants.are_idle());
+    assert!(process.queues.gate().is_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,14 +162,14 @@ async fn all_callers_of_an_overloaded_lock_are_told_of_a_dead_majority() {
             "{caller}: {outcome:?}"
         );
     }
-    assert!(process.quorum.applicants.are_idle());
+    assert!(process.queues.gate().is_idle());
 }
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = crate::Result<Majority>> + Send + 'a>>;
 
 /// A caller that has begun to wait, and is not polled again.
 async fn begun(process: &Process) -> Waiting<'_> {
-    let mut waiting: Waiting<'_> = Box::pin(acquire_with(&process.quorum, None));
+    let mut waiting: Waiting<'_> = Box::pin(acquire_through(&process.queues, None));
     assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
     waiting
 }
@@ -199,7 +181,13 @@ async fn all_callers_of_an_overloaded_lock_are_told_that_the_client_is_closed() 
     let (_held, process) = overloaded(&servers).await;
     let with_a_ballot = begun(&process).await;
     let callers = callers(&process).await;
-    assert_eq!(process.quorum.close().await, 0);
+    process
+        .quorum
+        .servers
+        .iter()
+        .for_each(|server| server.end_waits());
+    process.queues.gate().refuse_all(&Error::Closed);
+    assert_eq!(process.quorum.drained().await, 0);
     let outcomes = timeout(SECOND, callers.join_all())
         .await
         .expect("they end at once");
@@ -208,64 +196,7 @@ async fn all_callers_of_an_overloaded_lock_are_told_that_the_client_is_closed() 
     }
     drop(with_a_ballot);
     assert_eq!(servers.left().await, 3, "the holder's");
-    assert!(process.quorum.applicants.are_idle());
-}
-
-#[tokio::test(start_paused = true)]
-async fn cancelled_callers_of_an_overloaded_lock_leave_their_places_to_others() {
-    let servers = Servers::new(3);
-    let (held, process) = overloaded(&servers).await;
-    let leaving = callers(&process).await;
-    let staying = callers(&process).await;
-    drop(leaving);
-    sleep(SECOND).await;
-    assert_eq!(servers.left().await, 3 + 3, "the holder's, and one ballot's");
-    held.release().await.unwrap();
-    let served = tokio::spawn(async move {
-        let mut staying = staying;
-        while let Some(outcome) = staying.join_next().await {
-            outcome.unwrap().1.unwrap().release().await.unwrap();
-        }
-    });
-    timeout(SECOND, served).await.expect("each has its turn").unwrap();
-    sleep(SECOND).await;
-    assert_eq!(servers.left().await, 0);
-    assert!(process.quorum.applicants.are_idle());
-}
-
-#[tokio::test(start_paused = true)]
-async fn caller_that_is_dropped_as_it_is_admitted_gives_its_place_back() {
-    let servers = Servers::new(3);
-    let (held, process) = overloaded(&servers).await;
-    let first = begun(&process).await;
-    let second = begun(&process).await;
-    let third = process.waits();
-    sleep(MS).await;
-    drop(first);
-    // It has been admitted and has not heard of it.
-    drop(second);
-    sleep(SECOND).await;
-    held.release().await.unwrap();
-    let next = timeout(SECOND, third).await.expect("it is admitted").unwrap();
-    next.release().await.unwrap();
-    sleep(SECOND).await;
-    assert_eq!(servers.left().await, 0);
-    assert!(process.quorum.applicants.are_idle());
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_callers_are_in_the_queues_again_once_most_are_served() {
-    let servers = Servers::new(3);
-    let (held, process) = overloaded(&servers).await;
-    held.release().await.unwrap();
-    for _ in 0..60 {
-        process.acquire().await.release().await.unwrap();
-    }
-    let held = servers.process(1).acquire().await;
-    let callers = callers(&process).await;
-    assert_eq!(servers.left().await, 3 + 3 * CALLERS as u64);
-    drop(callers);
-    held.release().await.unwrap();
+    assert!(process.queues.gate().is_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,28 +208,4 @@ async fn overload_is_forgotten_when_nobody_has_waited_for_a_while() {
     assert_eq!(servers.left().await, 3 + 3 * CALLERS as u64);
     drop(callers);
     held.release().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_so_many_idle_locks_are_remembered() {
-    let servers = Servers::new(3);
-    let process = servers.process(1);
-    for server in 0..3 {
-        process.set(server, State::Hung);
-    }
-    for n in 0..2 * MAX_WAITLISTS_KEPT {
-        let keys = Arc::new(Keys::new("fairlock", &n.to_string()).unwrap());
-        let wanted = Wanted {
-            channel: keys.channel_of(&process.quorum.client().id),
-            keys,
-            ..wanted(&process.quorum, Some(Instant::now()))
-        };
-        let error = process.quorum.acquire(wanted).await;
-        assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
-    }
-    let remembered = process.quorum.applicants.len();
-    assert!(
-        remembered > 0 && remembered <= MAX_WAITLISTS_KEPT + 1,
-        "{remembered}"
-    );
 }

@@ -2,20 +2,20 @@
 
 use super::*;
 use crate::engine::acquire::Tried;
-use crate::engine::hold::turns::HasTurns;
-use crate::engine::local_queue;
-use crate::engine::local_queue::turn::Turn;
+use crate::local_queue::turn::Turn;
+use crate::place::held::{HoldRef, Watched};
+use crate::quorum::Votes;
 
 const TURNS: u16 = 8;
 
 impl Process {
-    async fn turn(&self) -> Turn<Quorum> {
-        turn(Arc::clone(&self.quorum)).await
+    async fn turn(&self) -> Turn {
+        turn(Arc::clone(&self.queues)).await
     }
 
     /// The next turn, in a task of its own, which has its place in the local queue already.
-    async fn waits_for_a_turn(&self) -> tokio::task::JoinHandle<Turn<Quorum>> {
-        let waiter = tokio::spawn(turn(Arc::clone(&self.quorum)));
+    async fn waits_for_a_turn(&self) -> tokio::task::JoinHandle<Turn> {
+        let waiter = tokio::spawn(turn(Arc::clone(&self.queues)));
         settle().await;
         waiter
     }
@@ -28,19 +28,31 @@ async fn settle() {
     }
 }
 
-async fn turn(quorum: Arc<Quorum>) -> Turn<Quorum> {
-    let (params, began) = (params(&quorum, TURNS), quorum.client().now());
-    local_queue::acquire(&quorum, &params, began, None).await.unwrap()
+async fn turn(queues: Arc<LocalQueues>) -> Turn {
+    let Place::Quorum(quorum) = queues.place() else {
+        panic!("a quorum");
+    };
+    let (params, began) = (params(quorum, TURNS), quorum.client().now());
+    let _permit = quorum.count_caller().unwrap();
+    queues.acquire(&params, began, None).await.unwrap()
 }
 
-async fn release(turn: Turn<Quorum>) {
+/// The hold of a turn.
+fn votes_of(turn: &Turn) -> &Arc<Votes> {
+    match turn.hold() {
+        HoldRef::Majority(votes) => votes,
+        HoldRef::One(_) => panic!("a quorum"),
+    }
+}
+
+async fn release(turn: Turn) {
     if let Some(tenure) = turn.release() {
         tenure.release().await.unwrap();
     }
 }
 
 /// Has `more` turns after this one. Returns the last one.
-async fn passes_on(process: &Process, mut turn: Turn<Quorum>, more: usize) -> Turn<Quorum> {
+async fn passes_on(process: &Process, mut turn: Turn, more: usize) -> Turn {
     for _ in 0..more {
         let next = process.waits_for_a_turn().await;
         assert!(turn.release().is_none(), "the turn passes on");
@@ -49,7 +61,7 @@ async fn passes_on(process: &Process, mut turn: Turn<Quorum>, more: usize) -> Tu
     turn
 }
 
-async fn turn_after(waiter: tokio::task::JoinHandle<Turn<Quorum>>) -> Turn<Quorum> {
+async fn turn_after(waiter: tokio::task::JoinHandle<Turn>) -> Turn {
     timeout(SECOND, waiter).await.unwrap().unwrap()
 }
 
@@ -67,21 +79,24 @@ async fn turns_have_fences_of_their_own_and_the_next_process_a_larger_one_of_all
     release(turn).await;
     let next = turn_after(other).await;
     assert_eq!(next.fence(), last.next(), "none is wasted");
-    let fences: Vec<_> = next.hold().holds().iter().map(|(_, hold)| hold.fence()).collect();
+    let fences: Vec<_> = votes_of(&next)
+        .holds()
+        .iter()
+        .map(|(_, hold)| hold.fence())
+        .collect();
     assert_eq!(fences, [next.fence(); 3], "one fence, without a look");
     release(next).await;
     sleep(SECOND).await;
     assert_eq!(servers.left().await, 0);
     for process in [first, second] {
-        assert_eq!(process.quorum.local_queues.len(), 0);
+        assert_eq!(process.queues.len(), 0);
     }
 }
 
 /// The only turn so far of a process in whose local queue nobody waits.
-async fn lone_turn(process: &Process) -> Turn<Quorum> {
-    let quorum = Arc::clone(&process.quorum);
-    let params = params(&quorum, TURNS);
-    let Ok(Tried::Held(turn)) = local_queue::try_acquire(quorum, params).await else {
+async fn lone_turn(process: &Process) -> Turn {
+    let params = params(&process.quorum, TURNS);
+    let Ok(Tried::Held(turn)) = process.queues.try_acquire(params).await else {
         panic!("the lock is free");
     };
     settle().await;
@@ -94,7 +109,7 @@ async fn every_server_remembers_the_last_fence() {
     let servers = Servers::new(3);
     let [first, second] = [servers.process(1), servers.process(2)];
     let turn = lone_turn(&first).await;
-    let (hold, now) = (Arc::clone(turn.hold()), first.quorum.client().now());
+    let (hold, now) = (Arc::clone(votes_of(&turn)), first.quorum.client().now());
     let last = (0..3).fold(turn.fence(), |fence, _| {
         assert!(hold.begin_turn(hold.turns().unwrap(), fence.next(), now));
         fence.next()
@@ -129,7 +144,7 @@ async fn vote_that_is_lost_while_the_hold_lasts_may_have_used_all_fences() {
     let turn = process.turn().await;
     let first = turn.fence().get();
     let turn = passes_on(&process, turn, 2).await;
-    let lost = turn.hold().take(0).unwrap();
+    let lost = votes_of(&turn).take(0).unwrap();
     let all = Fence::new(first + u64::from(TURNS) - 1).unwrap();
     drop(lost);
     sleep(MS).await;
@@ -148,10 +163,10 @@ async fn no_turn_begins_while_most_votes_are_in_doubt() {
     let turn = process.turn().await;
     let now = process.quorum.client().now();
     process.set(0, State::Down);
-    turn.hold().renew().await.unwrap();
+    turn.renew().await.unwrap();
     assert!(turn.hold().next_turn(now).is_some(), "a majority is sure");
     process.set(1, State::Down);
-    assert!(turn.hold().renew().await.is_err());
+    assert!(turn.renew().await.is_err());
     assert!(turn.hold().next_turn(now).is_none());
     drop(turn);
 }
@@ -162,7 +177,7 @@ async fn no_turn_begins_when_the_leases_are_nearly_over_or_the_hold_is_over() {
     let process = servers.process(1);
     let turn = process.turn().await;
     (0..3).for_each(|server| process.set(server, State::Hung));
-    let (hold, now) = (Arc::clone(turn.hold()), process.quorum.client().now());
+    let (hold, now) = (Arc::clone(votes_of(&turn)), process.quorum.client().now());
     let left = hold.holds()[0].1.deadline().since(now);
     // The tenure is young all the same.
     let begins = |now| hold.begin_turn(hold.turns().unwrap(), turn.fence().next(), now);
@@ -190,8 +205,7 @@ async fn a_try_makes_no_call_while_the_lock_is_wanted_here() {
         "the tenure that is asked for is no caller"
     );
     (0..3).for_each(|server| process.set(server, State::Down));
-    let quorum = Arc::clone(&process.quorum);
-    let tried = local_queue::try_acquire(Arc::clone(&quorum), params(&quorum, TURNS)).await;
+    let tried = process.queues.try_acquire(params(&process.quorum, TURNS)).await;
     let Ok(Tried::Busy { ttl, ahead }) = tried else {
         panic!("{tried:?}");
     };
@@ -201,17 +215,20 @@ async fn a_try_makes_no_call_while_the_lock_is_wanted_here() {
     drop(turn_after(waiter).await);
 }
 
+fn watched(turn: &Turn) -> Watched {
+    Watched::new(turn.hold().share(), turn.fence(), turn.client())
+}
+
 #[tokio::test(start_paused = true)]
 async fn watcher_of_a_turn_is_told_when_it_is_passed_on_and_when_the_hold_is_lost() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     let turn = process.turn().await;
-    let (hold, fence) = (Arc::clone(turn.hold()), turn.fence());
-    let watcher = tokio::spawn(async move { hold.turn_over(fence).await });
+    let watcher = tokio::spawn(watched(&turn).lost());
     let next = passes_on(&process, turn, 1).await;
     assert_eq!(watcher.await.unwrap().reason(), LostReason::Released);
     (0..3).for_each(|server| process.set(server, State::Hung));
-    let lost = timeout(60 * SECOND, next.hold().turn_over(next.fence()));
+    let lost = timeout(60 * SECOND, watched(&next).lost());
     assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
     drop(next);
 }

@@ -14,11 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{MS, Majority, MemoryStore, Quorum, SECOND, Servers, params, wanted};
+use super::{MS, MemoryStore, Process, SECOND, Servers, params};
 use crate::Fence;
-use crate::engine::hold::turns::HasTurns;
-use crate::engine::local_queue;
-use crate::engine::local_queue::turn::Turn;
+use crate::local_queue::turn::Turn;
+use crate::place::held;
 use crate::sync::locked;
 
 /// A hold, as its holder believes in it.
@@ -38,44 +37,48 @@ const TURNS: u16 = 4;
 
 /// What a task has of the lock.
 enum Held {
-    Whole(Majority),
-    Turn(Turn<Quorum>),
+    Whole(held::Held),
+    Turn(Turn),
 }
 
 impl Held {
     /// Of several turns if the lock is not kept.
-    async fn acquire(quorum: &Arc<Quorum>, turns: u16, at_least: Option<Duration>) -> crate::Result<Held> {
+    async fn acquire(process: &Process, turns: u16, at_least: Option<Duration>) -> crate::Result<Held> {
+        let queues = &process.queues;
         if turns > 1 && at_least.is_none() {
-            let (params, began) = (params(quorum, turns), quorum.client().now());
-            let turn = local_queue::acquire(quorum, &params, began, None);
+            let (params, began) = (params(&process.quorum, turns), process.quorum.client().now());
+            let turn = queues.acquire(&params, began, None);
             return Ok(Held::Turn(turn.await?));
         }
-        let mut wanted = wanted(quorum, None);
-        wanted.terms.at_least = at_least;
-        Ok(Held::Whole(quorum.acquire(wanted).await?))
+        let mut params = params(&process.quorum, 1);
+        params.terms.at_least = at_least;
+        Ok(Held::Whole(queues.gate().acquire(&params, None).await?))
     }
 
     fn fence(&self) -> Fence {
         match self {
-            Held::Whole(majority) => majority.fence,
+            Held::Whole(held) => held.fence(),
             Held::Turn(turn) => turn.fence(),
         }
     }
 
     async fn lost(&self) {
-        match self {
-            Held::Whole(majority) => majority.votes().lost().await,
-            Held::Turn(turn) => turn.hold().turn_over(turn.fence()).await,
+        let (hold, client) = match self {
+            Held::Whole(held) => (held.hold(), held.client()),
+            Held::Turn(turn) => (turn.hold(), turn.client()),
         };
+        held::Watched::new(hold.share(), self.fence(), client)
+            .lost()
+            .await;
     }
 
     async fn release(self) {
         let tenure = match self {
-            Held::Whole(majority) => Some(majority),
+            Held::Whole(held) => Some(held),
             Held::Turn(turn) => turn.release(),
         };
-        if let Some(majority) = tenure {
-            drop(majority.release().await);
+        if let Some(held) = tenure {
+            drop(held.release().await);
         }
     }
 }
@@ -111,7 +114,7 @@ async fn run(seed: u64) -> usize {
                     sleep(random.random_range(0..20) * MS).await;
                     let is_kept = random.random_bool(0.3);
                     let at_least = is_kept.then(|| random.random_range(1..5_000) * MS);
-                    let wait = Held::acquire(&process.quorum, turns, at_least);
+                    let wait = Held::acquire(&process, turns, at_least);
                     let patience = match random.random_bool(0.3) {
                         true => random.random_range(0..50) * MS,
                         false => 600 * SECOND,

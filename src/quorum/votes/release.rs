@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::Votes;
 use crate::engine::counters::Holding;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::hold::turns::HasTurns;
 use crate::error::{Error, Lost, Result};
 use crate::quorum::answers::{Answers, next_until, stragglers_until};
 use crate::sync::locked;

@@ -132,7 +132,7 @@ fn plan(clients: usize, tasks: usize, locks: usize) -> Plan {
 fn overloaded_lock_is_held_almost_all_the_time() {
     // With several clients, each has at least one waiter in the queue, so a caller needs more patience to get
     // its turn.
-    let (few, many) = (&[20, 5][..], &[20][..]);
+    let (few, many) = (&[20, 10][..], &[20][..]);
     for (clients, tasks, locks, patience_ms) in [(1, 100, 2, few), (4, 25, 1, many), (1, 20, 10, few)] {
         let plan = plan(clients, tasks, locks);
         for way in [Way::Bound, Way::Drop] {
@@ -150,7 +150,7 @@ fn overloaded_lock_is_held_almost_all_the_time() {
     }
 }
 
-/// Race: Applicants that wait in the client are overtaken, or hold up others.
+/// Race: Callers that wait in the client are overtaken by other clients, or hold up others.
 #[test]
 fn late_notice_of_a_timeout_delays_no_other_caller() {
     let plan = plan(1, 20, 2);

@@ -18,14 +18,14 @@ const RENEWER: &str = "src/engine/background/renewer.rs";
 const PRESENCE: &str = "src/engine/presence.rs";
 const ACQUIRE: &str = "src/engine/acquire.rs";
 const CLOCK_OFFSET: &str = "src/time/clock_offset.rs";
-const ADMISSION: &str = "src/engine/waitlist/admission.rs";
+const GATE: &str = "src/gate.rs";
 const DEADLINE_QUEUE: &str = "src/time/deadline_queue.rs";
 const SCHEDULE: &str = "src/engine/waitlist/schedule.rs";
 const STATUS: &str = "src/status.rs";
 const CLIENT: &str = "src/engine/client.rs";
 const CLOCK: &str = "src/time/clock.rs";
 const CLOCKS: &str = "src/engine/server_clocks.rs";
-const ESTIMATE: &str = "src/time/estimate.rs";
+const MANAGER: &str = "src/manager.rs";
 const GUARD: &str = "src/guard.rs";
 const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
@@ -37,7 +37,6 @@ const OPERATOR: &str = "src/engine/operator.rs";
 const PENDING: &str = "src/engine/pending_calls.rs";
 const DURABILITY: &str = "src/engine/hold/durability.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
-const APPLICANTS: &str = "src/engine/waitlist/applicants.rs";
 const WAITLISTS: &str = "src/engine/waitlist/registry.rs";
 const MEMORY: &str = "src/store/memory.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
@@ -57,7 +56,8 @@ const BACKGROUND_TESTS: &[&str] = &[BACKGROUND_LIB];
 const RETRY_TESTS: &[&str] = &["--lib retry::"];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
-const ADMISSION_TESTS: &[&str] = &["--lib admission", "--lib deadline_queue"];
+const GATE_TESTS: &[&str] = &["--lib gate::"];
+const DEADLINE_QUEUE_TESTS: &[&str] = &["--lib deadline_queue"];
 const SCHEDULE_TESTS: &[&str] = &["--lib schedule"];
 const IN_MEMORY: &[&str] = &[PROMISES];
 const UNITS: &[&str] = &["--lib deadline", "--lib clock_offset", PROMISES];
@@ -71,47 +71,42 @@ const READERS: &[&str] = &["--lib fuzzing"];
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
     edit("a dropped try leaves nothing on the server", ACQUIRE, "if !self.done {", "if false {", &["--test promises cancellation::"]),
-    edit("a wait that ends leaves nothing on the server", APPLICANTS,
-        "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n", "", IN_MEMORY),
+    edit("a wait that ends leaves nothing on the server", WAITLIST,
+        "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        Some(free_at)\n", "        Some(free_at)\n", IN_MEMORY),
     edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        was_queued: ticket.is_some(),", "                        ticket: ticket.and(None),\n                        was_queued: ticket.is_some(),", WAITERS),
-    edit("a request with an owner is not delayed", ACQUIRE, "is_admitted: params.owner.is_some() || params.vote.is_some(),", "is_admitted: params.vote.is_some(),", &[WAITLIST_TESTS]),
-    edit("an applicant is told that the server is unreachable", ACQUIRE, "                        self.waitlist.refuse_applicants(&error);\n", "", &[WAITLIST_TESTS])
-        .equal("the next applicant is admitted, and is told after its calls have failed for as long"),
     edit("a caller whose last call failed gets what came meanwhile", ACQUIRE,
         "let next = patience.next_delay(failure);", "let next = match patience.next_delay(failure) {\n                        Err(error) => return WaitOutcome::Done(Err(error)),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
-    edit("an applicant that gives up leaves the queue", ACQUIRE, "Some(Entered::Applicant(application)) => Ok(self.waitlist.cancel(*application)),", "Some(Entered::Applicant(_)) => Ok(None),", &[WAITLIST_TESTS]),
-    edit("an applicant that gives up as it is admitted leaves the queue", APPLICANTS, "            self.quit(&waiter);\n", "", &[WAITLIST_TESTS]),
 
-    edit("a request that gives up takes places in the queue away", ADMISSION, "        self.places = (LEFT * self.places).max(1.0);\n", "", &["--lib admission", "--lib simulation::overload"]),
-    edit("at least one place in the queue is left", ADMISSION, "(LEFT * self.places).max(1.0);", "LEFT * self.places;", ADMISSION_TESTS),
-    edit("no applicant is skipped while most callers are served", ADMISSION, "            Duration::ZERO\n", "            self.time_to_grant.at_most()\n", ADMISSION_TESTS),
-    edit("a lock becomes overloaded when most callers give up", ADMISSION, "            self.is_overloaded = true;\n", "", ADMISSION_TESTS),
-    edit("a lock stops being overloaded when most callers are served again", ADMISSION, "            self.is_overloaded = false;\n", "", ADMISSION_TESTS),
-    edit("a grant counts as a served caller", ADMISSION, "        self.ended(false);\n", "", ADMISSION_TESTS),
-    edit("a waiter that gives up counts as given up", ADMISSION, "            self.time_to_grant.record(waited);\n        }\n        self.ended(true);\n", "            self.time_to_grant.record(waited);\n        }\n", ADMISSION_TESTS),
-    edit("an applicant that gives up counts as given up", ADMISSION, "        let item = self.queue.remove(place.number, place.gives_up)?;\n        self.ended(true);\n", "        let item = self.queue.remove(place.number, place.gives_up)?;\n", ADMISSION_TESTS),
-    edit("callers without a bound are expected to wait while most callers are served", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) => {", ADMISSION_TESTS),
-    edit("a later caller is not expected to give up earlier", ADMISSION, "            *latest = self.latest;\n", "", ADMISSION_TESTS),
-    edit("a request that brings a ticket does not count as queued before", APPLICANTS, "was_queued: standing.was_queued,", "was_queued: standing.ticket.is_some(),", &[WAITLIST_TESTS, "--lib quorum::"]),
-    edit("an overloaded lock admits no more requests than keep it busy", ADMISSION, "(self.places + 1.0 / self.places).min(ENOUGH)", "self.places + 1.0 / self.places", ADMISSION_TESTS),
-    edit("a waiter that gives up shows how long a grant takes at least", ADMISSION, "            self.time_to_grant.record(waited);\n", "", ADMISSION_TESTS),
-    edit("all callers are admitted while most callers are served", ADMISSION, "!self.is_overloaded || (waiters", "(waiters", ADMISSION_TESTS),
-    edit("a grant adds places in the queue", ADMISSION, "        self.places = (self.places + 1.0 / self.places).min(ENOUGH);\n", "", ADMISSION_TESTS),
-    edit("newcomers come after the applicants", ADMISSION, "self.queue.were_all_passed_over() && self.has_place(waiters)", "self.has_place(waiters)", ADMISSION_TESTS),
-    edit("newcomers do not wait for applicants whose bounds are over", ADMISSION, "self.queue.were_all_passed_over() &&", "self.queue.is_empty() &&", &[WAITLIST_TESTS]),
-    edit("callers without a bound are expected to give up as others did", ADMISSION, "(None, Some((least, most))) if self.is_overloaded => {", "(None, Some((least, most))) if least > most => {", ADMISSION_TESTS),
-    edit("a caller that is about to give up is not taken for one that waits longer", ADMISSION, "most.max(least + least / 2)", "most", &["--lib admission", "--lib simulation::overload"]),
-    edit("a caller that gives up too soon is skipped", DEADLINE_QUEUE, "GivesUp::At(time) if time.since(now) <= shared => {", "GivesUp::At(time) if time.since(now) < shared * 0 => {", ADMISSION_TESTS),
-    edit("a caller that is expected to give up too soon is skipped", DEADLINE_QUEUE, "if now < latest && soonest.since(now) <= shared => {", "if now < latest && soonest.since(now) < shared * 0 => {", ADMISSION_TESTS),
-    edit("a caller that waits past its expected end is next", DEADLINE_QUEUE, "if first.key().0 <= now {", "if false {", ADMISSION_TESTS),
-    edit("a caller that waits past its expected end is not skipped", DEADLINE_QUEUE, "if now < latest && soonest", "if soonest", ADMISSION_TESTS),
-    edit("the caller with the most time left is tried if nobody can be served", DEADLINE_QUEUE, "self.bounded.pop_last()", "self.bounded.pop_first()", ADMISSION_TESTS),
-    edit("a caller whose bound is over is not tried", DEADLINE_QUEUE, "if now < time && bounded > expected", "if bounded > expected", ADMISSION_TESTS),
-    edit("a skipped caller can leave", DEADLINE_QUEUE, "GivesUp::At(time) => self.bounded.remove(&(time, number)),", "GivesUp::At(_) => None,", ADMISSION_TESTS),
-    edit("an estimate allows for deviations below the mean", ESTIMATE, "mean.saturating_sub(2 * deviation)", "mean", &["--lib estimate"]),
-    edit("a grant updates the estimate of how long a grant takes", ADMISSION, "        self.time_to_grant.record(time_to_grant);\n", "", ADMISSION_TESTS),
-    edit("an estimate is a mean", ESTIMATE, "(mean * 7 + time) / 8", "time", &["--lib estimate"]),
-    edit("an estimate allows for deviations above the mean", ESTIMATE, "mean + 4 * deviation", "mean", &["--lib estimate"]),
+    edit("a request that brings a ticket does not count as queued before", WAITLIST, "was_queued: wait.was_queued,", "was_queued: wait.ticket.is_some(),", &[WAITLIST_TESTS, "--lib quorum::"]),
+
+    edit("a request with an owner is not delayed", GATE, "if params.owner.is_some() {", "if false {", GATE_TESTS),
+    edit("a caller that waits in the client has its turn by its arrival", GATE, "arrival = self.place.keep_order(params, arrival);", "let _ = self.place.keep_order(params, arrival);", GATE_TESTS),
+    edit("a place by the arrival is behind those that are known", WAITLIST, "now.max(Ticket(last.0 + 1))", "now", GATE_TESTS),
+    edit("a caller that asks and gives up counts", GATE, "            end: End::GivenUp,\n", "            end: End::Failed,\n", GATE_TESTS),
+    edit("a caller that waits in the client and gives up counts", GATE, "                state.ended(true);\n            }\n        });", "            }\n        });", &["--lib gate::", "--lib quorum::tests::overload"]),
+    edit("a caller that is served counts", GATE, "            Ok(_) => asking.end = End::Granted,\n", "            Ok(_) => {}\n", GATE_TESTS),
+    edit("those that wait in the client are told that the server is away", GATE, "                asking.refuse_others(error);\n", "", &["--lib gate::", "--lib quorum::tests::overload"]),
+    edit("those that wait in the client are told that it is closed", MANAGER, "        self.queues.gate().refuse_all(&Error::Closed);\n", "", GATE_TESTS),
+    edit("a bound is over for one that waits in the client, too", GATE, "            () = bound => Err(timed_out()),", "            () = bound, if false => Err(timed_out()),", GATE_TESTS),
+    edit("an overload of long ago counts no more", GATE, "        if state.is_outdated() {\n            *state = State::new();\n        }\n", "", &["--lib quorum::tests::overload"]),
+    edit("newcomers come after those that wait", GATE, "if state.waiting.is_empty() && state.has_place() {", "if state.has_place() {", GATE_TESTS)
+        .equal("nobody waits while there is a place"),
+    edit("only so many idle locks are remembered", GATE, "if self.locks.len() > MAX_WAITLISTS_KEPT {", "if false {", GATE_TESTS),
+    edit("those that leave make a place for the next one", GATE, "        self.0.change(|state| state.asking -= 1);\n", "        locked(&self.0.0).asking -= 1;\n", GATE_TESTS),
+    edit("all may ask while most callers are served", GATE, "!self.is_overloaded || self.asking", "self.asking", GATE_TESTS),
+    edit("an overloaded lock has few places", GATE, "!self.is_overloaded || self.asking < PLACES", "true", GATE_TESTS),
+    edit("a lock becomes overloaded when most callers give up", GATE, "            self.is_overloaded = true;\n", "", GATE_TESTS),
+    edit("a lock stops being overloaded when most callers are served again", GATE, "            self.is_overloaded = false;\n", "", GATE_TESTS),
+    edit("each fourth place is for the one that has waited longest", GATE, "self.admissions % OLDEST == OLDEST - 1", "false", &["--lib gate::", "--test promises overload::"]),
+    edit("the order is that of the arrival while most are served", GATE, "!self.is_overloaded || self.admissions", "self.admissions", GATE_TESTS),
+    edit("the other places are for the newest", GATE, "false => self.waiting.pop_last()?,", "false => self.waiting.pop_first()?,", GATE_TESTS),
+    edit("a caller whose bound is over has no place", GATE, "waiting.until.is_none_or(|until| now < until)", "true", GATE_TESTS),
+    edit("a caller that leaves the gate is forgotten there", GATE, "if state.waiting.remove(&self.number).is_some() {", "if state.waiting.contains_key(&self.number) {", GATE_TESTS),
+
+    edit("a call that is given up too soon is skipped", DEADLINE_QUEUE, "GivesUp::At(time) if time.since(now) <= service => {", "GivesUp::At(time) if time.since(now) < service * 0 => {", DEADLINE_QUEUE_TESTS),
+    edit("the call with the most time left is tried if none can be served", DEADLINE_QUEUE, "self.passed_over.last_entry()?", "self.passed_over.first_entry()?", DEADLINE_QUEUE_TESTS),
+    edit("a call whose bound is over is not tried", DEADLINE_QUEUE, "(now < last.key().0).then", "true.then", DEADLINE_QUEUE_TESTS),
+    edit("a skipped call can leave", DEADLINE_QUEUE, "        self.passed_over.remove(&(gives_up.bound()?, number))\n", "        let _ = gives_up;\n        None\n", DEADLINE_QUEUE_TESTS),
 
     edit("a grant that arrives together with the bound counts", ACQUIRE,
         "WaitOutcome::Done(done) => return confirmed(client, done?).await,\n                        WaitOutcome::TooLate(_) => None,",
@@ -232,7 +227,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the time of a server is never estimated too early", CLOCK_OFFSET, "now.since(self.sent).as_micros()", "now.since(self.received).as_micros()", CLOCK_TESTS),
 
     edit("a lost guard says so although no server answers", GUARD,
-        "        self.check()?;\n        runtime.serves(pin!(self.held.renew()))", "        runtime.serves(pin!(self.held.renew()))", BACKGROUND_TESTS),
+        "        self.check()?;\n        let renewed = pin!(async {", "        let renewed = pin!(async {", BACKGROUND_TESTS),
 
     edit("a hold that nobody reads releases itself", OWNED_HOLD,
         "        self.background.release_unheard(Arc::clone(&self.hold));\n", "", IN_MEMORY),
@@ -392,7 +387,7 @@ pub(super) const EDITS: &[Edit] = &[
         "expiry.is_none_or(|end| end <= known.since)", "true", &[WAITLIST_TESTS]),
     edit("a presence record may be gone if the waitlist was empty when its subscription came", WAITLIST,
         "        if state.waiters.is_empty() {\n            // A turn", "        if false {\n            // A turn", &[WAITLIST_TESTS]),
-    edit("a waiter whose bound is over is not asked for", WAITLIST, "self.standing.until.is_some_and(|until| until <= now)", "now < LocalTime::ZERO",
+    edit("a waiter whose bound is over is not asked for", WAITLIST, "self.wait.until.is_some_and(|until| until <= now)", "now < LocalTime::ZERO",
         &[WAITLIST_TESTS]),
     edit("a waitlist polls for the waiter whose turn comes first", WAITLIST, "(ticket.is_none(), ticket, number)", "(ticket.is_none(), number)",
         &[WAITLIST_TESTS]),
@@ -441,7 +436,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the other requests of an owner need not wait for their turn", WAITLIST, "if !grant.request.is_owner() {", "if false {", IN_MEMORY),
     edit("a waiter of a client that is closed leaves nothing on the server", WAITLIST,
         "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        // A receiver that is gone does not need", "        // A receiver that is gone does not need", IN_MEMORY),
-    edit("no caller enters a waitlist of a closed client", APPLICANTS, "        self.client.check_open()?;\n", "", &[WAITLIST_TESTS]),
+    edit("no caller enters a waitlist of a closed client", WAITLIST, "        self.client.check_open()?;\n", "", &[WAITLIST_TESTS]),
     edit("a closed client does not end before a waiter that is being granted the lock", WAITLIST,
         "        // A closed client keeps running until the background task knows of the hold, or of the withdrawal.\n        let _running = self.background.keep_running();\n", "", BACKGROUND_TESTS),
     edit("a wait that timed out tells when the lock can be free", CALLS,
@@ -464,28 +459,17 @@ pub(super) const EDITS: &[Edit] = &[
         "            self.refuse(*waiter, error.clone());\n        }\n        self.call.notify_one();\n",
         "            self.refuse(*waiter, error.clone());\n        }\n", &[WAITLIST_TESTS]),
     edit("an owner with the maximum number of holds is told so", CALLS, "                self.fail(context.number, Error::TooManyHolds);\n", "", &["--test promises reentrance::"]),
-    edit("an applicant has its turn by its arrival", APPLICANTS, "        self.give_places(now, &state, standings);\n", "        let _ = standings;\n", &[WAITLIST_TESTS]),
-    edit("a request that leaves the queue makes a place for the next applicant", APPLICANTS, "admission.next(now, waiters)", "admission.next(now, waiters + usize::MAX / 2)", &[WAITLIST_TESTS]),
-    edit("admission counts a request that gives up in the queue", APPLICANTS, "        admission.gave_up(self.client.now().since(joined));\n", "        let _ = joined;\n", &[WAITLIST_TESTS]),
-    edit("admission counts a grant in the queue", WAITLIST, "            admission.granted(now.since(waiter.joined));\n", "            let _ = admission;\n", &[WAITLIST_TESTS]),
-    edit("an applicant of a waitlist that ends is told", WAITLIST, "        let applicants = state.applicants();\n", "        let applicants = Vec::new();\n", &[WAITLIST_TESTS])
-        .equal("they are admitted one after the other, and each is told by its own call"),
-    edit("a waitlist with an applicant is not left", WAITLIST, "self.waiters.is_empty() && nobody_waits", "nobody_waits || self.waiters.is_empty()", &[WAITLIST_TESTS, "--lib simulation"]),
-    edit("the call of an admitted applicant is sent before the release that follows", APPLICANTS, "        if let Poll::Ready(answered) = self.client.runtime.poll(call.0.as_mut(), &mut context) {", "        if let Poll::Ready(answered) = { let _ = &mut context; Poll::<Answered>::Pending } {", &[WAITLIST_TESTS]),
-    edit("an applicant comes behind the earlier requests of its client", APPLICANTS, "least = least.zip(ticket).map(|(least, before)| least.max(before.0 + 1));", "let _ = ticket;", &[WAITLIST_TESTS]),
-    edit("only a caller without a bound tells how long others without one wait", APPLICANTS, "if standing.until.is_none() {", "if true {", &["--lib overload"])
-        .equal("callers of one lock that set bounds give up at about the same time as the others"),
     edit("a waitlist with a driver is not discarded", WAITLIST,
-        "state.is_empty() && !state.driven",
-        "state.is_empty()", &["--lib simulation"]),
-    edit("a waitlist is left in time after its last waiter has quit", APPLICANTS,
-        "            state.empty_since = Some(now);\n",
+        "state.waiters.is_empty() && !state.driven",
+        "state.waiters.is_empty()", &["--lib simulation"]),
+    edit("a waitlist is left in time after its last waiter has quit", WAITLIST,
+        "            state.empty_since = Some(self.client.now());\n",
         "", &["--lib simulation"]),
     edit("a push without a local deadline is only a reason to ask", WAITLIST,
         "let Some(deadline) = deadline else {",
         "let Some(deadline) = deadline.or(Some(now.after(grant.request.grant()))) else {", &["--test servers security::", "--lib simulation"]),
     edit("a queued request knows its ticket", CALLS,
-        "            waiter.standing.ticket = contended.ticket;\n",
+        "            waiter.wait.ticket = contended.ticket;\n",
         "", &[WAITLIST_TESTS]),
     edit("a request with a ticket counts as queued before", CALLS,
         "again: poll || waiter.was_queued,",

@@ -37,7 +37,7 @@ pub(super) const EDITS: &[Edit] = &[
         "self.terms.at_least.map(|at_least| (at_least, self.granted_at))", JOBS),
     edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(LostReason::Released)", "state.over.is_some()", &["--lib hold::"]),
     edit("the time of a kept lock counts from its grant", HOLD, "until: from.after(at_least),", "until: ServerTime::MAX,", JOBS),
-    edit("a guard uses its hold", GUARD, "        held.hold().mark_used();\n", "", JOBS),
+    edit("a guard uses its hold", GUARD, "        held.mark_used();\n", "", JOBS),
     edit("a majority uses its votes", VOTES, "                vote.hold().mark_used_since(decided);\n", "", IN_QUORUM),
     edit("the votes of a lock are kept from the time of their majority on", VOTES, "vote.hold().mark_used_since(decided);",
         "vote.hold().mark_used();", VOTES_KEPT),

@@ -4,12 +4,12 @@ use super::{Edit, edit};
 
 const ACQUIRE: &str = "src/engine/acquire.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCAL_QUEUE: &str = "src/engine/local_queue.rs";
+const LOCAL_QUEUE: &str = "src/local_queue.rs";
 const LOCK: &str = "src/lock.rs";
 const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
 const SHARED: &str = "src/engine/shared.rs";
-const TENURE: &str = "src/engine/local_queue/tenure.rs";
-const TURN: &str = "src/engine/local_queue/turn.rs";
+const TENURE: &str = "src/local_queue/tenure.rs";
+const TURN: &str = "src/local_queue/turn.rs";
 const TURNS: &str = "src/engine/hold/turns.rs";
 
 const LOCAL: &[&str] = &["--lib local_queue"];
@@ -20,8 +20,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold has no more turns than its request reserved", TURNS, "next > self.last || ", "", OF_A_HOLD),
     edit("no turn has a fence that follows a loss of the lock", TURNS, "if first.get() < after_a_loss + 1000 {", "if false {", LOCAL),
     edit("a hold has all its turns though the server's clock was set back", TURNS, "if first.get() < after_a_loss + 1000 {", "if true {", &["--lib hold::turns"]),
-    edit("no turn begins long after the grant", TURNS, " || now >= self.until(now)", "", OF_A_HOLD),
-    edit("a tenure counts from its first turn, not from its grant", LOCAL_QUEUE, "        held.hold().begin_turns(self.client().now());\n", "", LOCAL),
+    edit("no turn begins long after the grant", TURNS, " || now >= self.begin(now)", "", OF_A_HOLD),
+    edit("a tenure counts from its first turn, not from its grant", LOCAL_QUEUE, "            turns.begin(self.client().now());\n", "            let _ = turns;\n", LOCAL),
     edit("a hold that is over has no further turn", TURNS, "state.over.is_none() && ", "", OF_A_HOLD),
     edit("a hold in doubt has no further turn", TURNS, "!state.in_doubt && ", "", OF_A_HOLD),
     edit("a hold that is nearly over has no further turn", TURNS, " && left >= self.terms.grant() / 4", "", OF_A_HOLD),
@@ -33,11 +33,10 @@ pub(super) const EDITS: &[Edit] = &[
         "request.map_or(0, |request| u64::from(request.turns() - 1))", "request.map_or(0, |_| 0)", &["--lib store::memory::tests"]),
     edit("a tenure reserves a fence for each turn", ACQUIRE,
         "if self.turns > 1 {", "if false {", LOCAL),
-    edit("a tenure is no caller", ACQUIRE, "params.vote.is_none() && params.turns == 1", "params.vote.is_none()", LOCAL),
-    edit("those that wait locally are callers", LOCAL_QUEUE, "    let _permit = source.admit()?;\n", "", LOCAL),
-    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "        () = &mut bound => {}\n", "        () = &mut bound, if false => {}\n", LOCAL),
+    edit("those that wait are callers", "src/lock/asking.rs", "            let _permit = self.place().count_caller()?;\n", "", LOCAL),
+    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = &mut bound => {}\n", "            () = &mut bound, if false => {}\n", LOCAL),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
-        "if let Some(busy) = source.local_queues().busy(&params) {", "if let Some(busy) = source.local_queues().busy(&params).filter(|_| false) {", LOCAL),
+        "if let Some(busy) = self.busy(&params) {", "if let Some(busy) = self.busy::<Turn>(&params).filter(|_| false) {", LOCAL),
     edit("a tenure that nobody waits for is given up", LOCAL_QUEUE,
         "let is_wanted = !self.waiters.is_empty() || self.present.is_some();", "let is_wanted = true;", LOCAL),
     edit("callers that give up while others have turns cost no call", LOCAL_QUEUE,
@@ -50,7 +49,7 @@ pub(super) const EDITS: &[Edit] = &[
         "            Error::NotReplicated { .. } => state", "            Error::NotReplicated { .. } if false => state", LOCAL),
     edit("an error about the server is told to all that wait here", LOCAL_QUEUE,
         "            _ => std::mem::take(&mut state.waiters),", "            _ => BTreeMap::from_iter(state.waiters.pop_first()),", LOCAL),
-    edit("a local queue in which nothing is left is discarded", LOCAL_QUEUE, "        self.source.local_queues().discard(self);\n", "", LOCAL),
+    edit("a local queue in which nothing is left is discarded", LOCAL_QUEUE, "        self.all.discard(self);\n", "", LOCAL),
     edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
     edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),
     edit("a turn that nobody reads, or whose guard is dropped, passes on", TURN, "        if self.held.is_some() {", "        if false {", LOCAL),

@@ -5,7 +5,7 @@ use super::{Edit, edit};
 const COUNTERS: &str = "src/engine/counters.rs";
 const RECORDED: &str = "src/engine/metrics/recorded.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCAL_QUEUE: &str = "src/engine/local_queue.rs";
+const LOCAL_QUEUE: &str = "src/local_queue.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const STATS: &[&str] = &["--lib stats::tests"];
@@ -34,7 +34,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a grant that a later call found was not free at once", HOLD,
         "if was_queued && self.how == How::Free {", "if false {", STATS),
     edit("a turn ends what its guard holds", LOCAL_QUEUE,
-        "                holding.over(self.source.counters(), now).end = end;\n", "                drop(holding);\n                let _ = end;\n", BOTH),
+        "                holding.over(self.place().counters(), now).end = end;\n", "                drop(holding);\n                let _ = end;\n", BOTH),
     edit("a lost majority ends what its guard holds", VOTES,
         "            holding.ended(&self.quorum.counters, End::Lost(reason));\n", "            drop(holding);\n", BOTH),
     edit("a request misses a turn only if it had been queued", "src/engine/waitlist/calls.rs",

@@ -3,7 +3,6 @@
 use super::{Edit, edit};
 
 const ANSWERS: &str = "src/quorum/answers.rs";
-const APPLICANTS: &str = "src/quorum/applicants.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
 const FLOOR: &str = "src/engine/floor.rs";
 const HOLD: &str = "src/engine/hold.rs";
@@ -21,7 +20,6 @@ const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes/release.rs";
 const VOTES: &str = "src/quorum/votes.rs";
-const VOTES_TURNS: &str = "src/quorum/votes/turns.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
 const WORLDS: &[&str] = &["--lib quorum::tests", "--test promises in_a_quorum"];
@@ -35,20 +33,8 @@ const REFUSED: &[&str] = &["--test servers quorum::settings"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("callers of an overloaded lock wait in the client", APPLICANTS, ".filter(|rule| !rule.is_open(ballots))", ".filter(|_| false)", IN_MEMORY),
-    edit("a ballot that ends makes a place for the next caller", APPLICANTS, "self.admission.as_mut()?.next(now, self.ballots)?", "self.admission.as_mut()?.next(now, self.ballots + usize::MAX / 2)?", IN_MEMORY),
-    edit("a caller that leaves the client's queue makes a place for the next one", APPLICANTS, "admission.remove(self.place).is_some()", "now > LocalTime::ZERO && false", IN_MEMORY),
-    edit("admission counts a ballot that gives up", APPLICANTS, "                admission.gave_up(waited);\n", "", IN_MEMORY),
-    edit("admission counts a ballot that is decided", APPLICANTS, "                admission.granted(waited);\n", "                let _ = admission;\n", IN_MEMORY),
-    edit("callers in the client are told of a dead majority", APPLICANTS, "            self.caller.callers.refuse(error);\n", "", IN_MEMORY),
-    edit("callers in the client are told that it is closed", QUORUM, "        self.applicants.refuse_all(&Error::Closed);\n", "", IN_MEMORY),
-    edit("no caller enters a closed client", APPLICANTS, "        self.client().check_open()?;\n", "", IN_MEMORY)
-        .equal("its ballot finds that the servers' clients are closed"),
-    edit("an overloaded lock is remembered", APPLICANTS, "state.is_idle() && state.admission.is_none()", "state.is_idle()", IN_MEMORY),
-    edit("an overload of long ago counts no more", APPLICANTS, "        if callers.are_outdated(arrival.at) {\n            *callers = make();\n        }\n", "", IN_MEMORY),
-    edit("only so many idle locks are remembered", APPLICANTS, "            self.caller.quorum.applicants.keep_few();\n", "", IN_MEMORY),
-    edit("a caller that never had a ballot is told when the lock can be free", APPLICANTS, "left[self.majority() - 1].max", "left[0].min(Duration::ZERO).max", IN_MEMORY),
-    edit("a caller has its turn by its arrival", BALLOT, "            ticket: arrival.ticket,\n", "            ticket: quorum.arrival().ticket,\n", IN_MEMORY),
+    edit("a caller that never had a ballot is told when the lock can be free", QUORUM, "left[self.majority() - 1].max", "left[0].min(Duration::ZERO).max", IN_MEMORY),
+    edit("a caller has its turn by its arrival", BALLOT, "arrival.ticket.unwrap_or_else(|| quorum.next_ticket())", "quorum.next_ticket()", IN_MEMORY),
 
     edit("a call fails if so many servers fail that the others are no majority", SEAT, "if seats.len() - errors.len() - free_in.len() >= majority {", "if true {", IN_MEMORY),
     edit("a server that fails is asked again after a pause", BALLOT, "        self.ask(server, pause);\n        self.check_failures()", "        let _ = pause;\n        self.check_failures()", WORLDS),
@@ -145,12 +131,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "state.last_turn.or_else(reserved)", "state.last_turn.or_else(|| reserved().filter(|_| false))", &["--lib hold::tests"]),
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),
     edit("a vote that was part of no hold has used no fence", HOLD_VOTES, ".filter(|_| state.has_joined)", "", &["--lib hold::tests"]),
-    edit("no turn begins while most votes are in doubt", VOTES_TURNS, "self.is_sure(&state) && ", "", TURNS),
-    edit("no turn begins when most leases are nearly over", VOTES_TURNS, " && left >= self.terms.grant() / 4", "", TURNS),
-    edit("a hold of a quorum that is over has no further turn", VOTES_TURNS, "state.over.is_none() && ", "", TURNS),
-    edit("a tenure of a quorum is no caller", "src/quorum/tenure.rs", "self.acquire_uncounted(", "self.acquire(", TURNS),
+    edit("no turn begins while most votes are in doubt", VOTES, "self.is_sure(&state) && ", "", TURNS),
+    edit("no turn begins when most leases are nearly over", VOTES, " && left >= self.terms.grant() / 4", "", TURNS),
+    edit("a hold of a quorum that is over has no further turn", VOTES, "state.over.is_none() && ", "", TURNS),
     edit("what is still held in a quorum is named with the fence of its turn", VOTES, "self.turns().map(Turns::fence).or_else(of_hold)", "of_hold()", TURNS),
-    edit("callers of a quorum are bounded", QUORUM, "        let _permit = self.count_caller()?;\n", "", IN_MEMORY),
 
     edit("a quorum has an odd number of servers", SETTINGS, "SERVERS.contains(&count) && count % 2 == 1", "SERVERS.contains(&count)", REFUSED),
     edit("a quorum names each server once", SETTINGS, "if servers.contains(&server) {", "if false {", REFUSED),

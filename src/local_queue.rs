@@ -9,8 +9,7 @@
 //! The code that takes a waiter out of the queue sends it a turn or an error. So a waiter that has left the
 //! queue is told, and a turn that nobody reads passes on.
 
-pub(crate) mod registry;
-pub(crate) mod source;
+mod registry;
 mod tenure;
 #[cfg(test)]
 mod tests;
@@ -23,42 +22,40 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::source::{Source, Tenure};
+pub(crate) use self::registry::LocalQueues;
 use self::tenure::Asked;
 use self::turn::Turn;
 use crate::engine::acquire::{AcquireParams, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::End;
-use crate::engine::hold::turns::HasTurns;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, LeaseState};
+use crate::place::Place;
+use crate::place::held::{Held, SharedHold};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
 /// The local queue of one lock, for requests with one lease and one number of turns.
 #[derive(Debug)]
-pub(crate) struct LocalQueue<S: Source> {
-    source: Arc<S>,
+pub(crate) struct LocalQueue {
+    all: Arc<LocalQueues>,
     /// What each tenure asks for.
     params: AcquireParams,
-    state: Mutex<State<S>>,
+    state: Mutex<State>,
 }
 
-#[derive(Debug)]
-struct State<S: Source> {
+#[derive(Debug, Default)]
+struct State {
     /// By number, which is the order in which they came.
-    waiters: BTreeMap<u64, oneshot::Sender<Result<Turn<S>>>>,
+    waiters: BTreeMap<u64, oneshot::Sender<Result<Turn>>>,
     /// The tenure that is asked for. There is one whenever there are waiters.
     asked: Option<Asked>,
     /// The tenure whose turn somebody has.
-    present: Option<Arc<HoldOf<S>>>,
+    present: Option<SharedHold>,
     next_number: u64,
 }
 
-/// What the guards of a tenure share.
-type HoldOf<S> = <<S as Source>::Tenure as Tenure>::Hold;
-
-impl<S: Source> State<S> {
+impl State {
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
@@ -66,7 +63,7 @@ impl<S: Source> State<S> {
 
     /// The lease of the tenure whose turn somebody has, unless it is lost.
     fn present_lease(&self) -> Option<Lease> {
-        let lease = self.present.as_ref()?.lease();
+        let lease = self.present.as_ref()?.as_ref().lease();
         (lease.state() != LeaseState::Lost).then_some(lease)
     }
 
@@ -77,61 +74,64 @@ impl<S: Source> State<S> {
     }
 }
 
-/// Waits in the local queue for a turn, until `until` if there is a bound. The call began at `began`.
-pub(crate) async fn acquire<S: Source>(
-    source: &Arc<S>,
-    params: &AcquireParams,
-    began: LocalTime,
-    until: Option<Instant>,
-) -> Result<Turn<S>> {
-    let _permit = source.admit()?;
-    let is_outage = || !matches!(source.timed_out(params, began), Error::Timeout { .. });
-    let mut bound = pin!(bound(until, is_outage));
-    let mut place = registry::enter(source, params);
-    tokio::select! {
-        biased;
-        turn = place.told() => return turn,
-        () = &mut bound => {}
+impl LocalQueues {
+    /// Waits in the local queue for a turn, until `until` if there is a bound. The call began at `began`.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        params: &AcquireParams,
+        began: LocalTime,
+        until: Option<Instant>,
+    ) -> Result<Turn> {
+        let mut waiting = self.enter(params);
+        if until.is_none() {
+            return waiting.told().await;
+        }
+        let is_outage = || !matches!(self.place().timed_out(params, began), Error::Timeout { .. });
+        let mut bound = pin!(bound(until, is_outage));
+        tokio::select! {
+            biased;
+            turn = waiting.told() => return turn,
+            () = &mut bound => {}
+        }
+        let timed_out = waiting.queue.timed_out(began);
+        if !waiting.queue.leave(waiting.number) {
+            // The turn came at the same moment as the bound. The turn counts.
+            return waiting.told().await;
+        }
+        Err(timed_out)
     }
-    let timed_out = place.queue.timed_out(began);
-    if !place.queue.leave(place.number) {
-        // The turn came at the same moment as the bound. The turn counts.
-        return place.told().await;
+
+    /// Takes the lock if it is free, and if nobody waits for it here or on the servers.
+    pub(crate) async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<Turn>> {
+        if let Some(busy) = self.busy(&params) {
+            return Ok(busy);
+        }
+        Ok(match self.place().try_acquire(params.clone()).await? {
+            Tried::Held(held) => Tried::Held(self.first_turn(&params, held)),
+            Tried::Busy { ttl, ahead } => Tried::Busy { ttl, ahead },
+        })
     }
-    Err(timed_out)
 }
 
-/// Takes the lock if it is free, and if nobody waits for it here or on the servers.
-pub(crate) async fn try_acquire<S: Source>(source: Arc<S>, params: AcquireParams) -> Result<Tried<Turn<S>>> {
-    if let Some(busy) = source.local_queues().busy(&params) {
-        return Ok(busy);
-    }
-    Ok(match source.try_acquire(params.clone()).await? {
-        Tried::Held(held) => Tried::Held(registry::first_turn(&source, &params, held)),
-        Tried::Busy { ttl, ahead } => Tried::Busy { ttl, ahead },
-    })
-}
-
-impl<S: Source> LocalQueue<S> {
-    fn new(source: Arc<S>, params: AcquireParams) -> LocalQueue<S> {
+impl LocalQueue {
+    fn new(all: &Arc<LocalQueues>, params: &AcquireParams) -> LocalQueue {
         LocalQueue {
-            source,
-            params,
-            state: Mutex::new(State {
-                waiters: BTreeMap::new(),
-                asked: None,
-                present: None,
-                next_number: 0,
-            }),
+            all: Arc::clone(all),
+            params: params.clone(),
+            state: Mutex::default(),
         }
     }
 
+    fn place(&self) -> &Place {
+        self.all.place()
+    }
+
     fn client(&self) -> &Arc<Client> {
-        self.source.client()
+        self.place().client()
     }
 
     /// Adds a waiter. If no tenure is asked for, the caller must ask for the one that is returned.
-    fn join(self: &Arc<Self>) -> (Place<S>, Option<tenure::Ask<S>>) {
+    fn join(self: &Arc<Self>) -> (Waiting, Option<tenure::Ask>) {
         let (sender, turn) = oneshot::channel();
         let mut state = locked(&self.state);
         let number = state.number();
@@ -143,13 +143,13 @@ impl<S: Source> LocalQueue<S> {
         });
         drop(state);
         let queue = Arc::clone(self);
-        let place = Place {
+        let waiting = Waiting {
             queue,
             number,
             turn,
             is_told: false,
         };
-        (place, ask)
+        (waiting, ask)
     }
 
     /// Takes a waiter out of the queue. Returns `false` if it had left before: then it is told of a turn or
@@ -164,15 +164,18 @@ impl<S: Source> LocalQueue<S> {
     }
 
     /// The first turn of a tenure.
-    fn first_turn(self: &Arc<Self>, state: &mut State<S>, held: S::Tenure) -> Turn<S> {
-        held.hold().begin_turns(self.client().now());
-        state.present = Some(Arc::clone(held.hold()));
+    fn first_turn(self: &Arc<Self>, state: &mut State, held: Held) -> Turn {
+        // The replicas that must have the grant have it by now.
+        if let Some(turns) = held.hold().turns() {
+            turns.begin(self.client().now());
+        }
+        state.present = Some(held.hold().share());
         let fence = held.fence();
         Turn::new(held, fence, Arc::clone(self))
     }
 
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
-    fn begin(self: &Arc<Self>, mut held: S::Tenure) {
+    fn begin(self: &Arc<Self>, mut held: Held) {
         loop {
             let mut state = locked(&self.state);
             let Some((_, waiter)) = state.waiters.pop_first() else {
@@ -193,13 +196,13 @@ impl<S: Source> LocalQueue<S> {
 
     /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
     /// tenure if it must be released.
-    fn pass_on(self: &Arc<Self>, mut held: S::Tenure, end: End) -> Option<S::Tenure> {
+    fn pass_on(self: &Arc<Self>, mut held: Held, end: End) -> Option<Held> {
         let now = self.client().now();
         loop {
             let mut state = locked(&self.state);
             // If the next tenure has begun, this one was ended on the server.
-            let is_present =
-                (state.present.as_ref()).is_some_and(|present| Arc::ptr_eq(present, held.hold()));
+            let present = state.present.as_ref();
+            let is_present = present.is_some_and(|present| present.as_ref().is(held.hold()));
             let goes_on = is_present && !self.client().is_closed();
             let next = state.waiters.first_entry().filter(|_| goes_on);
             let next = next.and_then(|first| Some((held.hold().next_turn(now)?, first.remove())));
@@ -209,8 +212,8 @@ impl<S: Source> LocalQueue<S> {
                 return Some(held);
             };
             // The guard of the next turn may be made as soon as that is sent.
-            if let Some(holding) = held.hold().end_turn() {
-                holding.over(self.source.counters(), now).end = end;
+            if let Some(holding) = held.hold().end_guard() {
+                holding.over(self.place().counters(), now).end = end;
             }
             let turn = Turn::new(held, fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {
@@ -221,13 +224,13 @@ impl<S: Source> LocalQueue<S> {
     }
 
     /// A tenure has no further turn.
-    fn end(&self, held: &S::Tenure) {
+    fn end(&self, held: &Held) {
         let mut state = locked(&self.state);
-        state.present.take_if(|present| Arc::ptr_eq(present, held.hold()));
+        state.present.take_if(|present| present.as_ref().is(held.hold()));
         let given_up = state.give_up_unless_wanted();
         drop(state);
         drop(given_up);
-        self.source.local_queues().discard(self);
+        self.all.discard(self);
     }
 
     /// Tells waiters of an error with which a tenure ended before it began.
@@ -250,7 +253,7 @@ impl<S: Source> LocalQueue<S> {
         let present = locked(&self.state).present_lease();
         match present {
             Some(lease) => timed_out(self.client(), began, lease.remaining()),
-            None => self.source.timed_out(&self.params, began),
+            None => self.place().timed_out(&self.params, began),
         }
     }
 
@@ -265,7 +268,7 @@ impl<S: Source> LocalQueue<S> {
         drop(state);
         let ttl = present.map(|lease| lease.remaining());
         Some(Tried::Busy {
-            ttl: ttl.unwrap_or_else(|| self.source.free_in(&self.params.channel)),
+            ttl: ttl.unwrap_or_else(|| self.place().free_in(&self.params.channel)),
             ahead,
         })
     }
@@ -278,27 +281,27 @@ impl<S: Source> LocalQueue<S> {
 
 /// A waiter in the queue. Dropping it leaves the queue; a turn that was sent to it passes on.
 #[derive(Debug)]
-struct Place<S: Source> {
-    queue: Arc<LocalQueue<S>>,
+struct Waiting {
+    queue: Arc<LocalQueue>,
     number: u64,
-    turn: oneshot::Receiver<Result<Turn<S>>>,
+    turn: oneshot::Receiver<Result<Turn>>,
     is_told: bool,
 }
 
-impl<S: Source> Place<S> {
+impl Waiting {
     /// Waits until the waiter is told of a turn or of an error.
-    async fn told(&mut self) -> Result<Turn<S>> {
+    async fn told(&mut self) -> Result<Turn> {
         let turn = (&mut self.turn).await;
         self.is_told = true;
         turn.unwrap_or(Err(Error::Closed))
     }
 }
 
-impl<S: Source> Drop for Place<S> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         if !self.is_told {
             self.queue.leave(self.number);
-            self.queue.source.local_queues().discard(&self.queue);
+            self.queue.all.discard(&self.queue);
         }
     }
 }

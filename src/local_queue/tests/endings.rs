@@ -15,7 +15,7 @@ impl Process {
     }
 
     fn params(&self) -> AcquireParams {
-        let queue = self.queues().0.iter().next().expect("a queue");
+        let queue = self.queues().queues.iter().next().expect("a queue");
         queue.params.clone()
     }
 
@@ -270,11 +270,7 @@ async fn grant_that_is_not_confirmed_costs_one_waiter_its_turn() {
     let process = Process::of(&MemoryStore::new());
     let guard = process.acquire().await;
     let mut waits: Vec<_> = (0..2).map(|_| process.polled()).collect();
-    let (place, _) = registry::with(
-        process.locks.shared().tenures(),
-        &process.params(),
-        LocalQueue::join,
-    );
+    let (place, _) = process.queues().with(&process.params(), LocalQueue::join);
     let not_replicated = Error::NotReplicated { wanted: 1, got: 0 };
     place.queue.fail(&not_replicated);
     let outcome = waits.remove(0).await;

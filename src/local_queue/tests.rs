@@ -10,8 +10,6 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{advance, sleep};
 
-use super::registry::LocalQueues;
-use super::source::OneServer;
 use super::*;
 use crate::options::ManagerOptions;
 use crate::tests::scripted_store;
@@ -49,8 +47,8 @@ impl Process {
         }
     }
 
-    fn queues(&self) -> &LocalQueues<OneServer> {
-        self.locks.shared().tenures().local_queues()
+    fn queues(&self) -> &Arc<LocalQueues> {
+        self.locks.queues()
     }
 
     async fn acquire(&self) -> LockGuard {

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use super::source::{OneServer, Source, Tenure};
-use super::{HoldOf, LocalQueue};
-use crate::engine::background::Background;
+use super::LocalQueue;
+use crate::engine::client::Client;
 use crate::engine::counters::{End, How};
-use crate::engine::hold::turns::HasTurns;
+use crate::error::Result;
 use crate::fence::Fence;
+use crate::place::held::{Held, HoldRef, SharedHold};
 
 /// The lock, for one guard. When it is dropped, the next waiter here has its turn, or the tenure is released.
 #[derive(Debug)]
-pub(crate) struct Turn<S: Source> {
+pub(crate) struct Turn {
     /// `None` once the turn is over.
-    held: Option<S::Tenure>,
-    hold: Arc<HoldOf<S>>,
+    held: Option<Held>,
+    hold: SharedHold,
     fence: Fence,
-    queue: Arc<LocalQueue<S>>,
+    queue: Arc<LocalQueue>,
 }
 
-impl<S: Source> Turn<S> {
-    pub(super) fn new(held: S::Tenure, fence: Fence, queue: Arc<LocalQueue<S>>) -> Turn<S> {
+impl Turn {
+    pub(super) fn new(held: Held, fence: Fence, queue: Arc<LocalQueue>) -> Turn {
         Turn {
-            hold: Arc::clone(held.hold()),
+            hold: held.hold().share(),
             held: Some(held),
             fence,
             queue,
@@ -30,8 +30,12 @@ impl<S: Source> Turn<S> {
     }
 
     /// The hold of the tenure.
-    pub(crate) fn hold(&self) -> &Arc<HoldOf<S>> {
-        &self.hold
+    pub(crate) fn hold(&self) -> HoldRef<'_> {
+        self.hold.as_ref()
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.queue.client()
     }
 
     pub(crate) fn fence(&self) -> Fence {
@@ -39,36 +43,37 @@ impl<S: Source> Turn<S> {
     }
 
     pub(crate) fn how(&self) -> How {
-        if self.hold.turns().is_some_and(|turns| turns.is_later(self.fence)) {
-            How::LocalHandoff
-        } else {
-            self.hold.how()
+        let turns = self.hold().turns();
+        if turns.is_some_and(|turns| turns.is_later(self.fence)) {
+            return How::LocalHandoff;
+        }
+        self.held.as_ref().map_or(How::LocalHandoff, Held::how)
+    }
+
+    pub(crate) async fn renew(&self) -> Result<()> {
+        match &self.held {
+            Some(held) => held.renew().await,
+            None => Ok(()),
         }
     }
 
     /// Ends the turn. The next waiter here has its turn, or the tenure is returned, and must be released.
-    pub(crate) fn release(mut self) -> Option<S::Tenure> {
+    pub(crate) fn release(mut self) -> Option<Held> {
         self.end(End::Released)
     }
 
     /// Takes back a turn that nobody has read.
-    pub(super) fn into_held(mut self) -> Option<S::Tenure> {
+    pub(super) fn into_held(mut self) -> Option<Held> {
         self.held.take()
     }
 
     /// Passes the turn on. Returns the tenure if it must be released instead.
-    fn end(&mut self, end: End) -> Option<S::Tenure> {
+    fn end(&mut self, end: End) -> Option<Held> {
         self.queue.pass_on(self.held.take()?, end)
     }
 }
 
-impl Turn<OneServer> {
-    pub(crate) fn background(&self) -> &Arc<Background> {
-        self.queue.source.background()
-    }
-}
-
-impl<S: Source> Drop for Turn<S> {
+impl Drop for Turn {
     fn drop(&mut self) {
         if self.held.is_some() {
             // A tenure that is dropped is released in the background.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::LocalQueue;
-use super::source::Source;
 use crate::error::Error;
 use crate::sync::locked;
 
@@ -20,13 +19,13 @@ pub(super) struct Asked {
 /// The work of asking for tenures, one after the other. If it is dropped midway, because the runtime ends,
 /// the waiters are told.
 #[derive(Debug)]
-pub(super) struct Ask<S: Source> {
+pub(super) struct Ask {
     id: u64,
     given_up: oneshot::Receiver<Infallible>,
-    queue: Arc<LocalQueue<S>>,
+    queue: Arc<LocalQueue>,
 }
 
-pub(super) fn of<S: Source>(id: u64, queue: &Arc<LocalQueue<S>>) -> (Asked, Ask<S>) {
+pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
     let (asks, given_up) = oneshot::channel();
     let ask = Ask {
         id,
@@ -36,7 +35,7 @@ pub(super) fn of<S: Source>(id: u64, queue: &Arc<LocalQueue<S>>) -> (Asked, Ask<
     (Asked { id, _asks: asks }, ask)
 }
 
-impl<S: Source> Ask<S> {
+impl Ask {
     /// Asks for tenures until nobody waits for one any more.
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
@@ -44,7 +43,7 @@ impl<S: Source> Ask<S> {
             let held = tokio::select! {
                 biased;
                 _ = &mut self.given_up => return,
-                held = queue.source.acquire(&queue.params) => held,
+                held = queue.all.gate().acquire(&queue.params, None) => held,
             };
             match held {
                 Ok(held) => queue.begin(held),
@@ -71,7 +70,7 @@ impl<S: Source> Ask<S> {
     }
 }
 
-impl<S: Source> Drop for Ask<S> {
+impl Drop for Ask {
     fn drop(&mut self) {
         let mut state = locked(&self.queue.state);
         let asked = state.asked.take_if(|asked| asked.id == self.id);
@@ -79,6 +78,6 @@ impl<S: Source> Drop for Ask<S> {
         if asked.is_some() {
             self.queue.fail(&Error::Closed);
         }
-        self.queue.source.local_queues().discard(&self.queue);
+        self.queue.all.discard(&self.queue);
     }
 }

@@ -1,0 +1,106 @@
+//! The local queues of all locks.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+
+use super::turn::Turn;
+use super::{LocalQueue, Waiting};
+use crate::engine::acquire::{AcquireParams, Tried};
+use crate::gate::Gate;
+use crate::place::Place;
+use crate::place::held::Held;
+use crate::sync::locked;
+
+/// Locks that differ in one of these share no tenure, and go side by side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    name: Arc<str>,
+    lease: Duration,
+    turns: u16,
+}
+
+impl Key {
+    fn of(params: &AcquireParams) -> Key {
+        Key {
+            name: Arc::clone(&params.keys.name),
+            lease: params.terms.lease(),
+            turns: params.turns,
+        }
+    }
+}
+
+impl Hash for Key {
+    /// A lock hardly ever has several leases or numbers of turns, and every turn hashes its key.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+/// The local queues of one client.
+#[derive(Debug)]
+pub(crate) struct LocalQueues {
+    gate: Gate,
+    pub(super) queues: DashMap<Key, Arc<LocalQueue>>,
+}
+
+impl LocalQueues {
+    pub(crate) fn new(gate: Gate) -> LocalQueues {
+        LocalQueues {
+            gate,
+            queues: DashMap::new(),
+        }
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        self.gate.place()
+    }
+
+    /// Enters the local queue of a lock, and creates it if needed.
+    pub(super) fn enter(self: &Arc<Self>, params: &AcquireParams) -> Waiting {
+        let (waiting, ask) = self.with(params, LocalQueue::join);
+        if let Some(ask) = ask {
+            self.place().client().spawn(ask.run());
+        }
+        waiting
+    }
+
+    /// The first turn of a tenure that did not come through the queue.
+    pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: Held) -> Turn {
+        self.with(params, |queue| queue.first_turn(&mut locked(&queue.state), held))
+    }
+
+    /// Runs `work` before the queue can be discarded.
+    pub(super) fn with<T>(
+        self: &Arc<Self>,
+        params: &AcquireParams,
+        work: impl FnOnce(&Arc<LocalQueue>) -> T,
+    ) -> T {
+        let make = || Arc::new(LocalQueue::new(self, params));
+        work(&self.queues.entry(Key::of(params)).or_insert_with(make))
+    }
+
+    /// Why a try need not ask the servers.
+    pub(super) fn busy<T>(&self, params: &AcquireParams) -> Option<Tried<T>> {
+        self.queues.get(&Key::of(params))?.busy()
+    }
+
+    /// Removes a queue in which nothing is left.
+    pub(super) fn discard(&self, queue: &LocalQueue) {
+        if queue.is_idle() {
+            self.queues
+                .remove_if(&Key::of(&queue.params), |_, queue| queue.is_idle());
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+}

@@ -1,0 +1,186 @@
+//! Where a lock is: on one server, or on a majority of several.
+
+pub(crate) mod held;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::held::Held;
+use crate::engine::acquire;
+use crate::engine::acquire::{AcquireParams, Arrival, Tried, timed_out};
+use crate::engine::client::Client;
+use crate::engine::counters::Counters;
+use crate::engine::shared::Shared;
+use crate::engine::waitlist::registry::Permit;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::quorum::{Quorum, Wanted};
+use crate::time::clock::LocalTime;
+
+/// The servers of a manager, and its clients there.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// One server, or a cluster, or a server in memory.
+    One(Arc<Shared>),
+    Quorum(Arc<Quorum>),
+}
+
+impl From<Shared> for Place {
+    fn from(shared: Shared) -> Place {
+        Place::One(Arc::new(shared))
+    }
+}
+
+impl From<Quorum> for Place {
+    fn from(quorum: Quorum) -> Place {
+        Place::Quorum(Arc::new(quorum))
+    }
+}
+
+impl Place {
+    /// A client of the place. All clients of a quorum have the same id and the same settings.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        match self {
+            Place::One(shared) => shared.client(),
+            Place::Quorum(quorum) => quorum.client(),
+        }
+    }
+
+    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+        match self {
+            Place::One(shared) => vec![Arc::clone(shared.client())],
+            Place::Quorum(quorum) => {
+                let clients = quorum.servers.iter().map(|server| server.client());
+                clients.cloned().collect()
+            }
+        }
+    }
+
+    /// Starts the background tasks, on the runtime of the first call.
+    pub(crate) fn start(&self) -> Result<()> {
+        match self {
+            Place::One(shared) => shared.start(),
+            Place::Quorum(quorum) => quorum.start(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        match self {
+            Place::One(shared) => &shared.client().counters,
+            Place::Quorum(quorum) => &quorum.counters,
+        }
+    }
+
+    /// The locks that are held, and whose guards live, with their fences.
+    pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
+        match self {
+            Place::One(shared) => shared.held(),
+            Place::Quorum(quorum) => quorum.held(),
+        }
+    }
+
+    /// Closes the clients, and ends the waits on the servers.
+    pub(crate) fn end_waits(&self) {
+        match self {
+            Place::One(shared) => shared.end_waits(),
+            Place::Quorum(quorum) => quorum.servers.iter().for_each(|server| server.end_waits()),
+        }
+    }
+
+    /// Waits for the releases that dropped guards left. Returns how many of them were not confirmed in time.
+    pub(crate) async fn drained(&self) -> usize {
+        match self {
+            Place::One(shared) => shared.drained().await,
+            Place::Quorum(quorum) => quorum.drained().await,
+        }
+    }
+
+    /// Counts a caller that waits, unless there are too many.
+    pub(crate) fn count_caller(&self) -> Result<Permit> {
+        match self {
+            Place::One(shared) => shared.waitlists().count_caller(),
+            Place::Quorum(quorum) => quorum.count_caller(),
+        }
+    }
+
+    /// The arrival of a caller, now. The servers of a quorum must know its place. One server gives it one.
+    pub(crate) fn arrival(&self) -> Arrival {
+        match self {
+            Place::One(shared) => Arrival {
+                at: shared.client().now(),
+                ticket: None,
+            },
+            Place::Quorum(quorum) => quorum.arrival(),
+        }
+    }
+
+    /// Gives a caller that has arrived now, and asks later, its place by its arrival.
+    pub(crate) fn keep_order(&self, params: &AcquireParams, arrival: Arrival) -> Arrival {
+        let ticket = match self {
+            Place::One(shared) => shared.waitlists().next_ticket(&params.keys, &params.channel),
+            Place::Quorum(_) => return arrival,
+        };
+        Arrival {
+            ticket: Some(ticket),
+            ..arrival
+        }
+    }
+
+    /// Waits in queue order for the lock, until `until` if there is a bound.
+    pub(crate) async fn acquire(
+        &self,
+        params: &AcquireParams,
+        arrival: Arrival,
+        until: Option<Instant>,
+    ) -> Result<Held> {
+        match self {
+            Place::One(shared) => {
+                let held = acquire::acquire(shared.waitlists(), params, arrival, until).await?;
+                Ok(Held::One(held))
+            }
+            Place::Quorum(quorum) => {
+                let wanted = Wanted::of(params.clone(), until);
+                let majority = Box::pin(quorum.acquire(wanted, arrival)).await?;
+                Ok(Held::Majority(Box::new(majority)))
+            }
+        }
+    }
+
+    /// Takes the lock if it is free and no reachable request is queued for it.
+    pub(crate) async fn try_acquire(&self, params: AcquireParams) -> Result<Tried<Held>> {
+        match self {
+            Place::One(shared) => {
+                let tried = acquire::try_acquire(Arc::clone(shared.waitlists()), params).await?;
+                Ok(tried.map(Held::One))
+            }
+            Place::Quorum(quorum) => {
+                let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await?;
+                Ok(tried.map(|majority| Held::Majority(Box::new(majority))))
+            }
+        }
+    }
+
+    /// Until when the lock can be held without a renewal, as far as is known.
+    pub(crate) fn free_in(&self, channel: &str) -> Duration {
+        match self {
+            Place::One(shared) => shared.waitlists().free_in(channel),
+            Place::Quorum(quorum) => quorum.retry_after(channel),
+        }
+    }
+
+    /// The error of a wait that began then, and whose bound is over.
+    pub(crate) fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error {
+        match self {
+            Place::One(shared) => {
+                let waitlists = shared.waitlists();
+                match waitlists.why_unheard(&params.keys, &params.channel, began) {
+                    Some(failure) => failure.into(),
+                    None => timed_out(shared.client(), began, waitlists.free_in(&params.channel)),
+                }
+            }
+            Place::Quorum(quorum) => quorum.over(&params.keys, &params.channel, began),
+        }
+    }
+}
