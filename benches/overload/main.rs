@@ -3,6 +3,7 @@
 
 mod part;
 mod patience;
+mod patient;
 mod picture;
 mod stall;
 
@@ -27,6 +28,8 @@ struct Arguments {
 enum What {
     /// Goodput over patience
     Patience(patience::Arguments),
+    /// How long callers that never give up wait among those that do
+    Patient(patient::Arguments),
     /// Goodput second by second, while the server stops for a time
     Stall(stall::Arguments),
     /// One client process
@@ -44,6 +47,7 @@ async fn main() -> ExitCode {
     }
     let outcome = match Arguments::parse().what {
         What::Patience(arguments) => patience::run(&arguments).await,
+        What::Patient(arguments) => patient::run(&arguments).await,
         What::Stall(arguments) => stall::run(&arguments).await,
         What::Part(arguments) => part::run(&arguments).await,
     };
