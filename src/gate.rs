@@ -46,7 +46,7 @@ pub(crate) struct Gate {
     place: Place,
     /// The locks on which a caller has given up lately, by channel.
     locks: DashMap<Arc<str>, Arc<Callers>>,
-    /// Whether there are any, so that the others cost nothing.
+    /// Whether there ever was one, so that clients without any do not look.
     is_used: AtomicBool,
 }
 
@@ -147,9 +147,7 @@ impl Gate {
             return Entered::Open(None);
         };
         let mut state = locked(&callers.0);
-        if state.is_outdated() {
-            *state = State::new();
-        }
+        state.forget_if_outdated();
         if state.waiting.is_empty() && state.has_place() {
             state.asking += 1;
             drop(state);
@@ -250,9 +248,12 @@ impl State {
         self.asking == 0 && self.waiting.is_empty()
     }
 
-    /// Whether nobody has waited for so long that the earlier callers say nothing of those that come.
-    fn is_outdated(&self) -> bool {
-        self.is_idle() && self.idle_since.elapsed() > WAITLIST_KEPT
+    /// Once nobody has waited for long, the earlier callers say nothing of those that come.
+    fn forget_if_outdated(&mut self) {
+        if self.is_idle() && self.idle_since.elapsed() > WAITLIST_KEPT {
+            // The numbers go on: an earlier caller that was told may not have left yet.
+            (self.given_up, self.is_overloaded) = (0.0, false);
+        }
     }
 
     fn has_place(&self) -> bool {

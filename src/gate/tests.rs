@@ -119,7 +119,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// The other client holds the lock. So many have given up that there is no place beside those that ask.
+    /// The other client holds the lock, which is overloaded.
     async fn full() -> Fixture {
         let store = MemoryStore::new();
         let (other, _) = scripted_store::client_with(ManagerOptions::default(), &store, &[]);
@@ -127,9 +127,6 @@ impl Fixture {
         let other = other.lock("a");
         let guard = Some(other.acquire().await.unwrap());
         let lock = locks.lock("a");
-        for _ in 0..32 {
-            lock.acquire_timeout(10 * MS).await.unwrap_err();
-        }
         let mut fixture = Fixture {
             other,
             locks,
@@ -138,12 +135,20 @@ impl Fixture {
             guard,
             asking: Vec::new(),
         };
-        for _ in 0..PLACES {
-            let caller = fixture.waits().await;
-            fixture.asking.push(caller);
-        }
-        assert_eq!(fixture.queued().await, 3);
+        fixture.fill().await;
         fixture
+    }
+
+    /// So many give up that there is no place beside those that ask.
+    async fn fill(&mut self) {
+        for _ in 0..32 {
+            self.lock.acquire_timeout(10 * MS).await.unwrap_err();
+        }
+        for _ in 0..PLACES {
+            let caller = self.waits().await;
+            self.asking.push(caller);
+        }
+        assert_eq!(self.queued().await, 3);
     }
 
     fn gate(&self) -> &Gate {
@@ -354,6 +359,25 @@ async fn once_most_are_served_again_all_are_in_the_queue() {
             assert_eq!(fixture.queued().await, 40);
         }
     }
+}
+
+/// A caller that was told of an error, and is dropped long after that, takes nobody else out.
+#[tokio::test(start_paused = true)]
+async fn caller_that_leaves_after_an_overload_of_long_ago_takes_no_other_out() {
+    let mut fixture = Fixture::full().await;
+    let mut told = Box::pin(fixture.lock.acquire());
+    assert!(told.as_mut().now_or_never().is_none());
+    fixture.gate().refuse_all(&Error::Closed);
+    fixture.serve_those_that_ask().await;
+    fixture.release().await;
+    sleep(2 * WAITLIST_KEPT).await;
+    fixture.guard = Some(fixture.other.acquire().await.unwrap());
+    fixture.fill().await;
+    let waits = fixture.waits().await;
+    drop(told);
+    settle().await;
+    fixture.serve_those_that_ask().await;
+    fixture.serve(waits).await;
 }
 
 /// A lock that nobody has given up on costs nothing here.

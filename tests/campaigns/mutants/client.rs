@@ -88,7 +88,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("those that wait in the client are told that the server is away", GATE, "                asking.refuse_others(error);\n", "", &["--lib gate::", "--lib quorum::tests::overload"]),
     edit("those that wait in the client are told that it is closed", MANAGER, "        self.queues.gate().refuse_all(&Error::Closed);\n", "", GATE_TESTS),
     edit("a bound is over for one that waits in the client, too", GATE, "            () = bound => Err(timed_out()),", "            () = bound, if false => Err(timed_out()),", GATE_TESTS),
-    edit("an overload of long ago counts no more", GATE, "        if state.is_outdated() {\n            *state = State::new();\n        }\n", "", &["--lib quorum::tests::overload"]),
+    edit("an overload of long ago counts no more", GATE, "        state.forget_if_outdated();\n", "", &["--lib quorum::tests::overload"]),
     edit("newcomers come after those that wait", GATE, "if state.waiting.is_empty() && state.has_place() {", "if state.has_place() {", GATE_TESTS)
         .equal("nobody waits while there is a place"),
     edit("only so many idle locks are remembered", GATE, "if self.locks.len() > MAX_WAITLISTS_KEPT {", "if false {", GATE_TESTS),
