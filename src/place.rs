@@ -16,7 +16,7 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::Permit;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::quorum::{Quorum, Wanted};
+use crate::quorum::Quorum;
 use crate::time::clock::LocalTime;
 
 /// The servers of a manager, and its clients there.
@@ -141,8 +141,7 @@ impl Place {
                 Ok(Held::One(held))
             }
             Place::Quorum(quorum) => {
-                let wanted = Wanted::of(params.clone(), until);
-                let majority = Box::pin(quorum.acquire(wanted, arrival)).await?;
+                let majority = Box::pin(quorum.acquire(params.clone(), arrival, until)).await?;
                 Ok(Held::Majority(Box::new(majority)))
             }
         }
@@ -156,7 +155,7 @@ impl Place {
                 Ok(tried.map(Held::One))
             }
             Place::Quorum(quorum) => {
-                let tried = Box::pin(quorum.try_acquire(Wanted::of(params, None))).await?;
+                let tried = Box::pin(quorum.try_acquire(params)).await?;
                 Ok(tried.map(|majority| Held::Majority(Box::new(majority))))
             }
         }

@@ -30,17 +30,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
 
 pub(crate) use self::answers::{majority_of, no_majority};
 #[cfg(feature = "redis")]
 pub(crate) use self::answers::{next_until, stragglers_until};
 use self::ballot::Ballot;
-pub(crate) use self::ballot::Wanted;
 use self::connected::Connected;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::Votes;
-use crate::engine::acquire::{Arrival, replies_read, timed_out};
+use crate::engine::acquire::{AcquireParams, Arrival, replies_read, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::floor::QuorumClocks;
@@ -150,8 +150,13 @@ impl Quorum {
 
     /// Waits for the lock in the queues of all servers, until a majority of them have granted it under one
     /// fence.
-    pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted, arrival: Arrival) -> Result<Majority> {
-        let mut ballot = Ballot::new(self, wanted, arrival)?;
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        params: AcquireParams,
+        arrival: Arrival,
+        until: Option<Instant>,
+    ) -> Result<Majority> {
+        let mut ballot = Ballot::new(self, params, arrival, until)?;
         let fence = self.client().runtime.hosts(ballot.decided()).await?;
         Ok(Majority::begin(ballot, fence))
     }

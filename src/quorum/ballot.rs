@@ -23,7 +23,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connected::ServerSet;
-use super::look::FIRST_LOOK;
 use super::seat::{Failures, Seat, SeatAnswer};
 use super::votes::Votes;
 use super::{Quorum, no_majority};
@@ -32,10 +31,8 @@ use crate::engine::counters::count;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::metrics::Group;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::store::keys::Keys;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
@@ -44,36 +41,13 @@ use crate::time::server_time::Ticket;
 /// away, asks again no more than once a second.
 const REQUESTS_OF_A_BALLOT: u64 = 1 << 24;
 
+/// When the votes of a ballot that has too few are looked at first. In an undisturbed hand-over, all pushes
+/// arrive within this time.
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
+
 /// The ballot to which the request of this number belongs.
 pub(super) fn ballot_of(request: u64) -> u64 {
     request / REQUESTS_OF_A_BALLOT
-}
-
-/// The lock to acquire in a quorum.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) channel: Arc<str>,
-    pub(crate) terms: LeaseTerms,
-    /// How many turns the hold may serve inside this process.
-    pub(crate) turns: u16,
-    /// When the caller gives up. `None` means never.
-    pub(crate) until: Option<Instant>,
-    pub(crate) group: Group,
-}
-
-impl Wanted {
-    /// The lock that these are the parameters of. It has no owner.
-    pub(crate) fn of(params: AcquireParams, until: Option<Instant>) -> Wanted {
-        Wanted {
-            keys: params.keys,
-            channel: params.channel,
-            terms: params.terms,
-            turns: params.turns,
-            until,
-            group: params.group,
-        }
-    }
 }
 
 /// Something that happened at a server.
@@ -96,7 +70,9 @@ type Pending = Pin<Box<dyn Future<Output = (usize, Event)> + Send>>;
 
 pub(crate) struct Ballot {
     pub(super) quorum: Arc<Quorum>,
-    pub(super) wanted: Wanted,
+    pub(super) params: AcquireParams,
+    /// When the caller gives up. `None` means never.
+    pub(super) until: Option<Instant>,
     /// Which of this client's ballots it is.
     pub(super) number: u64,
     /// When the caller began to wait.
@@ -122,10 +98,15 @@ pub(crate) struct Ballot {
 
 impl Ballot {
     /// On the heap, since it is moved from the caller to the task that goes on with it.
-    pub(super) fn new(quorum: &Arc<Quorum>, wanted: Wanted, arrival: Arrival) -> Result<Box<Ballot>> {
+    pub(super) fn new(
+        quorum: &Arc<Quorum>,
+        params: AcquireParams,
+        arrival: Arrival,
+        until: Option<Instant>,
+    ) -> Result<Box<Ballot>> {
         let number = quorum.next_ballot();
         let owner = quorum.owner_of(&quorum.client().id, number);
-        let votes = Votes::new(quorum, &wanted.keys.name, owner, wanted.terms);
+        let votes = Votes::new(quorum, &params.keys.name, owner, params.terms);
         let mut seats = Vec::new();
         seats.resize_with(quorum.servers.len(), Seat::new);
         let floor = Floor::of_ballot(&quorum.clocks, quorum.clock().now(), &votes.next_floor)?;
@@ -137,7 +118,8 @@ impl Ballot {
             floor,
             connected: quorum.connected.subscribe(),
             quorum: Arc::clone(quorum),
-            wanted,
+            params,
+            until,
             votes: Arc::new(votes),
             seats,
             pending: FuturesUnordered::new(),
@@ -154,7 +136,7 @@ impl Ballot {
     /// Asks a server for its vote, after a pause. Gives up the attempt before, if that is under way.
     pub(super) fn ask(&mut self, server: usize, pause: Duration) {
         let params = self.next_params(server);
-        let (until, ticket) = (self.wanted.until, Some(self.ticket));
+        let (until, ticket) = (self.until, Some(self.ticket));
         let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
         let (abort, registration) = AbortHandle::new_pair();
         if let Some(before) = self.seats[server].attempt.replace(abort) {
@@ -178,12 +160,7 @@ impl Ballot {
         let seat = &mut self.seats[server];
         seat.attempts += 1;
         AcquireParams {
-            keys: Arc::clone(&self.wanted.keys),
-            channel: Arc::clone(&self.wanted.channel),
-            terms: terms_of_votes(&self.wanted.terms),
-            owner: None,
-            turns: self.wanted.turns,
-            group: self.wanted.group.clone(),
+            terms: terms_of_votes(&self.params.terms),
             vote: Some(Box::new(VoteParams {
                 floor: self.floor.clone(),
                 numbers: Arc::clone(&self.numbers),
@@ -193,6 +170,7 @@ impl Ballot {
                     number: seat.attempts,
                 },
             })),
+            ..self.params.clone()
         }
     }
 
@@ -261,7 +239,7 @@ impl Ballot {
 
     /// Fails once the remaining servers cannot form a majority.
     fn check_failures(&self) -> Result<()> {
-        let (quorum, wanted) = (&self.quorum, &self.wanted);
+        let (quorum, params) = (&self.quorum, &self.params);
         Err(match Failures::of(&self.seats, quorum.majority()) {
             Failures::Few => return Ok(()),
             Failures::Many { errors, answering } => no_majority(self.seats.len(), answering, &errors),
@@ -270,7 +248,7 @@ impl Ballot {
                 outstanding,
                 free_in,
             } => {
-                let unheard = |server| quorum.unheard(server, &wanted.keys, &wanted.channel, self.arrived);
+                let unheard = |server| quorum.unheard(server, &params.keys, &params.channel, self.arrived);
                 errors.extend(outstanding.into_iter().filter_map(unheard));
                 quorum.timed_out(&errors, self.arrived, free_in)
             }

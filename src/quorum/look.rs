@@ -14,10 +14,6 @@ use crate::fence::Fence;
 use crate::store::Failure;
 use crate::time::backoff::Backoff;
 
-/// When the votes of a ballot that has too few are looked at first. In an undisturbed hand-over, all pushes
-/// arrive within this time.
-pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
-
 /// The longest pause between two looks. A client that is cut off again and again may reach its servers for
 /// some 100 ms at a time, and needs the votes of others then.
 const MAX_PAUSE: Duration = Duration::from_millis(160);
@@ -27,7 +23,7 @@ impl Ballot {
     pub(super) fn look_at_all(&mut self) {
         self.look_after = (2 * self.look_after)
             .min(MAX_PAUSE)
-            .min(self.wanted.terms.grant() / 3);
+            .min(self.params.terms.grant() / 3);
         self.look_at = None;
         for (server, hold) in self.votes().holds() {
             let fence = hold.fence();
@@ -54,10 +50,10 @@ impl Ballot {
             count(&self.quorum.counters.raised);
         }
         let background = Arc::clone(self.quorum.servers[server].background());
-        let (until, arrived) = (self.wanted.until, self.arrived);
+        let (until, arrived) = (self.until, self.arrived);
         let ticket = self.ticket;
         let quorum = Arc::clone(&self.quorum);
-        let (keys, channel) = (Arc::clone(&self.wanted.keys), Arc::clone(&self.wanted.channel));
+        let (keys, channel) = (Arc::clone(&self.params.keys), Arc::clone(&self.params.channel));
         self.pending.push(Box::pin(async move {
             let looked = async {
                 let mut backoff = Backoff::new();

@@ -31,7 +31,7 @@ impl Majority {
             votes,
             quorum: Arc::clone(&quorum),
         };
-        majority.votes.begin_hold(fence, ballot.wanted.turns);
+        majority.votes.begin_hold(fence, ballot.params.turns);
         locked(&quorum.held).insert(ballot.number, Arc::clone(&majority.votes));
         ballot.begin_hold(fence);
         quorum.client().spawn(ballot.keep());

@@ -23,7 +23,7 @@ impl Ballot {
         self.look_at = None;
         self.floor.begin_hold(fence);
         self.ticket = BEFORE_ALL;
-        self.wanted.until = None;
+        self.until = None;
         self.join_votes();
     }
 
@@ -44,7 +44,7 @@ impl Ballot {
     fn join_votes(&self) {
         let decided = self.votes().decided();
         for (server, hold) in self.votes().holds() {
-            if hold.join(decided, self.wanted.terms.lease()) {
+            if hold.join(decided, self.params.terms.lease()) {
                 self.quorum.servers[server].background().watch(&hold);
             }
         }
@@ -53,7 +53,7 @@ impl Ballot {
     /// Keeps the votes of a hold together until it is over.
     pub(super) async fn keep(mut self: Box<Self>) {
         let votes = Arc::clone(self.votes());
-        let first_renewal = Instant::now() + self.wanted.terms.grant() / 3;
+        let first_renewal = Instant::now() + self.params.terms.grant() / 3;
         let mut asks_first = false;
         while votes.check().is_ok() {
             tokio::select! {

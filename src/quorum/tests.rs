@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::link::{Link, State};
-use super::{Majority, Quorum, Wanted};
+use super::{Majority, Quorum};
 use crate::engine::acquire::AcquireParams;
 use crate::engine::metrics::Group;
 use crate::engine::shared::Shared;
@@ -141,20 +141,16 @@ fn params(quorum: &Quorum, turns: u16) -> AcquireParams {
     }
 }
 
-fn wanted(quorum: &Quorum, until: Option<Instant>) -> Wanted {
-    Wanted::of(params(quorum, 1), until)
-}
-
 async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
     acquire_with(&quorum, None).await
 }
 
 async fn acquire_with(quorum: &Arc<Quorum>, until: Option<Instant>) -> crate::Result<Majority> {
-    acquire_wanted(quorum, wanted(quorum, until)).await
+    quorum.acquire(params(quorum, 1), quorum.arrival(), until).await
 }
 
-async fn acquire_wanted(quorum: &Arc<Quorum>, wanted: Wanted) -> crate::Result<Majority> {
-    quorum.acquire(wanted, quorum.arrival()).await
+async fn acquire_as(quorum: &Arc<Quorum>, params: AcquireParams) -> crate::Result<Majority> {
+    quorum.acquire(params, quorum.arrival(), None).await
 }
 
 /// The lock through the gate of a process.
@@ -380,9 +376,9 @@ async fn hold_outlives_one_server_after_the_other() {
 async fn hold_whose_votes_are_replaced_ends_at_its_max_hold() {
     let servers = Servers::new(3);
     let (process, other) = (servers.process(1), servers.process(2));
-    let mut wanted = wanted(&process.quorum, None);
-    wanted.terms.max_hold = Some(100 * SECOND);
-    let held = acquire_wanted(&process.quorum, wanted).await.unwrap();
+    let mut params = params(&process.quorum, 1);
+    params.terms.max_hold = Some(100 * SECOND);
+    let held = acquire_as(&process.quorum, params).await.unwrap();
     let began = Instant::now();
     for server in 0..2 {
         process.set(server, State::Down);
@@ -410,10 +406,10 @@ async fn hold_lasts_for_its_whole_lease_although_a_vote_is_older() {
     process.set(2, State::Down);
     let alone = LockManager::builder().in_memory(&servers.0[1]).unwrap();
     let blocks = alone.lock("a").acquire().await.unwrap();
-    let mut wanted = wanted(&process.quorum, None);
-    (wanted.terms.length, wanted.terms.fixed) = (100 * SECOND, true);
+    let mut params = params(&process.quorum, 1);
+    (params.terms.length, params.terms.fixed) = (100 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
-    let waiter = tokio::spawn(async move { acquire_wanted(&quorum, wanted).await.unwrap() });
+    let waiter = tokio::spawn(async move { acquire_as(&quorum, params).await.unwrap() });
     sleep(20 * SECOND).await;
     blocks.release().await.unwrap();
     let held = waiter.await.unwrap();

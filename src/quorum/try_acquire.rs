@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::Quorum;
 use super::answers::{next_until, no_majority, stragglers_until};
-use super::ballot::{Ballot, Event, Wanted};
+use super::ballot::{Ballot, Event};
 use super::majority::Majority;
 use crate::engine::acquire;
-use crate::engine::acquire::Tried;
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 
@@ -26,8 +26,8 @@ struct Occupied {
 impl Quorum {
     /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
     /// may get too few votes.
-    pub(crate) async fn try_acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Tried<Majority>> {
-        let mut ballot = Ballot::new(self, wanted, self.arrival())?;
+    pub(crate) async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<Majority>> {
+        let mut ballot = Ballot::new(self, params, self.arrival(), None)?;
         Ok(match self.client().runtime.hosts(ballot.tried()).await? {
             Ok(fence) => Tried::Held(Majority::begin(ballot, fence)),
             Err(Occupied { ttl, waiting }) => Tried::Busy { ttl, ahead: waiting },

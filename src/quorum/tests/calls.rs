@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
 use super::{
-    LockManager, MS, NEAR, Process, SECOND, Servers, acquire_through, acquire_wanted, acquire_with, fences,
-    votes, wanted,
+    LockManager, MS, NEAR, Process, SECOND, Servers, acquire_as, acquire_through, acquire_with, fences,
+    params, votes,
 };
 use crate::engine::acquire::Tried;
 use crate::engine::counters::Counters;
@@ -30,18 +30,18 @@ impl Process {
     }
 
     async fn tried(&self) -> Tried<Majority> {
-        let tried = self.quorum.try_acquire(wanted(&self.quorum, None)).await;
+        let tried = self.quorum.try_acquire(params(&self.quorum, 1)).await;
         tried.expect("a majority answers")
     }
 
     async fn seen(&self) -> Seen {
-        let wanted = wanted(&self.quorum, None);
-        self.quorum.inspect(&wanted.keys, &wanted.terms).await.unwrap()
+        let params = params(&self.quorum, 1);
+        self.quorum.inspect(&params.keys, &params.terms).await.unwrap()
     }
 
     pub(super) async fn forced(&self, fence: Fence) -> bool {
-        let wanted = wanted(&self.quorum, None);
-        let forced = self.quorum.force_release(&wanted.keys, &wanted.terms, fence);
+        let params = params(&self.quorum, 1);
+        let forced = self.quorum.force_release(&params.keys, &params.terms, fence);
         forced.await.unwrap()
     }
 
@@ -157,7 +157,7 @@ async fn try_without_a_majority_is_no_quorum() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     process.reaches_only(0);
-    let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+    let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
     let error = tried.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
     sleep(10 * SECOND).await;
@@ -165,7 +165,7 @@ async fn try_without_a_majority_is_no_quorum() {
 
     // It ends with the second failure, and waits for no third.
     process.set(0, State::Down);
-    let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+    let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
     let error = tried.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 0, .. }), "{error:?}");
 }
@@ -180,7 +180,7 @@ async fn a_try_that_one_server_calls_busy_is_no_quorum_if_the_others_are_away() 
         let process = servers.process(1);
         process.set(0, State::Down);
         process.set(1, state);
-        let tried = process.quorum.try_acquire(wanted(&process.quorum, None)).await;
+        let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
         let error = tried.unwrap_err();
         assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
     }
@@ -287,8 +287,8 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
     assert!(!others.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
     assert_eq!(holder.owner, held.votes().owner);
-    let wanted = wanted(&operator.quorum, None);
-    let forced = (operator.quorum).force_release(&wanted.keys, &wanted.terms, holder.fence);
+    let params = params(&operator.quorum, 1);
+    let forced = (operator.quorum).force_release(&params.keys, &params.terms, holder.fence);
     assert!(forced.await.unwrap());
     let lost = timeout(30 * SECOND, held.votes().lost()).await.expect("told");
     assert_eq!(lost.reason(), LostReason::Taken);
@@ -390,10 +390,10 @@ async fn hold_with_a_short_fixed_lease_lasts_for_it_though_its_first_vote_came_m
     others.set(0, State::Down);
     let held = others.acquire().await;
     process.set(2, State::Down);
-    let mut wanted = wanted(&process.quorum, None);
-    (wanted.terms.length, wanted.terms.fixed) = (4 * SECOND, true);
+    let mut params = params(&process.quorum, 1);
+    (params.terms.length, params.terms.fixed) = (4 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
-    let waiter = tokio::spawn(async move { acquire_wanted(&quorum, wanted).await.unwrap() });
+    let waiter = tokio::spawn(async move { acquire_as(&quorum, params).await.unwrap() });
     sleep(3900 * MS).await;
     held.release().await.unwrap();
     let began = Instant::now();
@@ -418,7 +418,7 @@ async fn clients_keep_the_order_of_arrival_after_the_clocks_were_set_back() {
     sleep(MS).await;
     let held = there.acquire().await;
     // Its calls tell this client the time.
-    let _ = here.quorum.try_acquire(wanted(&here.quorum, None)).await;
+    let _ = here.quorum.try_acquire(params(&here.quorum, 1)).await;
     let first = here.waits();
     sleep(10 * MS).await;
     let second = there.waits();

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::calls::prepare_a_late_raise;
 use super::link::State;
-use super::{MS, Majority, NEAR, Process, SECOND, Servers, acquire_wanted, votes, wanted};
+use super::{MS, Majority, NEAR, Process, SECOND, Servers, acquire_as, params, votes};
 use crate::engine::acquire::Tried;
 use crate::{LockGuard, LockManager};
 
@@ -44,13 +44,13 @@ impl Servers {
 
 impl Process {
     async fn acquire_at_least(&self, at_least: Duration) -> Majority {
-        let mut wanted = wanted(&self.quorum, None);
-        wanted.terms.at_least = Some(at_least);
-        acquire_wanted(&self.quorum, wanted).await.unwrap()
+        let mut params = params(&self.quorum, 1);
+        params.terms.at_least = Some(at_least);
+        acquire_as(&self.quorum, params).await.unwrap()
     }
 
     async fn finds_it_free(&self) -> bool {
-        let tried = self.quorum.try_acquire(wanted(&self.quorum, None)).await;
+        let tried = self.quorum.try_acquire(params(&self.quorum, 1)).await;
         matches!(tried.unwrap(), Tried::Held(_))
     }
 }
