@@ -3,7 +3,7 @@
 //! As long as most callers of a lock are served, all of them ask, in the order of their arrival. A caller
 //! that gives up while it asks has cost the server a call to queue it and a share of a call to withdraw it.
 //! The server may also have handed the lock to it for nothing. When most callers give up, more is asked for
-//! than can be served. Then only [`PLACES`] callers ask at a time, so that each of them is served soon. A
+//! than can be served. Then at most [`PLACES`] callers ask at a time, so that each of them is served soon. A
 //! caller that gives up here costs the server nothing.
 //!
 //! Nobody knows how long a caller goes on waiting. First come, first served would serve those who are about
@@ -37,7 +37,9 @@ const SERVED: f64 = 0.25;
 const LAST: f64 = 32.0;
 /// This many callers of one client keep a lock busy: the one that is handed the lock, the next one, and
 /// another in case that one gives up.
-const PLACES: usize = 3;
+const PLACES: u8 = 3;
+/// The share of the places that is left after a caller that asked has given up.
+const LEFT: f64 = 0.75;
 /// One place in so many goes to the caller that has waited longest.
 const OLDEST: u64 = 4;
 
@@ -56,8 +58,9 @@ struct Callers(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// How many callers ask for the lock, of those that came since a first one gave up.
-    asking: usize,
+    /// When the callers that ask give up, by number, as far as it is known. Those that asked before a first
+    /// one gave up are not here.
+    asking: BTreeMap<u64, Option<Instant>>,
     /// Those that wait here, by number, which is the order of their arrival.
     waiting: BTreeMap<u64, Waiting>,
     arrivals: u64,
@@ -66,6 +69,11 @@ struct State {
     /// The share of recent waits that ended by giving up, from 0 to 1.
     given_up: f64,
     is_overloaded: bool,
+    /// How many may ask while the lock is overloaded. Where a turn takes long, compared with the patience of
+    /// the callers, fewer than [`PLACES`] are served in time. Their number is found as TCP finds the
+    /// capacity of a path: of n places each grant adds 1/n, and each caller that gives up while it asks takes
+    /// a quarter (Chiu and Jain, 1989).
+    places: f64,
     /// When the last caller left. Has no meaning while there are callers.
     idle_since: Instant,
 }
@@ -148,14 +156,14 @@ impl Gate {
         };
         let mut state = locked(&callers.0);
         state.forget_if_outdated();
-        if state.waiting.is_empty() && state.has_place() {
-            state.asking += 1;
-            drop(state);
-            return Entered::Open(Some(Slot(callers)));
-        }
-        let (admit, admitted) = oneshot::channel();
         let number = state.arrivals;
         state.arrivals += 1;
+        if state.waiting.is_empty() && state.has_place(Instant::now()) {
+            state.asking.insert(number, until);
+            drop(state);
+            return Entered::Open(Some(Slot { callers, number }));
+        }
+        let (admit, admitted) = oneshot::channel();
         state.waiting.insert(number, Waiting { until, admit });
         drop(state);
         Entered::Closed(Application {
@@ -209,14 +217,15 @@ impl Callers {
         change(&mut state);
         let (now, mut next) = (Instant::now(), Vec::new());
         state.idle_since = now;
-        while let Some((waiting, is_in_time)) = state.next(now) {
-            next.push((waiting, is_in_time));
+        while let Some(one) = state.next(now) {
+            next.push(one);
         }
         drop(state);
-        for (waiting, is_in_time) in next {
+        for (number, waiting, is_in_time) in next {
             if is_in_time {
+                let callers = Arc::clone(self);
                 // If the receiver is gone, the place comes back, and is dropped.
-                drop(waiting.admit.send(Ok(Slot(Arc::clone(self)))));
+                drop(waiting.admit.send(Ok(Slot { callers, number })));
             }
         }
     }
@@ -234,18 +243,19 @@ impl Callers {
 impl State {
     fn new() -> State {
         State {
-            asking: 0,
+            asking: BTreeMap::new(),
             waiting: BTreeMap::new(),
             arrivals: 0,
             admissions: 0,
             given_up: 0.0,
             is_overloaded: false,
+            places: f64::from(PLACES),
             idle_since: Instant::now(),
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.asking == 0 && self.waiting.is_empty()
+        self.asking.is_empty() && self.waiting.is_empty()
     }
 
     /// Once nobody has waited for long, the earlier callers say nothing of those that come.
@@ -256,8 +266,20 @@ impl State {
         }
     }
 
-    fn has_place(&self) -> bool {
-        !self.is_overloaded || self.asking < PLACES
+    /// A caller whose bound is over takes no place, though it stays until its future is polled.
+    fn has_place(&self, now: Instant) -> bool {
+        if !self.is_overloaded {
+            return true;
+        }
+        let in_time = |until: &&Option<Instant>| until.is_none_or(|until| now < until);
+        // No more than that need be looked at.
+        let asking = self
+            .asking
+            .values()
+            .filter(in_time)
+            .take(usize::from(PLACES))
+            .count();
+        (asking as f64) < self.places.floor()
     }
 
     /// A wait has ended.
@@ -270,24 +292,33 @@ impl State {
         }
     }
 
+    /// The wait of a caller that asked has ended.
+    fn asked(&mut self, given_up: bool) {
+        self.places = match given_up {
+            true => (LEFT * self.places).max(1.0),
+            false => (self.places + 1.0 / self.places).min(f64::from(PLACES)),
+        };
+        self.ended(given_up);
+    }
+
     /// Takes out the next one that waits, and says whether it has a place, or comes too late.
-    fn next(&mut self, now: Instant) -> Option<(Waiting, bool)> {
-        if !self.has_place() {
+    fn next(&mut self, now: Instant) -> Option<(u64, Waiting, bool)> {
+        if !self.has_place(now) {
             return None;
         }
         let is_oldest = !self.is_overloaded || self.admissions % OLDEST == OLDEST - 1;
-        let (_, waiting) = match is_oldest {
+        let (number, waiting) = match is_oldest {
             true => self.waiting.pop_first()?,
             false => self.waiting.pop_last()?,
         };
         let is_in_time = waiting.until.is_none_or(|until| now < until);
         if is_in_time {
             self.admissions += 1;
-            self.asking += 1;
+            self.asking.insert(number, waiting.until);
         } else {
             self.ended(true);
         }
-        Some((waiting, is_in_time))
+        Some((number, waiting, is_in_time))
     }
 }
 
@@ -300,11 +331,16 @@ enum Entered {
 
 /// A place among those that ask. Dropping it gives it to the next one.
 #[derive(Debug)]
-struct Slot(Arc<Callers>);
+struct Slot {
+    callers: Arc<Callers>,
+    number: u64,
+}
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.change(|state| state.asking -= 1);
+        self.callers.change(|state| {
+            state.asking.remove(&self.number);
+        });
     }
 }
 
@@ -346,7 +382,7 @@ impl Asking<'_> {
     /// Those that wait would fail in the same way.
     fn refuse_others(&self, error: &Error) {
         let of_this_grant = matches!(error, Error::NotReplicated { .. });
-        if let Some(Slot(callers)) = self.slot.as_ref().filter(|_| !of_this_grant) {
+        if let Some(Slot { callers, .. }) = self.slot.as_ref().filter(|_| !of_this_grant) {
             callers.refuse(error);
         }
     }
@@ -356,12 +392,12 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let callers = match (&self.slot, self.end) {
             (_, End::Failed) => return,
-            (Some(slot), _) => Some(Arc::clone(&slot.0)),
+            (Some(slot), _) => Some(Arc::clone(&slot.callers)),
             (None, End::GivenUp) => Some(self.gate.callers_with(self.channel)),
             (None, End::Granted) => self.gate.callers(self.channel),
         };
         let Some(callers) = callers else { return };
         // Its place is given back after that, so that it counts for who has it next.
-        locked(&callers.0).ended(self.end == End::GivenUp);
+        locked(&callers.0).asked(self.end == End::GivenUp);
     }
 }

@@ -16,10 +16,10 @@ use crate::{Lock, LockGuard, LockManager, MemoryStore, Owner};
 const MS: Duration = Duration::from_millis(1);
 
 /// A state that most of the last callers have given up, in which so many ask.
-fn overloaded(asking: usize) -> State {
+fn overloaded(asking: u64) -> State {
     let mut state = State::new();
     all_give_up(&mut state);
-    state.asking = asking;
+    state.asking = (0..asking).map(|number| (u64::MAX - number, None)).collect();
     state
 }
 
@@ -45,39 +45,59 @@ fn come(state: &mut State, bounds: &[Option<Instant>]) -> Vec<oneshot::Receiver<
 /// The numbers of those that have a place next, if each of them asks until then, and of those too late.
 fn next(state: &mut State) -> (Vec<u64>, usize) {
     let (mut admitted, mut late) = (Vec::new(), 0);
-    loop {
-        let before: Vec<_> = state.waiting.keys().copied().collect();
-        let Some((_, is_in_time)) = state.next(Instant::now()) else {
-            return (admitted, late);
-        };
-        let gone = before
-            .into_iter()
-            .find(|number| !state.waiting.contains_key(number));
+    while let Some((number, _, is_in_time)) = state.next(Instant::now()) {
         if is_in_time {
-            admitted.extend(gone);
-            state.asking -= 1;
+            admitted.push(number);
+            state.asking.clear();
         } else {
             late += 1;
         }
     }
+    (admitted, late)
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_may_ask_as_long_as_most_are_served() {
     let mut state = State::new();
     for n in 0..10_000 {
-        assert!(state.has_place());
-        state.asking += 1;
+        assert!(state.has_place(Instant::now()));
+        state.asking.insert(n, None);
         state.ended(n % 3 == 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn while_most_give_up_only_so_many_ask_as_keep_the_lock_busy() {
-    assert!(overloaded(PLACES - 1).has_place());
-    let mut state = overloaded(PLACES);
+    let now = Instant::now();
+    assert!(overloaded(2).has_place(now));
+    let mut state = overloaded(3);
     let _waiting = come(&mut state, &[None]);
-    assert!(!state.has_place() && state.next(Instant::now()).is_none());
+    assert!(!state.has_place(now) && state.next(now).is_none());
+    // One whose bound is over takes no place.
+    state.asking.insert(0, Some(now));
+    state.asking.pop_last();
+    assert!(state.has_place(now));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fewer_ask_when_those_give_up_too_and_one_at_least() {
+    let places = |state: &State| {
+        (0..9)
+            .take_while(|asking| (*asking as f64) < state.places.floor())
+            .count()
+    };
+    let mut state = overloaded(0);
+    state.asked(true);
+    assert_eq!(places(&state), 2);
+    for _ in 0..100 {
+        state.asked(true);
+    }
+    assert_eq!(places(&state), 1);
+    let after_grants = [(); 5].map(|()| {
+        state.asked(false);
+        places(&state)
+    });
+    assert_eq!(after_grants, [2, 2, 2, 3, 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +164,10 @@ impl Fixture {
         for _ in 0..32 {
             self.lock.acquire_timeout(10 * MS).await.unwrap_err();
         }
-        for _ in 0..PLACES {
+        for callers in &self.gate().locks {
+            locked(&callers.0).places = f64::from(PLACES);
+        }
+        for _ in 0..3 {
             let caller = self.waits().await;
             self.asking.push(caller);
         }
@@ -243,7 +266,7 @@ async fn owner_with_a_possible_hold_is_not_delayed() {
     let outer = waits(&fixture.lock.clone().owner(&owner)).await;
     fixture.serve_those_that_ask().await;
     fixture.serve(outer).await;
-    let _full = [(); PLACES].map(|()| tokio::spawn(fixture.lock.acquire()));
+    let _full = [(); 3].map(|()| tokio::spawn(fixture.lock.acquire()));
     settle().await;
     let inner = fixture.lock.clone().owner(&owner).acquire_timeout(10 * MS);
     drop(inner.await.unwrap());
