@@ -15,7 +15,6 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +22,7 @@ use dashmap::DashMap;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::engine::acquire::{AcquireParams, Arrival, bound};
+use crate::engine::acquire::{AcquireParams, Arrival};
 use crate::error::{Error, Result};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
 use crate::place::Place;
@@ -141,13 +140,12 @@ impl Gate {
         arrival: Arrival,
         until: Option<Instant>,
     ) -> Result<Slot> {
-        let timed_out = || self.place.timed_out(params, arrival.at);
-        let bound = pin!(bound(until, || !matches!(timed_out(), Error::Timeout { .. })));
-        tokio::select! {
+        let admitted = tokio::select! {
             biased;
-            admitted = &mut application.admitted => admitted.unwrap_or_else(|_| Err(timed_out())),
-            () = bound => Err(timed_out()),
-        }
+            admitted = &mut application.admitted => admitted.ok(),
+            () = self.place.bound(params, arrival.at, until) => None,
+        };
+        admitted.unwrap_or_else(|| Err(self.place.timed_out(params, arrival.at)))
     }
 
     fn enter(&self, channel: &Arc<str>, until: Option<Instant>) -> Entered {
@@ -181,7 +179,7 @@ impl Gate {
         self.locks.get(channel).map(|callers| Arc::clone(&callers))
     }
 
-    /// The same. This one is the first, if there are none.
+    /// The same, once another one has given up.
     fn callers_with(&self, channel: &Arc<str>) -> Arc<Callers> {
         self.is_used.store(true, Ordering::Relaxed);
         if self.locks.len() > MAX_WAITLISTS_KEPT {

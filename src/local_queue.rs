@@ -16,7 +16,6 @@ mod tests;
 pub(crate) mod turn;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 pub(crate) use self::registry::LocalQueues;
 use self::tenure::Asked;
 use self::turn::Turn;
-use crate::engine::acquire::{AcquireParams, Tried, bound, timed_out};
+use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::End;
 use crate::error::{Error, Result};
@@ -86,12 +85,10 @@ impl LocalQueues {
         if until.is_none() {
             return waiting.told().await;
         }
-        let is_outage = || !matches!(self.place().timed_out(params, began), Error::Timeout { .. });
-        let mut bound = pin!(bound(until, is_outage));
         tokio::select! {
             biased;
             turn = waiting.told() => return turn,
-            () = &mut bound => {}
+            () = self.place().bound(params, began, until) => {}
         }
         let timed_out = waiting.queue.timed_out(began);
         if !waiting.queue.leave(waiting.number) {
@@ -106,10 +103,8 @@ impl LocalQueues {
         if let Some(busy) = self.busy(&params) {
             return Ok(busy);
         }
-        Ok(match self.place().try_acquire(params.clone()).await? {
-            Tried::Held(held) => Tried::Held(self.first_turn(&params, held)),
-            Tried::Busy { ttl, ahead } => Tried::Busy { ttl, ahead },
-        })
+        let tried = self.place().try_acquire(params.clone()).await?;
+        Ok(tried.map(|held| self.first_turn(&params, held)))
     }
 }
 

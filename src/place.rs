@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use self::held::Held;
 use crate::engine::acquire;
-use crate::engine::acquire::{AcquireParams, Arrival, Tried, timed_out};
+use crate::engine::acquire::{AcquireParams, Arrival, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::shared::Shared;
@@ -167,6 +167,14 @@ impl Place {
             Place::One(shared) => shared.waitlists().free_in(channel),
             Place::Quorum(quorum) => quorum.retry_after(channel),
         }
+    }
+
+    /// Waits until the bound of a wait that began then, and for the replies that have come by then.
+    pub(crate) async fn bound(&self, params: &AcquireParams, began: LocalTime, until: Option<Instant>) {
+        bound(until, || {
+            !matches!(self.timed_out(params, began), Error::Timeout { .. })
+        })
+        .await;
     }
 
     /// The error of a wait that began then, and whose bound is over.

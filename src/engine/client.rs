@@ -123,8 +123,8 @@ impl Client {
         self.noted(self.timed(Operation::Renew, self.store.look(call)).await)
     }
 
-    /// Renews a hold, and waits until replicas have it. Its reply may be read long before this is
-    /// over, so the clock offset is not taken from it.
+    /// Renews a hold, and waits until replicas have it. Its reply may be read long before this is over, so
+    /// the clock offset is not taken from it.
     pub(super) async fn confirm(&self, call: Renew, within: Duration) -> Result<Answer<Confirmed>, Failure> {
         self.timed(Operation::Confirm, self.store.confirm(call, within))
             .await

@@ -113,7 +113,7 @@ pub(super) struct WaitTerms {
     pub(super) was_queued: bool,
     /// In a quorum.
     pub(super) floor: Option<Floor>,
-    /// In which its hold is counted.
+    /// The metrics group of its hold.
     pub(super) group: Group,
 }
 

@@ -203,7 +203,7 @@ impl<'a> HoldRef<'a> {
     }
 }
 
-/// A hold that is kept by those who look at it, and that they do not keep.
+/// The same, for those that outlive the owner.
 #[derive(Clone, Debug)]
 pub(crate) enum SharedHold {
     One(Arc<Hold>),

@@ -1,5 +1,5 @@
-//! A client of one server, over one or more connection pairs. A third connection waits for replicas and
-//! disks, if the options ask for that.
+//! A client of one server, over one or more connection pairs. A third connection waits for replicas, if the
+//! options ask for that.
 
 use std::fmt;
 use std::pin::Pin;

@@ -87,7 +87,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that is served counts", GATE, "            Ok(_) => asking.end = End::Granted,\n", "            Ok(_) => {}\n", GATE_TESTS),
     edit("those that wait in the client are told that the server is away", GATE, "                asking.refuse_others(error);\n", "", &["--lib gate::", "--lib quorum::tests::overload"]),
     edit("those that wait in the client are told that it is closed", MANAGER, "        self.queues.gate().refuse_all(&Error::Closed);\n", "", GATE_TESTS),
-    edit("a bound is over for one that waits in the client, too", GATE, "            () = bound => Err(timed_out()),", "            () = bound, if false => Err(timed_out()),", GATE_TESTS),
+    edit("a bound is over for one that waits in the client, too", GATE, "            () = self.place.bound(params, arrival.at, until) => None,", "            () = self.place.bound(params, arrival.at, until), if false => None,", GATE_TESTS),
     edit("an overload of long ago counts no more", GATE, "        state.forget_if_outdated();\n", "", &["--lib quorum::tests::overload"]),
     edit("newcomers come after those that wait", GATE, "if state.waiting.is_empty() && state.has_place(Instant::now()) {", "if state.has_place(Instant::now()) {", GATE_TESTS)
         .equal("nobody waits while there is a place"),

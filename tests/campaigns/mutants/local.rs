@@ -34,7 +34,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a tenure reserves a fence for each turn", ACQUIRE,
         "if self.turns > 1 {", "if false {", LOCAL),
     edit("those that wait are callers", "src/lock/asking.rs", "            let _permit = self.place().count_caller()?;\n", "", LOCAL),
-    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = &mut bound => {}\n", "            () = &mut bound, if false => {}\n", LOCAL),
+    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = self.place().bound(params, began, until) => {}\n", "            () = self.place().bound(params, began, until), if false => {}\n", LOCAL),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
         "if let Some(busy) = self.busy(&params) {", "if let Some(busy) = self.busy::<Turn>(&params).filter(|_| false) {", LOCAL),
     edit("a tenure that nobody waits for is given up", LOCAL_QUEUE,
