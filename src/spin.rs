@@ -181,7 +181,7 @@ impl SpinLock {
                 request,
                 lease,
             };
-            match client.store.spin_acquire(call).await {
+            match client.store.call(call).await {
                 Ok(answer) if matches!(answer.reply, SpinAcquired::Held(_)) => return Ok(true),
                 Ok(_) => {
                     patience.reset();
@@ -229,7 +229,7 @@ impl SpinLock {
             owner: self.owner.clone(),
         };
         let client = self.place.client();
-        let answer = client.runtime.serves(client.store.spin_release(call)).await?;
+        let answer = client.runtime.serves(client.store.call(call)).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
             SpinReleased::NotHeld => Err(Error::Lost(Lost::new(

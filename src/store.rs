@@ -1,254 +1,164 @@
-//! The boundary between the engine and the server: requests and replies. The code above this module does not
-//! know Redis. The code below it does not wait for locks.
-//!
-//! Every call names its request, so a call can be repeated: a second execution of the same call finds the
-//! result of the first one. A missing reply means *unknown*. It never means "not done".
+//! The boundary between the engine and the server. The code above this module does not know Redis. The code
+//! below it does not wait for locks.
 
-mod calls;
 pub(crate) mod ids;
+mod interface;
 pub(crate) mod keys;
 pub(crate) mod label;
 pub(crate) mod memory;
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub(crate) mod operations;
 #[cfg(any(feature = "redis", test))]
 pub(crate) mod pipeline;
 mod push;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub(crate) mod script;
 
-use std::convert::Infallible;
-use std::fmt;
-use std::future::pending;
-use std::pin::Pin;
+use std::ops::Deref;
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::Weak;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
-pub(crate) use self::calls::{
-    Acquire, Acquired, Confirmed, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked,
-    MAX_WITHDRAWN, Mode, Page, Position, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed,
-    SetLabel, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+pub(crate) use self::interface::{
+    Answer, Call, ConnectionId, Connections, Failure, Forever, Grant, Heard, Listener, Page, Position,
+    ServerId, Stamp, TURNS_AHEAD_US,
+};
+#[cfg(test)]
+pub(crate) use self::interface::{Priority, StoreFuture};
+use self::memory::Connection;
+#[cfg(all(test, feature = "redis"))]
+pub(crate) use self::operations::inspect::Holding;
+#[cfg(test)]
+pub(crate) use self::operations::release::Released;
+pub(crate) use self::operations::{
+    Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, Look, Looked,
+    MAX_WITHDRAWN, Mode, Operation, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
-use crate::error::{Error, ServerError};
-use crate::store::keys::Keys;
-use crate::store::label::Label;
-use crate::time::clock::{Clock, LocalTime};
-use crate::time::clock_offset::Sample;
-use crate::time::deadline_queue::GivesUp;
-use crate::time::server_time::ServerTime;
+#[cfg(feature = "redis")]
+use self::redis::{ClusterStore, RedisStore};
+#[cfg(feature = "redis")]
+use self::script::PubSubMode;
+#[cfg(feature = "redis")]
+use crate::error::Error;
+#[cfg(test)]
+use crate::tests::double::{self, Double};
 
-/// How far ahead of the time of the grant the fences of turns may be, in µs. A server that has lost a lock
-/// grants it next under a fence that is ahead of its time by as much.
-pub(crate) const TURNS_AHEAD_US: u64 = 2000;
-
-/// A call that borrows nothing and is sent at its first poll. Calls reach the server in the order of their
-/// first polls, even if the server had forgotten the scripts.
-pub(crate) type Call<T> = Pin<Box<dyn Future<Output = Result<Answer<T>, Failure>> + Send>>;
-
-/// A future that does its work for as long as it is polled.
-pub(crate) type Forever = Pin<Box<dyn Future<Output = Infallible> + Send>>;
-/// Takes the answers of calls that are made again and again.
-pub(crate) type Heard = Box<dyn Fn(Answer<()>) + Send>;
-
-/// Identifies one server of a store. Clocks and connections belong to one server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ServerId(pub(crate) u32);
-
-/// One connection to a server, by its number in this client. The server executes and answers commands in the
-/// order in which they are written on a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ConnectionId {
-    pub(crate) server: ServerId,
-    pub(crate) number: u64,
-}
-
-/// A reply, with the times that turn its deadlines into local ones.
-#[derive(Debug)]
-pub(crate) struct Answer<T> {
-    pub(crate) on: ConnectionId,
-    pub(crate) at: Sample,
-    pub(crate) reply: T,
-}
-
-impl Answer<Renewed> {
-    /// Adds the number of replicas that are known to have the renewal.
-    fn confirmed(self, got: u32) -> Answer<Confirmed> {
-        Answer {
-            on: self.on,
-            at: self.at,
-            reply: Confirmed {
-                renewed: self.reply,
-                got,
-            },
-        }
-    }
-}
-
-/// Why there is no reply.
+/// One server, or something that takes its place. Clones are the same store.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// The call may have been executed, or may still be: a time-out or a broken connection.
-    Unknown(ServerError),
-    /// The call was not executed and may succeed later: the server is loading, busy, full, a replica, or does
-    /// not know the scripts.
-    NotExecuted(ServerError),
-    /// The call will fail until somebody corrects the set-up: permissions, password, or a key that does not
-    /// belong to fairlock. It was not executed, unless the data of its lock are damaged.
-    Refused(ServerError),
-    /// The call did nothing, and nobody waits for it any more: its caller gave up, or has what it asked for.
-    /// It was not written, or the server read it too late. This says nothing about the server.
-    GivenUp,
-    Closed,
+pub(crate) enum Store {
+    Memory(Arc<Connection>),
+    #[cfg(feature = "redis")]
+    Server(Arc<RedisStore>),
+    #[cfg(feature = "redis")]
+    Cluster(Arc<ClusterStore>),
+    #[cfg(test)]
+    Double(Arc<dyn Double>),
 }
 
-impl Failure {
-    /// The failure of a call whose floor is too far ahead.
-    fn clock_behind() -> Failure {
-        Failure::Refused(ServerError::new(
-            "the server's clock is more than a day behind the others",
-        ))
-    }
-}
-
-impl From<Failure> for Error {
-    /// The error that a caller gets when there are no more retries.
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Unknown(e) | Failure::NotExecuted(e) => Error::Unavailable(e),
-            Failure::Refused(e) => Error::Refused(e),
-            Failure::GivenUp => Error::Unavailable(ServerError::new("given up before it was sent")),
-            Failure::Closed => Error::Closed,
+impl Store {
+    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+        match self {
+            Store::Memory(connection) => connection.call(operation),
+            #[cfg(feature = "redis")]
+            Store::Server(server) => server.call(operation),
+            #[cfg(feature = "redis")]
+            Store::Cluster(cluster) => cluster.call(operation),
+            #[cfg(test)]
+            Store::Double(double) => double::call(&**double, operation),
         }
     }
-}
-
-/// One server, or something that takes its place.
-pub(crate) trait Store: fmt::Debug + Send + Sync + 'static {
-    /// The server of a lock, as far as it is known.
-    fn server_of(&self, _keys: &Keys) -> ServerId {
-        ServerId::default()
-    }
-
-    fn acquire(&self, call: Acquire) -> Call<Acquired>;
-    fn release(&self, call: Release) -> Call<Released>;
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn>;
-    fn renew(&self, call: Renew) -> Call<Renewed>;
 
     /// Renews a hold, and waits until as many replicas have the renewal as this store was made for. Waits for
     /// no longer than `within`. A store without servers reports that none has it.
-    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+    pub(crate) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let _ = within;
-        unreplicated(self.renew(call))
+        match self {
+            #[cfg(feature = "redis")]
+            Store::Server(server) => server.confirm(call, within),
+            #[cfg(feature = "redis")]
+            Store::Cluster(cluster) => cluster.confirm(call, within),
+            _ => operations::renew::unreplicated(self.call(call)),
+        }
     }
-
-    /// Renews a hold in a quorum, raises its fence, and says whether an earlier request is queued.
-    fn look(&self, call: Look) -> Call<Looked>;
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected>;
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired>;
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased>;
 
     /// Returns a future that sets the label of a client now, and again each time after `every`. Each answer
-    /// is passed on. A store that makes no calls sets it before it returns. The label need not outlive the
-    /// future. A store without labels does nothing.
-    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
-        let _ = (call, every, heard);
-        Box::pin(pending())
-    }
-
-    /// Returns the label of a client, if that is known.
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>>;
-
-    /// Lists some of the locks under a prefix, from this position on. Locks that nobody holds may be listed
-    /// too, and a lock may be listed twice.
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
-
-    /// Asks for the server time. The round trip does nothing else.
-    fn time(&self) -> Call<()>;
-
-    /// Subscribes to a channel, and is done when the server has confirmed it. The subscription survives
-    /// reconnects until `unsubscribe`. A second subscription to the same channel has no effect.
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
-
-    /// Ends a subscription without waiting for the server's reply. May be called outside a runtime.
-    fn unsubscribe(&self, channel: &str);
-
-    /// Asks for a new connection for a subscription that the server does not see, although the server
-    /// confirmed it twice. The connection may lead to another server. The replacement happens later.
-    fn unseen(&self, channel: &str);
-
-    /// Whether there is a connection, as it changes. Of several connections to one server, the first one
-    /// counts. A store without connections has no news.
-    fn connected(&self) -> watch::Receiver<bool> {
-        watch::channel(true).1
-    }
-
-    /// Why the server of a lock has answered no call since this time, or `None` if it has answered one. A
-    /// store without connections always answers.
-    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
-        let _ = (keys, since);
-        None
-    }
-
-    /// The local clock of the samples.
-    fn clock(&self) -> Clock;
-
-    /// Ends all connections. Unanswered and later calls fail with [`Failure::Closed`].
-    fn close(&self);
-}
-
-/// Sets the deadline of an acquire at the moment when the call is written. So the time that a call waits in
-/// this process does not make it late.
-pub(crate) trait Stamp: fmt::Debug + Send + Sync {
-    /// Called when the call is written on this connection. Returns the server time past which the call must
-    /// do nothing, or `None` if the call must not be written any more. A call may be written several times,
-    /// if it was not executed before.
-    fn written(&self, on: ConnectionId) -> Option<ServerTime>;
-
-    /// When the caller of this call gives up.
-    fn gives_up(&self) -> GivesUp {
-        GivesUp::Unknown
+    /// is passed on. In memory the label is set before this returns. The label need not outlive the future.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(unused_variables, clippy::needless_pass_by_value)
+    )]
+    pub(crate) fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+        match self {
+            Store::Memory(connection) => connection.keep_label(call),
+            #[cfg(test)]
+            Store::Double(double) => double.keep_label(call, every, heard),
+            #[cfg(feature = "redis")]
+            Store::Server(_) | Store::Cluster(_) => {
+                let store = self.clone();
+                operations::label::repeated(every, move || store.call(call.clone()), heard)
+            }
+        }
     }
 }
 
-/// A deadline that was fixed beforehand.
-impl Stamp for ServerTime {
-    fn written(&self, _: ConnectionId) -> Option<ServerTime> {
-        Some(*self)
+#[cfg(feature = "redis")]
+impl Store {
+    /// Connects to the server or servers of the URL. The store stays
+    /// connected until it is closed or dropped, or the runtime ends.
+    pub(crate) async fn connect(
+        url: &str,
+        trust: redis::Trust<'_>,
+        label: label::Label,
+        options: redis::Options,
+        listener: Weak<dyn Listener>,
+    ) -> Result<Store, Error> {
+        let connector = redis::connector(url, trust, label, options)?;
+        if connector.is_for_a_cluster() {
+            // On the heap, so that the futures of callers are not nested too deeply for the compiler.
+            let cluster = Box::pin(ClusterStore::connect(connector, options, listener)).await?;
+            return Ok(Store::Cluster(cluster));
+        }
+        let server = Box::pin(RedisStore::connect(connector, options, listener, &script::ALL)).await?;
+        Ok(Store::Server(server))
+    }
+
+    /// Makes a client of one server of a quorum. Returns at once, and connects in the background; calls wait
+    /// for that. The client tries until the store is closed or dropped, or the runtime ends. Must be called
+    /// within a runtime.
+    pub(crate) fn open(
+        url: &str,
+        trust: redis::Trust<'_>,
+        label: label::Label,
+        options: redis::Options,
+        quorum: &Arc<redis::DistinctServers>,
+        listener: &Weak<dyn Listener>,
+    ) -> Result<Store, Error> {
+        redis::server_of(url)?;
+        let connector = redis::connector(url, trust, label, options)?.among(Some(Arc::clone(quorum)));
+        let place = (ServerId::default(), PubSubMode::Plain);
+        Ok(Store::Server(RedisStore::opening(
+            connector, options, listener, place,
+        )))
     }
 }
 
-/// A renewal that no other server was asked to confirm.
-fn unreplicated(renewal: Call<Renewed>) -> Call<Confirmed> {
-    Box::pin(async move { Ok(renewal.await?.confirmed(0)) })
-}
+impl Deref for Store {
+    type Target = dyn Connections;
 
-/// Receives what a store reports by itself. The methods do not block, and may be called from any thread.
-pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
-    /// A message arrived on a channel. The text is raw; [`Push::parse`] reads it.
-    fn pushed(&self, from: ServerId, channel: &str, message: &str);
-
-    /// There is another connection of this kind in the place of one that was lost. `server` is the server's
-    /// address, for people.
-    fn reopened(&self, _connection: &'static str, _server: &str) {}
-
-    /// A connection to this server broke. The methods below are called when there is another connection.
-    fn lost(&self, _server: ServerId) {}
-
-    /// A server of a cluster ended the subscriber connection, because it does not serve the slot of this
-    /// channel, or that of another one.
-    fn unserved(&self, _server: ServerId, _channel: &str) {}
-
-    /// From now on, calls use another connection, which may lead to another server at the same address.
-    /// Earlier clock offsets are void. The subscriptions are repeated, and then `reconnected` follows.
-    fn replaced(&self, server: ServerId);
-
-    /// All subscriptions are confirmed on another connection, or messages may have been lost in some other
-    /// way. Earlier clock offsets are void, and every waiter for a lock of this server must ask again.
-    fn reconnected(&self, server: ServerId);
+    fn deref(&self) -> &(dyn Connections + 'static) {
+        match self {
+            Store::Memory(connection) => &**connection,
+            #[cfg(feature = "redis")]
+            Store::Server(server) => &**server,
+            #[cfg(feature = "redis")]
+            Store::Cluster(cluster) => &**cluster,
+            #[cfg(test)]
+            Store::Double(double) => &**double,
+        }
+    }
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "redis")]
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+pub(crate) mod double;
 #[cfg(feature = "redis")]
 pub mod fuzzing;
 #[cfg(test)]

@@ -157,7 +157,7 @@ impl Background {
     }
 
     async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {
-        let answer = self.client.withdraw(batch.call(self.client.now())).await;
+        let answer = self.client.call(batch.call(self.client.now())).await;
         Done::Withdrawn(batch, answer)
     }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::counters::{Counters, count};
-use crate::engine::metrics::Operation;
 use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
 use crate::engine::runtime::{ClientRuntime, OwnThread};
@@ -17,8 +16,7 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::label_key;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, Inspect, Inspected, Look, Looked, Release,
-    Released, Renew, Renewed, SetLabel, Store, Withdraw, Withdrawn,
+    Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, Forever, Operation, Renew, SetLabel, Store,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -26,7 +24,7 @@ use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: ClientId,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Store,
     pub(super) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
@@ -40,7 +38,7 @@ pub(crate) struct Client {
 impl Client {
     pub(super) fn new(
         id: ClientId,
-        store: Arc<dyn Store>,
+        store: Store,
         options: ManagerOptions,
         first: &Answer<()>,
         thread: Option<OwnThread>,
@@ -81,7 +79,7 @@ impl Client {
         pending: &PendingCall,
     ) -> Result<Answer<Acquired>, Failure> {
         let timer = self.counters.metrics.timer(&self.clock);
-        let answer = self.noted(self.store.acquire(call).await);
+        let answer = self.noted(self.store.call(call).await);
         pending.answered(&answer);
         let answer = match answer {
             Ok(Answer {
@@ -103,47 +101,32 @@ impl Client {
         let over = answer.as_ref().map(|answer| answer.at.received);
         self.counters
             .metrics
-            .called(&timer, Operation::Acquire, &self.clock, over);
+            .called(&timer, CallKind::Acquire, &self.clock, over);
         answer
     }
 
-    pub(crate) async fn release(&self, call: Release) -> Result<Answer<Released>, Failure> {
-        self.noted(self.timed(Operation::Release, self.store.release(call)).await)
-    }
-
-    pub(super) async fn withdraw(&self, call: Withdraw) -> Result<Answer<Withdrawn>, Failure> {
-        self.noted(self.timed(Operation::Withdraw, self.store.withdraw(call)).await)
-    }
-
-    pub(super) async fn renew(&self, call: Renew) -> Result<Answer<Renewed>, Failure> {
-        self.noted(self.timed(Operation::Renew, self.store.renew(call)).await)
-    }
-
-    pub(super) async fn look(&self, call: Look) -> Result<Answer<Looked>, Failure> {
-        self.noted(self.timed(Operation::Renew, self.store.look(call)).await)
+    /// Makes a call, and learns the server's time from its reply.
+    pub(crate) async fn call<O: Operation>(&self, operation: O) -> Result<Answer<O::Reply>, Failure> {
+        self.noted(self.timed(O::KIND, self.store.call(operation)).await)
     }
 
     /// Renews a hold, and waits until replicas have it. Its reply may be read long before this is over, so
     /// the clock offset is not taken from it.
     pub(super) async fn confirm(&self, call: Renew, within: Duration) -> Result<Answer<Confirmed>, Failure> {
-        self.timed(Operation::Confirm, self.store.confirm(call, within))
+        self.timed(CallKind::Confirm, self.store.confirm(call, within))
             .await
     }
 
-    pub(super) async fn inspect(&self, call: Inspect) -> Result<Answer<Inspected>, Failure> {
-        self.timed(Operation::Inspect, self.store.inspect(call)).await
-    }
-
-    async fn timed<T>(&self, operation: Operation, call: Call<T>) -> Result<Answer<T>, Failure> {
+    async fn timed<T>(&self, kind: CallKind, call: Call<T>) -> Result<Answer<T>, Failure> {
         let metrics = &self.counters.metrics;
         let timer = metrics.timer(&self.clock);
         let answer = call.await;
-        let over = answer.as_ref().map(|answer| match operation {
+        let over = answer.as_ref().map(|answer| match kind {
             // The replicas confirm after the reply.
-            Operation::Confirm => self.now(),
+            CallKind::Confirm => self.now(),
             _ => answer.at.received,
         });
-        metrics.called(&timer, operation, &self.clock, over);
+        metrics.called(&timer, kind, &self.clock, over);
         answer
     }
 
@@ -226,7 +209,7 @@ mod tests {
 
     fn client() -> Client {
         let listener: Arc<dyn Listener> = Arc::new(NoListener);
-        let store = MemoryStore::new().connect(Arc::downgrade(&listener));
+        let store = Store::Memory(MemoryStore::new().connect(Arc::downgrade(&listener)));
         let first = store.time().now_or_never().unwrap().unwrap();
         Client::new(
             ClientId::from_number(1),

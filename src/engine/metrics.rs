@@ -14,15 +14,3 @@ mod tests;
 pub(crate) use self::nothing::{Group, Metrics, Pending, Timer};
 #[cfg(feature = "metrics")]
 pub(crate) use self::recorded::{Group, Metrics, Pending, Timer};
-
-/// What a call asks of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
-pub(crate) enum Operation {
-    Acquire,
-    Release,
-    Withdraw,
-    Renew,
-    Confirm,
-    Inspect,
-}

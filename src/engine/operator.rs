@@ -30,7 +30,7 @@ pub(crate) async fn inspect(
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
     };
-    let (answer, _) = until_answered(client, || client.inspect(call.clone())).await?;
+    let (answer, _) = until_answered(client, || client.call(call.clone())).await?;
     Ok(answer)
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn force_release(
     };
     let mut released = false;
     loop {
-        let (answer, unknown) = until_answered(client, || client.release(call.clone())).await?;
+        let (answer, unknown) = until_answered(client, || client.call(call.clone())).await?;
         // What an earlier attempt did, whose reply was lost, is this call's doing.
         let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
         released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
@@ -63,9 +63,7 @@ pub(crate) async fn force_release(
 
 /// The label of a client, at the first attempt.
 pub(crate) fn label_of(asking: &Client, client: &ClientId) -> BoxFuture<'static, Option<String>> {
-    let call = asking
-        .store
-        .label_of(GetLabel::of(&asking.options.prefix, client));
+    let call = asking.store.call(GetLabel::of(&asking.options.prefix, client));
     Box::pin(async move { Some(call.await.ok()?.reply?.as_str().to_owned()) })
 }
 

@@ -25,7 +25,7 @@ impl Shared {
     pub(crate) fn new(
         late_listener: Arc<LateListener>,
         id: ClientId,
-        store: Arc<dyn Store>,
+        store: Store,
         options: ManagerOptions,
         first: &Answer<()>,
         thread: Option<OwnThread>,

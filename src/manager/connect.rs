@@ -63,8 +63,8 @@ impl LockManagerBuilder {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
         };
-        let store = redis::connect(&url, trust, label, options, listener).await?;
-        let first = first_time(&*store, deadline).await?;
+        let store = Store::connect(&url, trust, label, options, listener).await?;
+        let first = first_time(&store, deadline).await?;
         let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first, thread);
         shared.start()?;
         Ok(LockManager::of(shared))
@@ -137,7 +137,7 @@ pub(super) fn client_in_memory(
 ) -> Shared {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
-    let store = store.connect(listener);
+    let store = Store::Memory(store.connect(listener));
     let time = store.time().now_or_never();
     let first = time.and_then(std::result::Result::ok);
     let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
@@ -146,7 +146,7 @@ pub(super) fn client_in_memory(
 
 /// The first answer of a server. The question is repeated until `deadline`.
 #[cfg(feature = "redis")]
-pub(super) async fn first_time(store: &dyn Store, deadline: Instant) -> Result<Answer<()>> {
+pub(super) async fn first_time(store: &Store, deadline: Instant) -> Result<Answer<()>> {
     let mut backoff = Backoff::new();
     loop {
         match store.time().await {

@@ -131,7 +131,7 @@ impl LockManagerBuilder {
             let late_listener = Arc::new(LateListener::default());
             let listener = Arc::downgrade(&late_listener);
             let listener: Weak<dyn Listener> = listener;
-            let store = redis::open(url, trust, settings.label.clone(), options, &distinct, &listener)?;
+            let store = Store::open(url, trust, settings.label.clone(), options, &distinct, &listener)?;
             stores.push((late_listener, store));
         }
         let times = first_times(&settings, &stores).await;
@@ -255,7 +255,7 @@ fn check_count(of: &str, count: usize) -> Result<(), Invalid> {
 #[cfg(feature = "redis")]
 async fn first_times(
     settings: &ManagerOptions,
-    stores: &[(Arc<LateListener>, Arc<dyn Store>)],
+    stores: &[(Arc<LateListener>, Store)],
 ) -> Result<Vec<Option<Answer<()>>>> {
     use tokio::time::Instant;
 
@@ -264,7 +264,7 @@ async fn first_times(
     let began = Instant::now();
     let deadline = began + settings.server_timeout;
     let mut asked: FuturesUnordered<_> = (stores.iter().enumerate())
-        .map(async |(server, (_, store))| (server, first_time(&**store, deadline).await))
+        .map(async |(server, (_, store))| (server, first_time(store, deadline).await))
         .collect();
     let mut times: Vec<_> = stores.iter().map(|_| None).collect();
     let mut errors = Vec::new();

@@ -67,7 +67,7 @@ impl Servers {
         let servers = self.0.iter().map(|server| {
             let late_listener = Arc::new(LateListener::default());
             let link = Arc::new(Link {
-                server: server.connect(Arc::downgrade(&late_listener) as _),
+                server: Store::Memory(server.connect(Arc::downgrade(&late_listener) as _)),
                 state: Mutex::new(NEAR),
                 done: Mutex::new(Instant::now()),
                 is_connected: watch::Sender::new(true),
@@ -75,6 +75,7 @@ impl Servers {
                 listener: Arc::clone(&late_listener),
             });
             links.push(Arc::clone(&link));
+            let link = Store::Double(link);
             let first = link.time().now_or_never().unwrap().unwrap();
             let id = ClientId::from_number(number);
             let shared = Shared::new(late_listener, id, link, options.clone(), &first, None);

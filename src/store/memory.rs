@@ -8,22 +8,20 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::fence::Fence;
-use crate::store::label::Label;
-use crate::store::{
-    Acquire, Acquired, Answer, Call, ConnectionId, Failure, Forever, GetLabel, Heard, Inspect, Inspected,
-    Listener, Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+use crate::store::interface::{
+    Answer, Call, ConnectionId, Connections, Failure, Forever, Listener, Page, Position, ServerId, Stamp,
+    StoreFuture,
 };
+use crate::store::operations::{Operation, SetLabel};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, millis};
-use lock::{Channels, Now};
+use lock::{Channels, Now, Run};
 use rules::{BOUND, Rules};
 
 /// A store for locks in memory, in the place of a server. Clones are the same store, and all managers that
@@ -95,8 +93,6 @@ struct State {
     /// The time of the last call, in µs, as in a ticket or a fence.
     last_us: u64,
     subscribers: HashMap<Arc<str>, Vec<Arc<Client>>>,
-    /// The labels of the clients that run, by their keys.
-    labels: HashMap<String, Label>,
 }
 
 impl Default for Shared {
@@ -109,7 +105,6 @@ impl Default for Shared {
                 origin: Duration::from_millis(millis(real)),
                 last_us: 0,
                 subscribers: HashMap::new(),
-                labels: HashMap::new(),
             }),
         }
     }
@@ -177,12 +172,18 @@ impl Client {
         Ok(())
     }
 
-    /// Does nothing if the floor is too far ahead.
+    /// Runs a call. Does nothing if the floor is too far ahead.
     fn execute<T>(
         &self,
         floor: Option<Fence>,
-        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T,
+        stamp: Option<&dyn Stamp>,
+        work: impl FnOnce(&mut Rules, Run<'_>) -> T,
     ) -> Result<Answer<T>, Failure> {
+        // The call is written and executed in one step.
+        let not_after = match stamp {
+            Some(stamp) => stamp.written(ConnectionId::default()).ok_or(Failure::GivenUp)?,
+            None => ServerTime::MAX,
+        };
         let store = &*self.store;
         let mut state = store.state();
         self.check()?;
@@ -209,7 +210,14 @@ impl Client {
             subscribers,
             messages: Vec::new(),
         };
-        let reply = work(rules, now, &mut deliveries);
+        let reply = work(
+            rules,
+            Run {
+                now,
+                not_after,
+                channels: &mut deliveries,
+            },
+        );
         let messages = deliveries.messages;
         drop(state);
         for (listener, channel, message) in messages {
@@ -265,21 +273,18 @@ pub(crate) struct Connection(Arc<Client>);
 
 impl Connection {
     /// Does all work at the first poll of the call.
-    fn call<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
-    ) -> Call<T> {
-        self.call_above(None, work)
+    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+        let client = self.0.clone();
+        Box::pin(async move {
+            client.execute(operation.floor(), operation.stamp(), |rules, run| {
+                operation.by_rules(rules, run)
+            })
+        })
     }
 
-    /// The same with a floor.
-    fn call_above<T: Send + 'static>(
-        &self,
-        floor: Option<Fence>,
-        work: impl FnOnce(&mut Rules, Now, &mut dyn Channels) -> T + Send + 'static,
-    ) -> Call<T> {
-        let client = self.0.clone();
-        Box::pin(async move { client.execute(floor, work) })
+    /// Sets a label at once, and keeps it until the future is dropped.
+    pub(crate) fn keep_label(&self, call: SetLabel) -> Forever {
+        labels::keep(&self.0.store, call)
     }
 }
 
@@ -297,79 +302,27 @@ impl Drop for Connection {
     }
 }
 
-impl Store for Connection {
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
+impl Connections for Connection {
+    fn list(&self, prefix: &str, _: Position) -> StoreFuture<Page> {
+        let start = format!("{prefix}:{{");
         let client = self.0.clone();
         Box::pin(async move {
-            // The call is written and executed in one step.
-            let not_after = call.not_after.written(ConnectionId::default());
-            let not_after = not_after.ok_or(Failure::GivenUp)?;
-            client.execute(call.floor, move |rules, now, channels| {
-                rules.acquire(&call, not_after, now, channels)
-            })
-        })
-    }
-
-    fn release(&self, call: Release) -> Call<Released> {
-        self.call_above(call.floor, move |rules, now, channels| {
-            rules.release(&call, now, channels)
-        })
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.call_above(call.floor, move |rules, now, channels| {
-            rules.withdraw(&call, now, channels)
-        })
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(move |rules, now, _| rules.renew(&call, now))
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        self.call_above(call.raises_to(), move |rules, now, _| rules.look(&call, now))
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(move |rules, now, _| rules.inspect(&call, now))
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(move |rules, now, _| rules.spin_acquire(&call, now))
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(move |rules, now, _| rules.spin_release(&call, now))
-    }
-
-    fn keep_label(&self, call: SetLabel, _: Duration, _: Heard) -> Forever {
-        labels::keep(&self.0.store, call)
-    }
-
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        let label = self.0.store.state().labels.get(&call.key).cloned();
-        self.call(move |_, _, _| label)
-    }
-
-    fn list(&self, prefix: &str, _: Position) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
-        let start = format!("{prefix}:{{");
-        let keys = self.call(move |rules, _, _| {
-            let keys = rules.locks.keys().filter(|key| key.starts_with(&start));
-            keys.cloned().collect()
-        });
-        Box::pin(async move {
+            client.check()?;
+            let state = client.store.state();
+            let keys = state.rules.locks.keys().filter(|key| key.starts_with(&start));
             Ok(Page {
-                keys: keys.await?.reply,
+                keys: keys.cloned().collect(),
                 next: None,
             })
         })
     }
 
     fn time(&self) -> Call<()> {
-        self.call(|_, _, _| ())
+        let client = self.0.clone();
+        Box::pin(async move { client.execute(None, None, |_, _| ()) })
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         let client = self.0.clone();
         Box::pin(async move { client.subscribe(&channel) })
     }

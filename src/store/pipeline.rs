@@ -20,7 +20,6 @@
 
 mod backlog;
 mod in_flight;
-mod priority;
 mod reload;
 #[cfg(test)]
 mod tests;
@@ -38,11 +37,10 @@ use tokio::sync::{mpsc, watch};
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::MAX_IN_FLIGHT;
-pub(crate) use self::priority::{Prioritized, Priority};
 use self::wire::Reply;
 pub(crate) use self::wire::{Command, Wire, WireError, WireErrorKind};
-use super::{ConnectionId, Failure, ServerId};
 use crate::error::ServerError;
+use crate::store::interface::{ConnectionId, Failure, Priority, ServerId};
 use crate::sync::outstanding::Token;
 use crate::time::clock::{Clock, LocalTime};
 

@@ -1,8 +1,8 @@
 //! Pushes: the messages on unlock channels.
 
 use crate::fence::Fence;
-use crate::store::calls::Grant;
 use crate::store::ids::RequestId;
+use crate::store::interface::Grant;
 use crate::time::server_time::ServerTime;
 
 /// A message on an unlock channel. Its first word is its version. Later versions may add more words.

@@ -18,7 +18,7 @@ mod pair;
 mod primary;
 mod replication;
 mod role;
-pub(crate) mod script;
+pub(crate) mod script_set;
 mod sentinel;
 mod server;
 mod server_info;
@@ -30,57 +30,19 @@ pub(crate) mod tests;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
 
-use std::sync::{Arc, Weak};
-
 use self::address::Address;
-use self::cluster::ClusterStore;
-use self::connector::Connector;
+pub(crate) use self::cluster::ClusterStore;
+pub(crate) use self::connector::Connector;
 use self::credentials::Login;
 pub(crate) use self::diagnosis::Examination;
 pub(crate) use self::options::Options;
 pub(crate) use self::options::QuorumServer;
 pub(crate) use self::role::DistinctServers;
-use self::script::PubSubMode;
-use self::server::RedisStore;
+pub(crate) use self::server::RedisStore;
 use crate::credentials::CredentialsProvider;
-use crate::error::{Error, Invalid};
+use crate::error::Invalid;
 use crate::store::label::Label;
-use crate::store::{Listener, ServerId, Store};
 use crate::tls::Tls;
-
-/// Connects to the server or servers of the URL (see [`Address`]). The store stays
-/// connected until it is closed or dropped, or the runtime ends.
-pub(crate) async fn connect(
-    url: &str,
-    trust: Trust<'_>,
-    label: Label,
-    options: Options,
-    listener: Weak<dyn Listener>,
-) -> Result<Arc<dyn Store>, Error> {
-    let connector = connector(url, trust, label, options)?;
-    if connector.seeds().is_empty() {
-        Ok(RedisStore::connect(connector, options, listener, &script::ALL).await?)
-    } else {
-        Ok(ClusterStore::connect(connector, options, listener).await?)
-    }
-}
-
-/// Makes a client of one server of a quorum. Returns at once, and connects in the background; calls wait for
-/// that. The client tries until the store is closed or dropped, or the runtime ends. Must be called within a
-/// runtime.
-pub(crate) fn open(
-    url: &str,
-    trust: Trust<'_>,
-    label: Label,
-    options: Options,
-    quorum: &Arc<DistinctServers>,
-    listener: &Weak<dyn Listener>,
-) -> Result<Arc<dyn Store>, Error> {
-    server_of(url)?;
-    let connector = connector(url, trust, label, options)?.among(Some(Arc::clone(quorum)));
-    let place = (ServerId::default(), PubSubMode::Plain);
-    Ok(RedisStore::opening(connector, options, listener, place))
-}
 
 /// How a client and its servers come to trust each other.
 #[derive(Clone, Copy, Default)]
@@ -90,7 +52,12 @@ pub(crate) struct Trust<'a> {
     pub(crate) credentials: Option<&'a CredentialsProvider>,
 }
 
-fn connector(url: &str, trust: Trust<'_>, label: Label, options: Options) -> Result<Connector, Invalid> {
+pub(super) fn connector(
+    url: &str,
+    trust: Trust<'_>,
+    label: Label,
+    options: Options,
+) -> Result<Connector, Invalid> {
     // Half of the time, so that the caller hears of a provider that hangs.
     let login = trust.credentials.map(|provider| Login {
         provider: provider.clone(),

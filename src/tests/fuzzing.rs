@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 use crate::fence::Fence;
 use crate::owner::Owner;
+use crate::store::Operation;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::label::Label;
-use crate::store::redis::script::{Operation, ReplyError};
+use crate::store::script::ReplyError;
 use crate::store::{
     Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Push,
     Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,

@@ -1,7 +1,6 @@
 //! An in-memory store for which a test decides in advance what becomes of calls and subscriptions.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,13 +12,12 @@ use crate::engine::waitlist::registry::LateListener;
 use crate::error::ServerError;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
-use crate::store::label::Label;
 use crate::store::{
-    Acquire, Acquired, Call, ConnectionId, Failure, Forever, GetLabel, Heard, Inspect, Inspected, Look,
-    Looked, Page, Position, Release, Released, Renew, Renewed, SetLabel, SpinAcquire, SpinAcquired,
-    SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
+    Acquire, Call, ConnectionId, Connections, Failure, Forever, GetLabel, Heard, Inspect, Look, Operation,
+    Page, Position, Release, Released, Renew, SetLabel, Store, StoreFuture, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
+use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::Clock;
 use crate::{LockManager, MemoryStore};
 
@@ -39,7 +37,7 @@ pub(crate) enum Fate {
 
 #[derive(Debug)]
 pub(crate) struct Scripted {
-    store: Arc<dyn Store>,
+    store: Store,
     /// The fates of the next releases and withdrawals. All later ones work as usual.
     fates: Mutex<VecDeque<Fate>>,
     /// How many requests each withdrawal removed.
@@ -101,7 +99,7 @@ pub(crate) fn client_with(
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
     let scripted = Arc::new(Scripted {
-        store: store.connect(listener),
+        store: Store::Memory(store.connect(listener)),
         fates: Mutex::new(fates.iter().copied().collect()),
         withdrawn: Mutex::default(),
         acquires: AtomicUsize::new(0),
@@ -116,7 +114,7 @@ pub(crate) fn client_with(
         lossy: Arc::default(),
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
-    let seen: Arc<dyn Store> = Arc::<Scripted>::clone(&scripted);
+    let seen = Store::Double(Arc::<Scripted>::clone(&scripted));
     let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first, None);
     shared.start().expect("a runtime");
     (LockManager::of(shared), scripted)
@@ -186,13 +184,30 @@ impl Scripted {
         locked(&self.withdrawn).clone()
     }
 
-    /// Applies the next fate to a call. `cut_short` makes its reply say that it stopped at its bound.
-    fn fated<T: Send + 'static>(
-        &self,
-        call: Call<T>,
-        cut_short: impl Fn(&mut T) + Send + 'static,
-    ) -> Call<T> {
-        let call = self.passed(call);
+    fn acquire(&self, operation: AnyOperation) -> Call<AnyReply> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        let (lossy, store) = (Arc::clone(&self.lossy), self.store.clone());
+        let unheard = *locked(&self.unheard_acquires);
+        Box::pin(async move {
+            if let Err(lost) = pass(&lossy.calls) {
+                // The pipeline wrote the call, although the server never got it.
+                operation
+                    .stamp()
+                    .map(|stamp| stamp.written(ConnectionId::default()));
+                return Err(lost);
+            }
+            let answer = store.call(operation).await;
+            if let Some(noticed_after) = unheard {
+                tokio::time::sleep(noticed_after).await;
+                return Err(Failure::Unknown(ServerError::new("no reply in time")));
+            }
+            answer
+        })
+    }
+
+    /// Applies the next fate to a release or a withdrawal.
+    fn fated(&self, operation: AnyOperation) -> Call<AnyReply> {
+        let call = self.passed(self.store.call(operation));
         let fate = locked(&self.fates).pop_front();
         let error = || ServerError::new("as scripted");
         Box::pin(async move {
@@ -206,7 +221,12 @@ impl Scripted {
                 }
                 Some(Fate::Incomplete) => {
                     let mut answer = call.await?;
-                    cut_short(&mut answer.reply);
+                    if let Some(released) = answer.reply.get_mut::<Released>() {
+                        released.more = true;
+                    }
+                    if let Some(withdrawn) = answer.reply.get_mut::<Withdrawn>() {
+                        withdrawn.more = true;
+                    }
                     Ok(answer)
                 }
                 Some(Fate::AnsweredLate) => {
@@ -219,78 +239,41 @@ impl Scripted {
     }
 }
 
-impl Store for Scripted {
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.acquires.fetch_add(1, Ordering::SeqCst);
-        let (lossy, store) = (Arc::clone(&self.lossy), Arc::clone(&self.store));
-        let unheard = *locked(&self.unheard_acquires);
-        Box::pin(async move {
-            if let Err(lost) = pass(&lossy.calls) {
-                // The pipeline wrote the call, although the server never got it.
-                call.not_after.written(ConnectionId::default());
-                return Err(lost);
-            }
-            let answer = store.acquire(call).await;
-            if let Some(noticed_after) = unheard {
-                tokio::time::sleep(noticed_after).await;
-                return Err(Failure::Unknown(ServerError::new("no reply in time")));
-            }
-            answer
-        })
-    }
-
-    fn release(&self, call: Release) -> Call<Released> {
-        self.releases.fetch_add(1, Ordering::SeqCst);
-        self.fated(self.store.release(call), |released| released.more = true)
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        locked(&self.withdrawn).push(call.requests.len());
-        self.fated(self.store.withdraw(call), |withdrawn| withdrawn.more = true)
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        match self.swallows_renewals.load(Ordering::SeqCst) {
-            true => Box::pin(std::future::pending()),
-            false => self.passed(self.store.renew(call)),
+impl Double for Scripted {
+    fn call(&self, operation: AnyOperation) -> Call<AnyReply> {
+        if operation.get::<Acquire>().is_some() {
+            return self.acquire(operation);
         }
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        match self.swallows_renewals.load(Ordering::SeqCst) {
-            true => Box::pin(std::future::pending()),
-            false => self.passed(self.store.look(call)),
+        if operation.get::<Release>().is_some() {
+            self.releases.fetch_add(1, Ordering::SeqCst);
+            return self.fated(operation);
         }
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        let [lock, _] = *locked(&self.answers_after);
-        late(lock, self.passed(self.store.inspect(call)))
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.passed(self.store.spin_acquire(call))
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.passed(self.store.spin_release(call))
+        if let Some(withdraw) = operation.get::<Withdraw>() {
+            locked(&self.withdrawn).push(withdraw.requests.len());
+            return self.fated(operation);
+        }
+        let renews = operation.get::<Renew>().is_some() || operation.get::<Look>().is_some();
+        if renews && self.swallows_renewals.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
+        let [lock, label] = *locked(&self.answers_after);
+        if operation.get::<Inspect>().is_some() {
+            return late(lock, self.passed(self.store.call(operation)));
+        }
+        if operation.get::<GetLabel>().is_some() {
+            self.labels.fetch_add(1, Ordering::SeqCst);
+            return late(label, self.passed(self.store.call(operation)));
+        }
+        self.passed(self.store.call(operation))
     }
 
     fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
         self.store.keep_label(call, every, heard)
     }
+}
 
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.labels.fetch_add(1, Ordering::SeqCst);
-        let [_, label] = *locked(&self.answers_after);
-        late(label, self.passed(self.store.label_of(call)))
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+impl Connections for Scripted {
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         self.store.list(prefix, from)
     }
 
@@ -298,7 +281,7 @@ impl Store for Scripted {
         self.passed(self.store.time())
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
         match self.swallows_subscriptions.load(Ordering::SeqCst) {
             true => Box::pin(std::future::pending()),

@@ -64,7 +64,7 @@ impl Background {
                 floor: hold.next_floor(),
             };
             let fence = hold.fence();
-            let failure = match self.client.release(call).await {
+            let failure = match self.client.call(call).await {
                 Ok(answer) => {
                     if answer.reply.denied {
                         tracing::warn!(lock.name = %hold.keys.name,

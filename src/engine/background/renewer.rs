@@ -153,7 +153,7 @@ impl Background {
                 ..hold.renewal()
             };
             let (fence, lease) = (call.fence, call.lease);
-            let answer = self.client.renew(call).await?;
+            let answer = self.client.call(call).await?;
             if answer.reply != Renewed::Taken || !hold.has_another_fence(fence) {
                 return Ok((answer, lease));
             }
@@ -183,7 +183,7 @@ impl Background {
         let renew = hold.renewal();
         let lease = renew.lease;
         let call = Look { renew, floor, ticket };
-        let answer = self.client.look(call).instrument(renewal_span(hold)).await?;
+        let answer = self.client.call(call).instrument(renewal_span(hold)).await?;
         let Looked {
             renewed,
             fence,

@@ -93,7 +93,7 @@ async fn lease_lost_here_does_not_go_on_at_the_server() {
     let shared = locks.shared();
     let hold = &shared.background().held()[0];
     stand_still(LEASE - Duration::from_millis(1));
-    let renewed = shared.client().store.renew(hold.renewal()).now_or_never();
+    let renewed = shared.client().store.call(hold.renewal()).now_or_never();
     assert!(matches!(
         renewed,
         Some(Ok(Answer {
@@ -348,7 +348,7 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for AtOnce<F> {
 async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, Grant) {
     let late_listener = Arc::new(LateListener::default());
     let listener = Arc::downgrade(&late_listener);
-    let store = MemoryStore::new().connect(listener);
+    let store = Store::Memory(MemoryStore::new().connect(listener));
     let first = store.time().await.unwrap();
     let shared = Shared::new(
         late_listener,
@@ -386,7 +386,7 @@ async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool 
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
     };
-    client.store.inspect(call).await.unwrap().reply.holder.is_some()
+    client.store.call(call).await.unwrap().reply.holder.is_some()
 }
 
 /// Race: A client is closed while a waiter enters, is granted the lock, or releases it.

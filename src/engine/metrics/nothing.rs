@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Operation;
 use crate::engine::counters::{End, Outcome};
-use crate::store::Failure;
+use crate::store::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 
 #[derive(Debug, Default)]
@@ -33,7 +32,7 @@ impl Metrics {
         Timer
     }
 
-    pub(crate) fn called(&self, _: &Timer, _: Operation, _: &Clock, _: Result<LocalTime, &Failure>) {}
+    pub(crate) fn called(&self, _: &Timer, _: CallKind, _: &Clock, _: Result<LocalTime, &Failure>) {}
 
     pub(crate) fn reconnected(&self, _: &'static str, _: &str) {}
 }

@@ -13,10 +13,9 @@ use ::metrics::{
 };
 use dashmap::DashMap;
 
-use super::Operation;
 use crate::engine::counters::{End, How, Outcome};
 use crate::error::LostReason;
-use crate::store::Failure;
+use crate::store::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 
 const ACQUIRE_DURATION: &str = "fairlock_acquire_duration_seconds";
@@ -74,7 +73,7 @@ fn describe() {
 pub(crate) struct Metrics {
     described: OnceLock<()>,
     groups: DashMap<SharedString, Group>,
-    /// By operation, and by [`outcome_of`].
+    /// By kind, and by [`outcome_of`].
     calls: [[OnceLock<Histogram>; CALL_OUTCOMES.len()]; OPERATIONS.len()],
     pending: OnceLock<Gauge>,
 }
@@ -130,15 +129,18 @@ impl Metrics {
     pub(crate) fn called(
         &self,
         Timer(began): &Timer,
-        operation: Operation,
+        kind: CallKind,
         clock: &Clock,
         over: Result<LocalTime, &Failure>,
     ) {
         let Some(outcome) = outcome_of(over) else {
             return;
         };
-        let of = operation as usize;
-        let calls = self.calls[of][outcome].get_or_init(|| {
+        let of = kind as usize;
+        let Some(calls) = self.calls.get(of) else {
+            return;
+        };
+        let calls = calls[outcome].get_or_init(|| {
             self.described.get_or_init(describe);
             let outcome = CALL_OUTCOMES[outcome];
             histogram!(CALL_DURATION, "operation" => OPERATIONS[of], "outcome" => outcome)

@@ -1,7 +1,6 @@
 //! A server at the other end of a network: calls take time to it and back, and it may not answer.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,13 +10,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::ServerError;
-use crate::store::label::Label;
-use crate::store::{
-    Acquire, Acquired, Call, Failure, GetLabel, Inspect, Inspected, Listener, Look, Looked, Page, Position,
-    Release, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store,
-    Withdraw, Withdrawn,
-};
+use crate::store::{Call, Connections, Failure, Listener, Page, Position, ServerId, Store, StoreFuture};
 use crate::sync::locked;
+use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::Clock;
 
 /// What becomes of the calls of one client to one server.
@@ -43,7 +38,7 @@ pub(super) enum State {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) server: Arc<dyn Store>,
+    pub(super) server: Store,
     pub(super) state: Mutex<State>,
     /// When the server has worked on all calls so far.
     pub(super) done: Mutex<Instant>,
@@ -140,48 +135,14 @@ impl Link {
     }
 }
 
-impl Store for Link {
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.carry(self.server.acquire(call))
+impl Double for Link {
+    fn call(&self, operation: AnyOperation) -> Call<AnyReply> {
+        self.carry(self.server.call(operation))
     }
+}
 
-    fn release(&self, call: Release) -> Call<Released> {
-        self.carry(self.server.release(call))
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.carry(self.server.withdraw(call))
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.carry(self.server.renew(call))
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        self.carry(self.server.look(call))
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.carry(self.server.inspect(call))
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.carry(self.server.spin_acquire(call))
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.carry(self.server.spin_release(call))
-    }
-
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.carry(self.server.label_of(call))
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+impl Connections for Link {
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         self.server.list(prefix, from)
     }
 
@@ -189,7 +150,7 @@ impl Store for Link {
         self.carry(self.server.time())
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         locked(&self.channels).insert(Arc::clone(&channel));
         let mut link = self.is_connected.subscribe();
         let subscribed = self.server.subscribe(channel);

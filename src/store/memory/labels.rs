@@ -4,11 +4,12 @@ use std::future::pending;
 use std::sync::Arc;
 
 use super::Shared;
-use crate::store::{Forever, SetLabel};
+use crate::store::interface::Forever;
+use crate::store::operations::SetLabel;
 
 /// Keeps a label until the future is dropped. Nothing has to be repeated for that.
 pub(super) fn keep(store: &Arc<Shared>, call: SetLabel) -> Forever {
-    store.state().labels.insert(call.key.clone(), call.label);
+    store.state().rules.labels.insert(call.key.clone(), call.label);
     let kept = Kept {
         store: Arc::clone(store),
         key: call.key,
@@ -27,6 +28,6 @@ struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.store.state().labels.remove(&self.key);
+        self.store.state().rules.labels.remove(&self.key);
     }
 }

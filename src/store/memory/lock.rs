@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
-use crate::store::{Grant, Push, TURNS_AHEAD_US};
+use crate::store::interface::{Grant, TURNS_AHEAD_US};
+use crate::store::push::Push;
 use crate::time::server_time::{ServerTime, millis};
 
 /// How many holds one owner may have.
@@ -26,7 +27,7 @@ pub(crate) struct Now {
 
 impl Now {
     /// The least fence that a call grants by its floor, or without one by the time.
-    pub(super) fn or_floor(self, floor: Option<Fence>) -> u64 {
+    pub(crate) fn or_floor(self, floor: Option<Fence>) -> u64 {
         floor.map_or(self.us, Fence::get)
     }
 
@@ -34,6 +35,14 @@ impl Now {
     pub(crate) fn is_behind(self, floor: Option<Fence>) -> bool {
         self.or_floor(floor) > self.us + MAX_AHEAD_US
     }
+}
+
+/// What a call finds when it runs.
+pub(crate) struct Run<'a> {
+    pub(crate) now: Now,
+    /// The time that the call's stamp returned.
+    pub(crate) not_after: ServerTime,
+    pub(crate) channels: &'a mut dyn Channels,
 }
 
 /// The channels and their subscribers.
@@ -56,7 +65,7 @@ pub(crate) struct Lock {
     /// Client → server time (ms) until which the client counts as alive.
     pub(crate) clients: HashMap<String, u64>,
     /// The time in ms after which nothing of this lock is needed.
-    pub(super) kept_until: u64,
+    pub(crate) kept_until: u64,
 }
 
 /// The present or last holder.
@@ -65,7 +74,7 @@ pub(crate) struct Holder {
     /// 0 means that there was no holder.
     pub(crate) fence: u64,
     /// `None` after a release. This distinguishes a release from an expired lease.
-    pub(super) owner: Option<Owner>,
+    pub(crate) owner: Option<Owner>,
     /// The request by which the owner became the owner. When that hold is over, another hold of the owner.
     pub(crate) request: Option<RequestId>,
     /// The grant was pushed, and is not claimed yet.
@@ -87,7 +96,7 @@ pub(crate) struct Queue {
 }
 
 /// How a hand-over ended.
-pub(super) enum HandOver {
+pub(crate) enum HandOver {
     /// No queued client can be reached. If the caller takes the lock now, this is its fence.
     Nobody(u64),
     Handed,
@@ -95,7 +104,7 @@ pub(super) enum HandOver {
 }
 
 impl Queue {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
@@ -104,7 +113,7 @@ impl Queue {
     }
 
     /// Adds a request, unless it has this place or an earlier one. Returns whether it was added.
-    pub(super) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
+    pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
         if self.ticket(request).is_some_and(|place| place <= ticket) {
             return false;
         }
@@ -113,7 +122,7 @@ impl Queue {
         self.order.insert((ticket, request.clone()))
     }
 
-    pub(super) fn remove(&mut self, request: &RequestId) {
+    pub(crate) fn remove(&mut self, request: &RequestId) {
         if let Some(ticket) = self.tickets.remove(request) {
             self.order.remove(&(ticket, request.clone()));
         }
@@ -144,7 +153,7 @@ impl Holder {
         !self.holds.is_empty()
     }
 
-    pub(super) fn is_of(&self, owner: &str) -> bool {
+    pub(crate) fn is_of(&self, owner: &str) -> bool {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
@@ -156,13 +165,13 @@ impl Holder {
     }
 
     /// The only hold is released, and has used fences up to `last`.
-    pub(super) fn end_told(&mut self, last: Fence) {
+    pub(crate) fn end_told(&mut self, last: Fence) {
         self.owner = None;
         self.fence = last.get();
     }
 
     /// The only hold is over, and all fences that it has used are smaller than this one.
-    pub(super) fn end_below(&mut self, floor: Fence) {
+    pub(crate) fn end_below(&mut self, floor: Fence) {
         if self.request.as_ref().is_some_and(|request| request.turns() > 1) {
             self.owner = None;
             self.fence = self.fence.max(floor.get() - 1);
@@ -170,11 +179,11 @@ impl Holder {
     }
 
     /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.
-    pub(super) fn ran_out(&self, fence: Fence) -> bool {
+    pub(crate) fn ran_out(&self, fence: Fence) -> bool {
         self.fence == 0 || (fence.get() == self.fence && self.owner.is_some())
     }
 
-    pub(super) fn grant_of(&self, request: &RequestId) -> Option<Grant> {
+    pub(crate) fn grant_of(&self, request: &RequestId) -> Option<Grant> {
         let hold = self.holds.get(request)?;
         Some(Grant {
             request: request.clone(),
@@ -190,7 +199,7 @@ impl Lock {
     /// be taken for dead, because it has not claimed a pushed grant. That is never the caller's client, which
     /// is awake, and never a client if `caller` is `None`. A deadline beyond now + lease means that the clock
     /// was set back; it is clamped.
-    pub(super) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
+    pub(crate) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
         let mut holder = self.written.clone().unwrap_or_default();
         let unclaimed = holder.request.clone().filter(|_| holder.pushed);
         let mut dead = None;
@@ -217,7 +226,7 @@ impl Lock {
         (holder, dead)
     }
 
-    pub(super) fn take_for_dead(&mut self, client: Option<&str>) {
+    pub(crate) fn take_for_dead(&mut self, client: Option<&str>) {
         if let Some(client) = client {
             self.clients.remove(client);
         }
@@ -228,12 +237,12 @@ impl Lock {
         self.keep_until(until + RETENTION_MS);
     }
 
-    pub(super) fn keep_until(&mut self, until: u64) {
+    pub(crate) fn keep_until(&mut self, until: u64) {
         self.kept_until = self.kept_until.max(until);
     }
 
     /// Writes the holds of a lock that stays held.
-    pub(super) fn write_holds(&mut self, holder: &mut Holder) {
+    pub(crate) fn write_holds(&mut self, holder: &mut Holder) {
         let stays = holder
             .request
             .as_ref()
@@ -267,7 +276,7 @@ impl Lock {
     }
 
     /// Leaves the lock without a holder.
-    pub(super) fn free(&mut self, holder: &Holder, now: Now) {
+    pub(crate) fn free(&mut self, holder: &Holder, now: Now) {
         let nobody = Holder {
             fence: holder.last_fence(),
             ..Holder::default()
@@ -280,7 +289,7 @@ impl Lock {
     /// lease. A request whose client cannot be reached stays removed, and so does its client's presence
     /// record.
     #[expect(clippy::too_many_arguments)]
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         holder: &mut Holder,
         mut fence: u64,
@@ -327,7 +336,7 @@ impl Lock {
 
 /// The fence of the next owner. It is larger than all that the last hold can have used, even if the clock was
 /// set back, or the lock was lost.
-pub(super) fn next_fence(holder: &Holder, now: Now, floor: Option<Fence>) -> u64 {
+pub(crate) fn next_fence(holder: &Holder, now: Now, floor: Option<Fence>) -> u64 {
     match floor {
         None if holder.fence == 0 => now.us + TURNS_AHEAD_US,
         _ => now.or_floor(floor).max(holder.last_fence() + 1),

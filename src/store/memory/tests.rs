@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::store::Mode;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
+use crate::store::{Acquire, Acquired, Look, Mode, Renew, Renewed, Withdraw};
 use crate::time::server_time::Ticket;
 
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Peer {
             heartbeat: Duration::from_secs(15),
             floor: None,
         };
-        now(self.connection.acquire(call)).unwrap()
+        now(self.connection.call(call)).unwrap()
     }
 
     fn withdraw(&self, n: u64) {
@@ -73,7 +73,7 @@ impl Peer {
             requests: vec![self.request(n)],
             floor: None,
         };
-        now(self.connection.withdraw(call)).unwrap();
+        now(self.connection.call(call)).unwrap();
     }
 
     fn subscribe(&self) {
@@ -197,7 +197,7 @@ fn floor_of_more_than_a_day_ahead_is_refused() {
             requests: vec![a.request(1)],
             floor: Fence::new(now_us + days * 86_400_000_000),
         };
-        now(a.connection.withdraw(call))
+        now(a.connection.call(call))
     };
     let refused = withdraw(2);
     assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
@@ -214,7 +214,7 @@ fn floor_of_more_than_a_day_ahead_is_refused() {
             on_demand: false,
         };
         let ticket = Ticket(now_us);
-        now(a.connection.look(Look { renew, floor, ticket }))
+        now(a.connection.call(Look { renew, floor, ticket }))
     };
     let refused = look(Fence::new(fence.get() + 2 * 86_400_000_000).unwrap());
     assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::in_flight::InFlight;
 use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::{DeadlineQueue, GivesUp};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Gate, Pipeline, Wire};
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// How long and how often a reload waits for callers that have not read their reply. Many short waits are
 /// better than one long wait: the runtime gets a round each time. So even a process that was paused has

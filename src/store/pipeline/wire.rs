@@ -5,8 +5,7 @@ use std::pin::Pin;
 
 use tokio::runtime::EnterGuard;
 
-use super::Priority;
-use crate::store::{ConnectionId, Failure};
+use crate::store::interface::{ConnectionId, Failure, Priority};
 use crate::time::deadline_queue::GivesUp;
 
 /// One open connection. All clones are the same connection.

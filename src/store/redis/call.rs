@@ -7,12 +7,13 @@ use fred::types::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::commands::{Command, Wire};
-use super::script::{Declared, Operation, PubSubMode, ReplyError};
+use super::commands::{RedisCommand, Wire};
 use super::slot::SlotGate;
 use crate::error::ServerError;
+use crate::store::interface::{Answer, Failure, ServerId};
+use crate::store::operations::Operation;
 use crate::store::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
-use crate::store::{Answer, Call, Failure, Forever, Heard, ServerId};
+use crate::store::script::{Declared, PubSubMode, ReplyError};
 use crate::time::clock::Clock;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::ServerTime;
@@ -71,7 +72,7 @@ pub(super) async fn execute<O: Operation>(
 ) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
         let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
-        Command::script(script_call, operation.priority())
+        RedisCommand::script(script_call, operation.priority())
             .asking(call_options.importing)
             .behind(call_options.gate.clone())
     };
@@ -101,66 +102,10 @@ pub(super) async fn execute<O: Operation>(
     }
 }
 
-/// Makes a call now, and again after each pause of this length. A call that fails is not repeated sooner.
-pub(super) fn repeated(
-    every: Duration,
-    call: impl Fn() -> Call<()> + Send + 'static,
-    heard: Heard,
-) -> Forever {
-    Box::pin(async move {
-        loop {
-            // If this fails, people miss the label for a while, and nothing else does.
-            if let Ok(answer) = call().await {
-                heard(answer);
-            }
-            tokio::time::sleep(every).await;
-        }
-    })
-}
-
 pub(super) fn sample(response: &Response, now: ServerTime) -> Sample {
     Sample {
         sent: response.sent,
         received: response.received,
         now,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::sync::mpsc;
-
-    use super::*;
-    use crate::error::ServerError;
-    use crate::store::ConnectionId;
-    use crate::time::clock::LocalTime;
-
-    #[tokio::test(start_paused = true)]
-    async fn answers_of_repeated_calls_are_passed_on() {
-        const EVERY: Duration = Duration::from_secs(20);
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let began = tokio::time::Instant::now();
-        let call = move || -> Call<()> {
-            let passed = began.elapsed();
-            let at = Sample {
-                sent: LocalTime::ZERO,
-                received: LocalTime::ZERO,
-                now: ServerTime::from_ms(1).after(passed),
-            };
-            let answer = Answer {
-                on: ConnectionId::default(),
-                at,
-                reply: (),
-            };
-            // The second call fails.
-            let fails = passed == EVERY;
-            let failure = Failure::Unknown(ServerError::new("lost"));
-            Box::pin(async move { if fails { Err(failure) } else { Ok(answer) } })
-        };
-        let heard_at = move |answer: Answer<()>| told.send(answer.at.now.ms()).unwrap();
-        let calls = repeated(EVERY, call, Box::new(heard_at));
-        let _ = tokio::time::timeout(3 * EVERY - EVERY / 2, calls).await;
-        assert_eq!([heard.recv().await, heard.recv().await], [Some(1), Some(40_001)]);
-        assert_eq!(heard.recv().await, None);
     }
 }

@@ -22,7 +22,6 @@ mod tests;
 mod watch;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -38,22 +37,18 @@ use self::discovery::discover;
 pub(super) use self::discovery::owners_by;
 use self::slots::Redirection;
 use self::table::Table;
-use super::call::{CallOptions, repeated};
+use super::call::CallOptions;
 use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::server::RedisStore;
 use super::slot::{slot_of, unserved};
 use crate::error::{Error, ServerError};
+use crate::store::interface::{Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture};
 use crate::store::keys::Keys;
-use crate::store::label::Label;
+use crate::store::operations::{Confirmed, Operation, Renew};
 use crate::store::redis::cluster::servers::Cluster;
-use crate::store::redis::script::{Declared, Operation};
-use crate::store::{
-    Acquire, Acquired, Call, Confirmed, Failure, Forever, GetLabel, Heard, Inspect, Inspected, Listener,
-    Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel, SpinAcquire,
-    SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn,
-};
+use crate::store::script::Declared;
 use crate::sync::outstanding::Outstanding;
 use crate::time::clock::{Clock, LocalTime};
 
@@ -64,14 +59,14 @@ const REDIRECTIONS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub(super) struct ClusterStore {
+pub(crate) struct ClusterStore {
     cluster: Arc<Cluster>,
     watch: AbortHandle,
 }
 
 impl ClusterStore {
     /// Connects to the cluster through the first seed that knows it.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         connector: Connector,
         options: Options,
         listener: Weak<dyn Listener>,
@@ -97,8 +92,22 @@ impl ClusterStore {
     }
 }
 
+impl ClusterStore {
+    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+        self.cluster.call(operation)
+    }
+
+    pub(crate) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        let slot = slot_of(&call.keys.lock);
+        self.cluster
+            .route(slot, Duration::ZERO, false, move |server, call_options| {
+                server.confirm_in(call_options, call.clone(), within)
+            })
+    }
+}
+
 impl Cluster {
-    fn call<O: Operation + Clone + Sync>(self: &Arc<Self>, operation: O) -> Call<O::Reply> {
+    fn call<O: Operation>(self: &Arc<Self>, operation: O) -> Call<O::Reply> {
         let patience = match operation.hands_over() {
             true => PATIENCE,
             false => Duration::ZERO,
@@ -201,67 +210,14 @@ impl Alone {
     }
 }
 
-impl Store for ClusterStore {
+impl Connections for ClusterStore {
     fn server_of(&self, keys: &Keys) -> ServerId {
         let owner = self.cluster.table().owner(slot_of(&keys.lock));
         owner.unwrap_or_default()
     }
 
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.cluster.call(call)
-    }
-
-    fn release(&self, call: Release) -> Call<Released> {
-        self.cluster.call(call)
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.cluster.call(call)
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.cluster.call(call)
-    }
-
-    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        let slot = slot_of(&call.keys.lock);
-        self.cluster
-            .route(slot, Duration::ZERO, false, move |server, call_options| {
-                server.confirm_in(call_options, call.clone(), within)
-            })
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        self.cluster.call(call)
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.cluster.call(call)
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.cluster.call(call)
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.cluster.call(call)
-    }
-
-    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
-        let cluster = Arc::clone(&self.cluster);
-        repeated(every, move || cluster.call(call.clone()), heard)
-    }
-
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.cluster.call(call)
-    }
-
     /// Lists the locks of one server that has slots after the other.
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         let (cluster, prefix) = (Arc::clone(&self.cluster), prefix.to_owned());
         Box::pin(async move {
             let Some(owner) = cluster.table().first_owner(from.server) else {
@@ -313,7 +269,7 @@ impl Store for ClusterStore {
         })
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             cluster.table().listen(&channel);

@@ -18,9 +18,11 @@ use super::connection::echoes;
 use super::failure;
 use super::server_info::check_server;
 use super::slot::SlotGate;
-use crate::store::pipeline::{Priority, WireError, WireErrorKind};
-use crate::store::redis::script::{ScriptCall, ScriptSet};
-use crate::store::{ConnectionId, Failure, pipeline};
+use crate::store::interface::{ConnectionId, Failure, Priority};
+use crate::store::pipeline;
+use crate::store::pipeline::{WireError, WireErrorKind};
+use crate::store::redis::script_set::ScriptSet;
+use crate::store::script::ScriptCall;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
@@ -28,33 +30,33 @@ use crate::time::server_time::millis;
 const SCANNED_AT_ONCE: &str = "1000";
 
 #[derive(Debug)]
-pub(super) struct Command {
-    words: ReplyReader,
+pub(super) struct RedisCommand {
+    body: CommandBody,
     asking: bool,
     gate: Option<SlotGate>,
     priority: Priority,
 }
 
 #[derive(Debug)]
-enum ReplyReader {
+enum CommandBody {
     Plain(&'static str, Vec<Value>),
     /// A script, which is called by its hash.
     Script(ScriptCall),
 }
 
-impl Command {
-    fn plain(priority: Priority, name: &'static str, args: Vec<Value>) -> Command {
-        Command {
-            words: ReplyReader::Plain(name, args),
+impl RedisCommand {
+    fn plain(priority: Priority, name: &'static str, args: Vec<Value>) -> RedisCommand {
+        RedisCommand {
+            body: CommandBody::Plain(name, args),
             asking: false,
             gate: None,
             priority,
         }
     }
 
-    pub(super) fn script(script_call: ScriptCall, priority: Priority) -> Command {
-        Command {
-            words: ReplyReader::Script(script_call),
+    pub(super) fn script(script_call: ScriptCall, priority: Priority) -> RedisCommand {
+        RedisCommand {
+            body: CommandBody::Script(script_call),
             asking: false,
             gate: None,
             priority,
@@ -62,32 +64,32 @@ impl Command {
     }
 
     /// Asks for the server time, and does nothing else.
-    pub(super) fn time() -> Command {
-        Command::plain(Priority::Ask, "TIME", Vec::new())
+    pub(super) fn time() -> RedisCommand {
+        RedisCommand::plain(Priority::Ask, "TIME", Vec::new())
     }
 
     /// Asks a cluster which server has which slots.
-    pub(super) fn slots() -> Command {
-        Command::plain(Priority::Keep, "CLUSTER", vec![Value::from("SLOTS")])
+    pub(super) fn slots() -> RedisCommand {
+        RedisCommand::plain(Priority::Keep, "CLUSTER", vec![Value::from("SLOTS")])
     }
 
     /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
-    pub(super) fn asking(self, asking: bool) -> Command {
-        Command { asking, ..self }
+    pub(super) fn asking(self, asking: bool) -> RedisCommand {
+        RedisCommand { asking, ..self }
     }
 
     /// The same command, which is not written while the gate is closed.
-    pub(super) fn behind(self, gate: Option<SlotGate>) -> Command {
-        Command { gate, ..self }
+    pub(super) fn behind(self, gate: Option<SlotGate>) -> RedisCommand {
+        RedisCommand { gate, ..self }
     }
 
     /// Waits until so many replicas have all earlier writes of the same connection, but no longer than
-    /// `within`. That time is cut to whole ms, and is at least 1 ms. [`Command::waited`] reads the reply.
-    pub(super) fn wait(replicas: u32, within: Duration) -> Command {
+    /// `within`. That time is cut to whole ms, and is at least 1 ms. [`waited`](RedisCommand::waited) reads the reply.
+    pub(super) fn wait(replicas: u32, within: Duration) -> RedisCommand {
         // 0 would mean to wait for ever.
         let args = [u64::from(replicas), millis(within).max(1)];
         let args = args.map(|number| Value::from(number.to_string()));
-        Command::plain(Priority::Keep, "WAIT", args.into())
+        RedisCommand::plain(Priority::Keep, "WAIT", args.into())
     }
 
     /// How many replicas have the writes. Returns `None` for a reply to another command.
@@ -98,8 +100,8 @@ impl Command {
         }
     }
 
-    /// Lists some of the keys that may be locks under this prefix. [`Command::scanned`] reads the reply.
-    pub(super) fn scan(prefix: &str, cursor: u64) -> Command {
+    /// Lists some of the keys that may be locks under this prefix. [`RedisCommand::scanned`] reads the reply.
+    pub(super) fn scan(prefix: &str, cursor: u64) -> RedisCommand {
         let mut pattern = String::new();
         for c in prefix.chars() {
             if r"*?[]\".contains(c) {
@@ -118,7 +120,7 @@ impl Command {
             "TYPE",
             "hash",
         ];
-        Command::plain(Priority::Ask, "SCAN", args.into_iter().map(Value::from).collect())
+        RedisCommand::plain(Priority::Ask, "SCAN", args.into_iter().map(Value::from).collect())
     }
 
     /// The position after the listed keys, 0 at the end, and those keys that are UTF-8. Returns `None` for a
@@ -135,9 +137,9 @@ impl Command {
     /// Sends the command unchanged. If it calls a script, that is one of these.
     pub(super) async fn run(self, client: &Client, scripts: &ScriptSet) -> Result<Value, Error> {
         let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
-        let (name, args) = match self.words {
-            ReplyReader::Plain(name, args) => (name, args),
-            ReplyReader::Script(script_call) => ("EVALSHA", args(script_call, scripts)),
+        let (name, args) = match self.body {
+            CommandBody::Plain(name, args) => (name, args),
+            CommandBody::Script(script_call) => ("EVALSHA", args(script_call, scripts)),
         };
         if !self.asking {
             return client.custom(custom(name), args).await;
@@ -150,29 +152,29 @@ impl Command {
     }
 }
 
-impl pipeline::Command for Command {
+impl pipeline::Command for RedisCommand {
     fn priority(&self) -> Priority {
         self.priority
     }
 
     fn gives_up(&self) -> GivesUp {
-        match &self.words {
-            ReplyReader::Script(script_call) => script_call.gives_up(),
-            ReplyReader::Plain(..) => GivesUp::Unknown,
+        match &self.body {
+            CommandBody::Script(script_call) => script_call.gives_up(),
+            CommandBody::Plain(..) => GivesUp::Unknown,
         }
     }
 
-    fn prepare(self, on: ConnectionId) -> Result<Command, Failure> {
+    fn prepare(self, on: ConnectionId) -> Result<RedisCommand, Failure> {
         if let Some(gate) = &self.gate {
             gate.check()?;
         }
-        let words = match self.words {
-            ReplyReader::Script(script_call) => {
-                ReplyReader::Script(script_call.stamped(on).ok_or(Failure::GivenUp)?)
+        let body = match self.body {
+            CommandBody::Script(script_call) => {
+                CommandBody::Script(script_call.stamped(on).ok_or(Failure::GivenUp)?)
             }
-            plain @ ReplyReader::Plain(..) => plain,
+            plain @ CommandBody::Plain(..) => plain,
         };
-        Ok(Command { words, ..self })
+        Ok(RedisCommand { body, ..self })
     }
 }
 
@@ -193,7 +195,7 @@ fn args(script_call: ScriptCall, scripts: &ScriptSet) -> Vec<Value> {
 /// (`max_command_attempts`). What was not would go to fred's next connection, but there is none:
 /// [`connection`](super::connection) says why.
 pub(super) async fn load(client: &Client, scripts: &ScriptSet) -> Result<(), Failure> {
-    if let Some(quorum) = scripts.quorum() {
+    if let Some(quorum) = scripts.quorum {
         let info = client.info::<String>(Some(InfoKind::Server)).await;
         let info = info.map_err(|error| failure::not_sent(failure::classify(&error)))?;
         check_server(&info, quorum)?;
@@ -226,10 +228,10 @@ impl Wire {
 }
 
 impl pipeline::Wire for Wire {
-    type Command = Command;
+    type Command = RedisCommand;
     type Reply = Value;
 
-    fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
+    fn send(&self, command: RedisCommand) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
         let (client, scripts) = (self.client.clone(), Arc::clone(&self.scripts));
         Box::pin(async move {
             let reply = command.run(&client, &scripts).await;
@@ -254,8 +256,8 @@ impl pipeline::Wire for Wire {
         Box::pin(async move { load(&client, &scripts).await })
     }
 
-    fn ping(nonce: &str) -> Command {
-        Command::plain(Priority::Keep, "PING", vec![Value::from(nonce)])
+    fn ping(nonce: &str) -> RedisCommand {
+        RedisCommand::plain(Priority::Keep, "PING", vec![Value::from(nonce)])
     }
 
     fn echoes(reply: &Value, nonce: &str) -> bool {
@@ -272,11 +274,11 @@ mod tests {
     /// while, by one task for each connection.
     #[test]
     fn commands_of_operators_wait_for_the_window() {
-        let wait = Command::wait(0, Duration::ZERO);
+        let wait = RedisCommand::wait(0, Duration::ZERO);
         for (command, priority) in [
-            (Command::time(), Priority::Ask),
-            (Command::scan("fairlock", 0), Priority::Ask),
-            (Command::slots(), Priority::Keep),
+            (RedisCommand::time(), Priority::Ask),
+            (RedisCommand::scan("fairlock", 0), Priority::Ask),
+            (RedisCommand::slots(), Priority::Keep),
             (wait, Priority::Keep),
             (Wire::ping("1"), Priority::Keep),
         ] {

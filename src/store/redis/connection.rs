@@ -24,7 +24,7 @@ use super::failure;
 use super::primary::Successor;
 use super::server_info::eviction_policy;
 use crate::error::{Error, ServerError};
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::store::label::Label;
 use crate::time::backoff::Backoff;
 

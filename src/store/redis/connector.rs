@@ -15,11 +15,11 @@ use super::names::Names;
 use super::role::{DistinctServers, check_alone};
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::{Invalid, ServerError};
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::store::label::Label;
 use crate::tls::Tls;
 
-pub(super) struct Connector {
+pub(crate) struct Connector {
     /// The configuration without the server, if sentinels or a cluster name that.
     config: Config,
     sentinels: Option<Arc<Sentinels>>,
@@ -92,7 +92,7 @@ impl Connector {
     }
 
     /// The same connector, to a server of this quorum.
-    pub(super) fn among(self, servers: Option<Arc<DistinctServers>>) -> Connector {
+    pub(crate) fn among(self, servers: Option<Arc<DistinctServers>>) -> Connector {
         Connector {
             distinct: servers,
             ..self
@@ -125,6 +125,10 @@ impl Connector {
     /// The cluster servers in the URL, or none if the URL names something else.
     pub(super) fn seeds(&self) -> &[Node] {
         &self.seeds
+    }
+
+    pub(crate) fn is_for_a_cluster(&self) -> bool {
+        !self.seeds.is_empty()
     }
 
     /// A connector for this server alone, with the same user.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::failure;
 use crate::credentials::{Credentials, CredentialsProvider};
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::time::backoff::{Backoff, jitter};
 
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);

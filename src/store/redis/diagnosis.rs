@@ -22,7 +22,7 @@ use super::slot::SLOTS;
 use super::{Trust, connector};
 use crate::diagnosis::{Finding, Subject, Verdict};
 use crate::error::Invalid;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::store::label::Label;
 
 /// What is examined, and for which use.

@@ -23,7 +23,7 @@ use super::connection::Connection;
 use super::failure;
 use super::names::Names;
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// The length of each of fred's own queues for events. There are nine, and each holds its memory from the
 /// start.

@@ -3,7 +3,7 @@
 use fred::error::{Error, ErrorKind};
 
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// Error codes of calls that were not executed and may succeed later.
 const NOT_EXECUTED: [&str; 12] = [

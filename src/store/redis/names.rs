@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::sync::locked;
 
 /// For how long an address that did not answer is tried after the others.

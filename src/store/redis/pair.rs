@@ -14,8 +14,9 @@ use super::options::Options;
 use super::subscriber::{Instruction, Subscriber};
 use super::supervisor::Supervisor;
 use crate::error::ServerError;
-use crate::store::redis::script::{PubSubMode, ScriptSet};
-use crate::store::{Failure, Listener, ServerId};
+use crate::store::interface::{Failure, Listener, ServerId};
+use crate::store::redis::script_set::ScriptSet;
+use crate::store::script::PubSubMode;
 
 pub(super) struct ConnectionPair {
     pub(super) pipeline: Arc<RedisPipeline>,

@@ -19,15 +19,17 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::call::{CallOptions, RedisPipeline, Response, execute, pipeline};
-use super::commands::Command;
+use super::commands::RedisCommand;
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::supervisor::Supervisor;
 use crate::error::{Error, ServerError};
-use crate::store::redis::script::{self, ScriptSet};
-use crate::store::{Call, Confirmed, Failure, Listener, Renew, Renewed, ServerId};
+use crate::store::interface::{Call, Failure, Listener, ServerId};
+use crate::store::operations::{Confirmed, Renew, Renewed};
+use crate::store::redis::script_set::ScriptSet;
+use crate::store::script;
 
 /// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -51,7 +53,7 @@ impl Replication {
     /// Refuses a connection on which `WAIT` is impossible, because the user has no permission, or the server
     /// does not know it.
     pub(super) async fn check(connection: &Connection) -> Result<(), Error> {
-        let wait = Command::wait(0, SHORTEST_ROUND);
+        let wait = RedisCommand::wait(0, SHORTEST_ROUND);
         let asked = wait.run(connection.client(), &ScriptSet::default()).await;
         match asked.map_err(|error| failure::classify(&error)) {
             Err(Failure::Refused(error)) => Err(Error::Refused(error)),
@@ -175,12 +177,12 @@ impl WaitBatcher {
     /// Waits once. Returns the number of the connection, and how many replicas have all its earlier
     /// writes.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
-        let wait = || Command::wait(self.replicas, within);
+        let wait = || RedisCommand::wait(self.replicas, within);
         let response = Arc::clone(&self.pipeline).call(wait).await?;
         let Response {
             value, generation, ..
         } = response;
-        match Command::waited(&value) {
+        match RedisCommand::waited(&value) {
             Some(got) => Ok((generation, got)),
             None => Err(self.pipeline.desynchronised(
                 generation,

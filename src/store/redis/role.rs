@@ -14,7 +14,7 @@ use super::connection::{Connection, named_in};
 use super::failure;
 use super::server_info::field;
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::sync::locked;
 
 /// Why a server is unfit, and what helps: the URL of a client of one server, and in a quorum nothing.

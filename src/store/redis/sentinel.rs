@@ -28,7 +28,7 @@ use super::failure;
 use super::names::Names;
 use super::primary::{Primary, Successor};
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::time::backoff::Backoff;
 
 /// The channel on which a sentinel announces that another server became the primary.

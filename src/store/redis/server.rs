@@ -2,7 +2,6 @@
 //! options ask for that.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{CallOptions, RedisPipeline, execute, repeated, sample};
-use super::commands::Command;
+use super::call::{CallOptions, RedisPipeline, execute, sample};
+use super::commands::RedisCommand;
 use super::connection::{Connection, keep_trying};
 use super::connector::Connector;
 use super::options::Options;
@@ -20,19 +19,19 @@ use super::pair::{ConnectionPair, Opened};
 use super::replication::Replication;
 use super::slot::slot_of;
 use crate::error::Error;
-use crate::store::keys::Keys;
-use crate::store::label::Label;
-use crate::store::redis::script::{Operation, PubSubMode, Script, ScriptSet};
-use crate::store::{
-    Acquire, Acquired, Answer, Call, Confirmed, Failure, Forever, GetLabel, Heard, Inspect, Inspected,
-    Listener, Look, Looked, Page, Position, Release, Released, Renew, Renewed, ServerId, SetLabel,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw, Withdrawn, unreplicated,
+use crate::store::interface::{
+    Answer, Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
 };
+use crate::store::keys::Keys;
+use crate::store::operations::renew::unreplicated;
+use crate::store::operations::{Confirmed, Operation, Renew};
+use crate::store::redis::script_set::ScriptSet;
+use crate::store::script::{self, PubSubMode, Script};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::ServerTime;
 
 /// A client of one server. All calls and the channel of one lock use the same connection pair.
-pub(super) struct RedisStore {
+pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
     lines: Vec<ConnectionPair>,
@@ -43,7 +42,7 @@ pub(super) struct RedisStore {
 }
 
 impl RedisStore {
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         connector: Connector,
         options: Options,
         listener: Weak<dyn Listener>,
@@ -85,7 +84,7 @@ impl RedisStore {
     }
 
     /// A client that still has to open its connections. Calls wait for them.
-    pub(super) fn opening(
+    pub(crate) fn opening(
         connector: Connector,
         options: Options,
         listener: &Weak<dyn Listener>,
@@ -96,7 +95,7 @@ impl RedisStore {
             connector,
             options,
             listener,
-            &ScriptSet::new(&super::script::ALL, options.quorum),
+            &ScriptSet::new(&script::ALL, options.quorum),
             place,
             first,
             None,
@@ -154,17 +153,17 @@ impl RedisStore {
         self.line(channel).forget(channel);
     }
 
-    pub(super) fn call<O: Operation + Sync>(&self, operation: O) -> Call<O::Reply> {
+    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
         self.call_in(CallOptions::default(), operation)
     }
 
-    pub(super) fn call_in<O: Operation + Sync>(
-        &self,
-        call_options: CallOptions,
-        operation: O,
-    ) -> Call<O::Reply> {
+    pub(super) fn call_in<O: Operation>(&self, call_options: CallOptions, operation: O) -> Call<O::Reply> {
         let pipeline = Arc::clone(&self.line(operation.key()).pipeline);
         Box::pin(async move { execute(&pipeline, operation, call_options).await })
+    }
+
+    pub(crate) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        self.confirm_in(CallOptions::default(), call, within)
     }
 
     pub(super) fn confirm_in(
@@ -180,68 +179,15 @@ impl RedisStore {
     }
 }
 
-impl Store for RedisStore {
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(call)
-    }
-
-    fn release(&self, call: Release) -> Call<Released> {
-        self.call(call)
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.call(call)
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(call)
-    }
-
-    fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
-        self.confirm_in(CallOptions::default(), call, within)
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        self.call(call)
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(call)
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(call)
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(call)
-    }
-
-    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
-        let pipeline = Arc::clone(&self.line(call.key()).pipeline);
-        let set = move || -> Call<()> {
-            let (pipeline, call) = (Arc::clone(&pipeline), call.clone());
-            Box::pin(async move { execute(&pipeline, call, CallOptions::default()).await })
-        };
-        repeated(every, set, heard)
-    }
-
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.call(call)
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+impl Connections for RedisStore {
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         let pipeline = Arc::clone(self.pipeline());
         let prefix = prefix.to_owned();
         Box::pin(async move {
             let response = Arc::clone(&pipeline)
-                .call(|| Command::scan(&prefix, from.cursor))
+                .call(|| RedisCommand::scan(&prefix, from.cursor))
                 .await?;
-            let Some((cursor, keys)) = Command::scanned(&response.value) else {
+            let Some((cursor, keys)) = RedisCommand::scanned(&response.value) else {
                 let said = format!("{:?} as the reply to SCAN", response.value);
                 return Err(pipeline.desynchronised(response.generation, said));
             };
@@ -257,7 +203,7 @@ impl Store for RedisStore {
     fn time(&self) -> Call<()> {
         let pipeline = Arc::clone(self.pipeline());
         Box::pin(async move {
-            let response = Arc::clone(&pipeline).call(Command::time).await?;
+            let response = Arc::clone(&pipeline).call(RedisCommand::time).await?;
             match time_of(&response.value) {
                 Some(now) => Ok(Answer {
                     on: pipeline.connection(response.generation),
@@ -272,7 +218,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         let line = self.line(&channel);
         Box::pin(line.subscribe(channel))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::options::QuorumServer;
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// Both ends of an uptime are cut to whole seconds, so up to a second of it may not have passed. The other
 /// second is a margin.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fred::util::redis_keyslot;
 
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 pub(super) const SLOTS: usize = 16_384;
 

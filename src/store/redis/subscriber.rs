@@ -31,8 +31,8 @@ use super::connection::{Connection, Purpose, Subscribing};
 use super::connector::Connector;
 use super::failure;
 use crate::error::ServerError;
+use crate::store::interface::{Failure, Listener, ServerId};
 use crate::store::redis::subscriber::channels::Channel;
-use crate::store::{Failure, Listener, ServerId};
 use crate::time::backoff::Backoff;
 
 /// How long a refusal is remembered. Requests within this time get the same refusal, and the server is not

@@ -14,9 +14,9 @@ use super::connector::Connector;
 use super::failure;
 use super::subscriber::Instruction;
 use crate::error::ServerError;
+use crate::store::interface::{Failure, Listener, ServerId};
 use crate::store::pipeline::{Replacement, Why};
-use crate::store::redis::script::ScriptSet;
-use crate::store::{Failure, Listener, ServerId};
+use crate::store::redis::script_set::ScriptSet;
 use crate::time::backoff::Backoff;
 
 /// A server that refuses writes may do so for a long time, and frequent reconnecting does not help.
@@ -140,7 +140,7 @@ impl Supervisor {
     /// Warns that a server of a quorum did not get the scripts. Only a new connection does so, because calls
     /// find them missing again and again.
     fn warn_of_missing_scripts(&self, error: &ServerError) {
-        if self.scripts.quorum().is_some() {
+        if self.scripts.quorum.is_some() {
             tracing::warn!(server = self.connector.server(), %error, "a server of the quorum grants nothing");
         }
     }

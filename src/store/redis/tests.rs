@@ -8,8 +8,8 @@ mod quorum;
 mod rights;
 mod subscriptions;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,11 +18,16 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::*;
+use crate::error::Error;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
-use crate::store::pipeline::{Prioritized, Priority};
-use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError, Script, ScriptCall};
-use crate::store::{Call, Mode, ReleaseOutcome, ReleaseWhat, ServerId};
+use crate::store::memory::lock::Run;
+use crate::store::memory::rules::Rules;
+use crate::store::script::{self, Declared, PubSubMode, ReplyError, Script, ScriptCall};
+use crate::store::{
+    Call, CallKind, Connections, Listener, Mode, Operation, Priority, ReleaseOutcome, ReleaseWhat, ServerId,
+    Store,
+};
 use crate::time::server_time::ServerTime;
 
 /// The options of a client that is patient with a busy machine.
@@ -52,23 +57,23 @@ static APPEND_SLOWLY: Script = Script::new(
 );
 
 /// Appends a text to a list. The text also selects the script, the priority and the reading of the reply.
+#[derive(Clone, Debug)]
 struct Append(String);
 
-impl Prioritized for Append {
+impl Operation for Append {
+    type Reply = ();
+    const KIND: CallKind = CallKind::Other;
+
+    fn key(&self) -> &'static str {
+        "list"
+    }
+
     fn priority(&self) -> Priority {
         match &*self.0 {
             "keeps" => Priority::Keep,
             "ends" => Priority::End,
             _ => Priority::Ask,
         }
-    }
-}
-
-impl Operation for Append {
-    type Reply = ();
-
-    fn key(&self) -> &'static str {
-        "list"
     }
 
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
@@ -82,6 +87,10 @@ impl Operation for Append {
             return Err(ReplyError::Desynchronised(reply.to_owned()));
         }
         Ok((ServerTime::from_ms(0), ()))
+    }
+
+    fn by_rules(&self, _: &mut Rules, _: Run<'_>) {
+        unreachable!("only a server appends")
     }
 }
 

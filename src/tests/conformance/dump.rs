@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::memory::lock::Lock;
-use crate::store::memory::rules::spin::Spin;
+use crate::store::memory::rules::Spin;
 
 /// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
 /// live of each key in ms.

@@ -7,7 +7,7 @@ use super::step::{CLIENTS, Call, PickFence, PickRequest, SPIN_LEASES_MS, Step, T
 use super::world::{START_US, Setting, World};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::memory::lock::MAX_HOLDS;
-use crate::store::redis::script::{PubSubMode, ReplyError};
+use crate::store::script::{PubSubMode, ReplyError};
 use crate::store::{
     Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,

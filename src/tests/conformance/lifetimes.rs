@@ -125,7 +125,7 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
 #[test]
 fn clock_is_read_correctly_in_every_microsecond() {
     let mut setting = Setting::start();
-    let read = format!("{} return {{now_us, now}}", crate::store::redis::script::CLOCK);
+    let read = format!("{} return {{now_us, now}}", crate::store::script::CLOCK);
     let (mut before, mut short) = (String::new(), 0);
     while short < 3 {
         let reply = setting.scripts.evaluate(&read);

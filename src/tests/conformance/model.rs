@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::fence::Fence;
-use crate::store::memory::lock::{Channels, Now};
+use crate::store::Operation;
+use crate::store::memory::lock::{Channels, Now, Run};
 use crate::store::memory::rules::Rules;
-use crate::store::redis::script::Operation;
 use crate::store::{
     Acquire, Acquired, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseOutcome, Released,
     Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
+use crate::time::server_time::ServerTime;
 
 /// The publish/subscribe side of the model.
 #[derive(Default)]
@@ -46,27 +46,24 @@ pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
     /// Whether a server that is out of memory must execute the operation.
     const FREES_MEMORY: bool = false;
 
-    /// The call's floor, if it belongs to a quorum.
-    fn floor(&self) -> Option<Fence> {
-        None
+    /// Executes the call by the rules.
+    fn execute(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Self::Reply {
+        let not_after = self
+            .stamp()
+            .and_then(|stamp| stamp.written(ConnectionId::default()));
+        let run = Run {
+            now,
+            not_after: not_after.unwrap_or(ServerTime::MAX),
+            channels: pub_sub,
+        };
+        self.by_rules(rules, run)
     }
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Self::Reply;
 
     /// The kind of a reply, as listed in [`KINDS`].
     fn kind(reply: &Self::Reply) -> &'static str;
 }
 
 impl Modelled for Acquire {
-    fn floor(&self) -> Option<Fence> {
-        self.floor
-    }
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Acquired {
-        let not_after = self.not_after.written(ConnectionId::default()).expect("a time");
-        rules.acquire(self, not_after, now, pub_sub)
-    }
-
     fn kind(reply: &Acquired) -> &'static str {
         match reply {
             Acquired::Granted { grant, .. } if grant.pushed => "granted by an earlier push",
@@ -88,12 +85,13 @@ impl Modelled for Acquire {
 impl Modelled for Release {
     const FREES_MEMORY: bool = true;
 
-    fn floor(&self) -> Option<Fence> {
-        self.floor
-    }
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Released {
-        let released = rules.release(self, now, pub_sub);
+    fn execute(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Released {
+        let run = Run {
+            now,
+            not_after: ServerTime::MAX,
+            channels: pub_sub,
+        };
+        let released = self.by_rules(rules, run);
         Released {
             denied: pub_sub.denied,
             ..released
@@ -115,14 +113,6 @@ impl Modelled for Release {
 impl Modelled for Withdraw {
     const FREES_MEMORY: bool = true;
 
-    fn floor(&self) -> Option<Fence> {
-        self.floor
-    }
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Withdrawn {
-        rules.withdraw(self, now, pub_sub)
-    }
-
     fn kind(reply: &Withdrawn) -> &'static str {
         match reply.more {
             true => "withdrawn, incomplete",
@@ -133,10 +123,6 @@ impl Modelled for Withdraw {
 
 impl Modelled for Renew {
     const FREES_MEMORY: bool = true;
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Renewed {
-        rules.renew(self, now)
-    }
 
     fn kind(reply: &Renewed) -> &'static str {
         match reply {
@@ -149,14 +135,6 @@ impl Modelled for Renew {
 
 impl Modelled for Look {
     const FREES_MEMORY: bool = true;
-
-    fn floor(&self) -> Option<Fence> {
-        self.raises_to()
-    }
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Looked {
-        rules.look(self, now)
-    }
 
     fn kind(reply: &Looked) -> &'static str {
         match reply.renewed {
@@ -171,10 +149,6 @@ impl Modelled for Look {
 impl Modelled for Inspect {
     const FREES_MEMORY: bool = true;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> Inspected {
-        rules.inspect(self, now)
-    }
-
     fn kind(reply: &Inspected) -> &'static str {
         match &reply.holder {
             Some(holding) if holding.kept => "inspected, kept",
@@ -187,10 +161,6 @@ impl Modelled for Inspect {
 impl Modelled for SpinAcquire {
     const KNOWS_FORMATS: bool = false;
 
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> SpinAcquired {
-        rules.spin_acquire(self, now)
-    }
-
     fn kind(reply: &SpinAcquired) -> &'static str {
         match reply {
             SpinAcquired::Held(_) => "spin lock held",
@@ -202,10 +172,6 @@ impl Modelled for SpinAcquire {
 impl Modelled for SpinRelease {
     const KNOWS_FORMATS: bool = false;
     const FREES_MEMORY: bool = true;
-
-    fn by_rules(&self, rules: &mut Rules, now: Now, _: &mut PubSub) -> SpinReleased {
-        rules.spin_release(self, now)
-    }
 
     fn kind(reply: &SpinReleased) -> &'static str {
         match reply {

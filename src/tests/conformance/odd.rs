@@ -4,7 +4,7 @@ use super::edges::acquisition;
 use super::step::Trouble;
 use super::world::{Setting, World};
 use crate::store::ids::ClientId;
-use crate::store::redis::script::PubSubMode;
+use crate::store::script::PubSubMode;
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
 };

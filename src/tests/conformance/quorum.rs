@@ -6,8 +6,9 @@ use super::edges::acquisition;
 use super::step::{MAX_AHEAD_US, TURNS, reserving};
 use super::world::{Setting, World};
 use crate::fence::Fence;
+use crate::store::Operation;
 use crate::store::ids::ClientId;
-use crate::store::redis::script::{Declared, Operation, ReplyError};
+use crate::store::script::{Declared, ReplyError};
 use crate::store::{
     Acquire, Acquired, Contended, Grant, Look, Looked, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed,
     Withdraw,

@@ -9,8 +9,8 @@ use super::step::Trouble;
 use crate::store::ConnectionId;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
-use crate::store::redis::script;
-use crate::store::redis::script::ScriptCall;
+use crate::store::script;
+use crate::store::script::ScriptCall;
 
 /// A clock that reads the last key of the call: µs, in 16 digits. Trailing arguments may be left out, so an
 /// argument could not carry it.

@@ -16,11 +16,12 @@ use super::step::{
 };
 use crate::fence::Fence;
 use crate::owner::Owner;
+use crate::store::Operation;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Holder, Now, Queue, RETENTION_MS};
 use crate::store::memory::rules::Rules;
-use crate::store::redis::script::{Declared, Operation, PubSubMode, ReplyError};
+use crate::store::script::{Declared, PubSubMode, ReplyError};
 use crate::store::{Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
 
@@ -372,7 +373,7 @@ impl World<'_> {
         }
         self.pub_sub.allowed = (trouble == Some(Trouble::NoPublish)).then(|| self.clients[0].to_string());
         self.pub_sub.denied = false;
-        let expected = call.by_rules(&mut self.rules, now, &mut self.pub_sub);
+        let expected = call.execute(&mut self.rules, now, &mut self.pub_sub);
         self.setting.reached.insert(O::kind(&expected));
         Box::new(move |reply| {
             let (time, reply) = call.read(&reply.unwrap()).unwrap();

@@ -7,6 +7,10 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::memory::lock::Run;
+use crate::store::memory::rules::Rules;
+use crate::store::script::{Declared, PubSubMode, ScriptCall};
+use crate::store::{CallKind, Priority};
 
 /// What the fuzzer begins with: one of each kind.
 fn seeds(target: &str) -> Vec<String> {
@@ -90,30 +94,31 @@ fn seeds_of_script_replies_are_understood() {
 #[test]
 #[should_panic(expected = "a reply to another request")]
 fn reader_of_another_requests_reply_is_detected() {
+    #[derive(Clone, Debug)]
     struct Credulous;
-    impl crate::store::pipeline::Prioritized for Credulous {
-        fn priority(&self) -> crate::store::pipeline::Priority {
-            unreachable!("nothing is sent")
-        }
-    }
 
     impl Operation for Credulous {
         type Reply = ();
+        const KIND: CallKind = CallKind::Other;
 
         fn key(&self) -> &'static str {
             unreachable!("nothing is sent")
         }
 
-        fn script_call(
-            &self,
-            _: crate::store::redis::script::PubSubMode,
-            _: crate::store::redis::script::Declared,
-        ) -> crate::store::redis::script::ScriptCall {
+        fn priority(&self) -> Priority {
             unreachable!("nothing is sent")
         }
 
-        fn read(&self, _: &str) -> Result<(ServerTime, ()), crate::store::redis::script::ReplyError> {
+        fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+            unreachable!("nothing is sent")
+        }
+
+        fn read(&self, _: &str) -> Result<(ServerTime, ()), ReplyError> {
             Ok((ServerTime::default(), ()))
+        }
+
+        fn by_rules(&self, _: &mut Rules, _: Run<'_>) {
+            unreachable!("nothing is sent")
         }
     }
     let another = format!("1 {}", OWN.replace(":7:", ":8:"));

@@ -1,7 +1,6 @@
 //! The [`Store`] of a simulated client: its pipeline, and the task that keeps the connection up.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -13,21 +12,19 @@ use tokio::time::Instant;
 use super::history::Fault;
 use super::network::Network;
 use super::process::Process;
-use super::server::{Operation, Server, Time};
+use super::server::Server;
 use super::subscriber::SimSubscribers;
 use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
 use crate::error::ServerError;
 use crate::store::keys::Keys;
-use crate::store::label::Label;
 use crate::store::memory::Connection;
 use crate::store::pipeline::{Pipeline, Replacement};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, Failure, GetLabel, Inspect, Inspected, Listener, Look, Looked, Page,
-    Position, Release, Released, Renew, Renewed, ServerId, SpinAcquire, SpinAcquired, SpinRelease,
-    SpinReleased, Store, Withdraw, Withdrawn,
+    Answer, Call, Connections, Failure, GetLabel, Listener, Page, Position, ServerId, StoreFuture,
 };
 use crate::sync::locked;
+use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::millis;
@@ -107,12 +104,13 @@ impl SimConnection {
         SimConnection(ends)
     }
 
-    fn call<O: Operation + Clone>(&self, operation: O) -> Call<O::Reply> {
+    /// Sends a command, and waits for its reply.
+    fn ask<T: 'static>(&self, command: impl Fn() -> Command + Send + 'static) -> Call<T> {
         let ends = Arc::clone(&self.0);
         Box::pin(async move {
             ends.stall_task().await;
             let pipeline = Arc::clone(&ends.pipeline);
-            let heard = pipeline.call(|| Command::of(operation.clone())).await?;
+            let heard = pipeline.call(command).await?;
             ends.stall_task().await;
             Ok(Answer {
                 on: ends.pipeline.connection(heard.generation),
@@ -237,57 +235,27 @@ impl Ends {
     }
 }
 
-impl Store for SimConnection {
-    fn acquire(&self, call: Acquire) -> Call<Acquired> {
-        self.call(call)
+impl Double for SimConnection {
+    fn call(&self, operation: AnyOperation) -> Call<AnyReply> {
+        // Labels change nothing, so they are not simulated.
+        match operation.get::<GetLabel>() {
+            Some(_) => self.0.executor.call(operation),
+            None => self.ask(move || Command::of(operation.clone())),
+        }
     }
+}
 
-    fn release(&self, call: Release) -> Call<Released> {
-        self.call(call)
-    }
-
-    fn withdraw(&self, call: Withdraw) -> Call<Withdrawn> {
-        self.call(call)
-    }
-
-    fn renew(&self, call: Renew) -> Call<Renewed> {
-        self.call(call)
-    }
-
-    fn look(&self, call: Look) -> Call<Looked> {
-        self.call(call)
-    }
-
-    fn inspect(&self, call: Inspect) -> Call<Inspected> {
-        self.call(call)
-    }
-
-    fn spin_acquire(&self, call: SpinAcquire) -> Call<SpinAcquired> {
-        self.call(call)
-    }
-
-    fn spin_release(&self, call: SpinRelease) -> Call<SpinReleased> {
-        self.call(call)
-    }
-
-    /// Labels and lists change nothing, so they are not simulated.
-    fn label_of(&self, call: GetLabel) -> Call<Option<Label>> {
-        self.0.executor.label_of(call)
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        from: Position,
-    ) -> Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>> {
+impl Connections for SimConnection {
+    /// Lists change nothing, so they are not simulated.
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         self.0.executor.list(prefix, from)
     }
 
     fn time(&self) -> Call<()> {
-        self.call(Time)
+        self.ask(Command::time)
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
         let ends = Arc::clone(&self.0);
         Box::pin(async move { ends.subscribers.subscribe(channel).await })
     }

@@ -164,7 +164,7 @@ impl World {
         let connection =
             SimConnection::connect(client, &self.network, &self.server, &process, listener, setting);
         let ends = Arc::clone(&connection.0);
-        let connection: Arc<dyn Store> = Arc::new(connection);
+        let connection = Store::Double(Arc::new(connection));
         let connected = process.spawn(async move {
             let first = loop {
                 // The network may lose the first calls.

@@ -1,7 +1,6 @@
 //! The simulated server: the in-memory store, which can refuse calls, stall, or lose data.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,14 +12,12 @@ use super::history::{Effect, Event, History};
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::memory::{Connection, MemoryStore};
-use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::{
-    Acquire, Acquired, Answer, Call, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseWhat,
-    Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Store, Withdraw,
-    Withdrawn,
+    Acquire, Acquired, Answer, Connections, Look, Looked, Release, ReleaseWhat, Released, Renew, Renewed,
+    Withdraw,
 };
 use crate::sync::locked;
-use crate::time::deadline_queue::GivesUp;
+use crate::tests::double::{AnyOperation, AnyReply};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -147,209 +144,61 @@ impl Server {
     }
 
     /// Executes a call, and records its effect.
-    pub(super) fn execute<O: Operation>(
+    pub(super) fn execute(
         &self,
         client: usize,
         connection: &Connection,
-        operation: &O,
-    ) -> Option<Answer<O::Reply>> {
-        if let Some((key, fence)) = operation.revokes() {
+        operation: &AnyOperation,
+    ) -> Option<Answer<AnyReply>> {
+        if let Some((key, fence)) = revoked_by(operation) {
             self.history.record(Event::Revoked { key, fence });
         }
         self.drift();
         // There is no answer if the connection was closed in the meantime.
-        let answer = operation.call(connection).now_or_never()?.ok()?;
-        let effect = operation.effect(&answer.reply);
-        self.history.record(Event::Executed { client, effect });
-        self.note_holds();
+        let answer = connection.call(operation.clone()).now_or_never()?.ok()?;
+        self.executed(client, effect(operation, &answer.reply));
         Some(answer)
     }
-}
 
-/// A call of the [`Store`] that a client makes.
-pub(super) trait Operation: Prioritized + fmt::Debug + Send + Sync + 'static {
-    type Reply: Send + 'static;
-
-    fn needs_scripts(&self) -> bool {
-        true
+    /// Tells the time.
+    pub(super) fn time(&self, client: usize, connection: &Connection) -> Option<Answer<()>> {
+        self.drift();
+        let answer = connection.time().now_or_never()?.ok()?;
+        self.executed(client, Effect::Other("time"));
+        Some(answer)
     }
 
-    /// When the caller gives up.
-    fn gives_up(&self) -> GivesUp {
-        GivesUp::Unknown
-    }
-
-    /// The request that the call may grant or queue.
-    fn request(&self) -> Option<&RequestId> {
-        None
-    }
-
-    /// The requests that it withdraws.
-    fn withdraws(&self) -> &[RequestId] {
-        &[]
-    }
-
-    /// Fills in what is only known when the call is written. Returns `None` if it is too late to write it.
-    fn stamped(self, _: ConnectionId) -> Option<Self>
-    where
-        Self: Sized,
-    {
-        Some(self)
-    }
-
-    fn call(&self, connection: &Connection) -> Call<Self::Reply>;
-
-    fn effect(&self, reply: &Self::Reply) -> Effect;
-
-    /// The hold that the call releases by force.
-    fn revokes(&self) -> Option<(String, Fence)> {
-        None
+    fn executed(&self, client: usize, effect: Effect) {
+        self.history.record(Event::Executed { client, effect });
+        self.note_holds();
     }
 }
 
-impl Operation for Acquire {
-    type Reply = Acquired;
-
-    fn gives_up(&self) -> GivesUp {
-        self.not_after.gives_up()
-    }
-
-    fn request(&self) -> Option<&RequestId> {
-        Some(&self.request)
-    }
-
-    fn stamped(self, on: ConnectionId) -> Option<Acquire> {
-        let not_after = Arc::new(self.not_after.written(on)?);
-        Some(Acquire { not_after, ..self })
-    }
-
-    fn call(&self, connection: &Connection) -> Call<Acquired> {
-        connection.acquire(self.clone())
-    }
-
-    fn effect(&self, reply: &Acquired) -> Effect {
-        Effect::Acquire(self.clone(), reply.clone())
+/// The hold that a call releases by force.
+fn revoked_by(operation: &AnyOperation) -> Option<(String, Fence)> {
+    let release: &Release = operation.get()?;
+    match release.what {
+        ReleaseWhat::Force(fence) => Some((release.keys.lock.clone(), fence)),
+        ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => None,
     }
 }
 
-impl Operation for Release {
-    type Reply = Released;
-
-    fn call(&self, connection: &Connection) -> Call<Released> {
-        connection.release(self.clone())
+fn effect(operation: &AnyOperation, reply: &AnyReply) -> Effect {
+    if let (Some(call), Some(reply)) = (operation.get::<Acquire>(), reply.get::<Acquired>()) {
+        return Effect::Acquire(call.clone(), reply.clone());
     }
-
-    fn effect(&self, reply: &Released) -> Effect {
-        Effect::Release(self.clone(), *reply)
+    if let (Some(call), Some(reply)) = (operation.get::<Release>(), reply.get::<Released>()) {
+        return Effect::Release(call.clone(), *reply);
     }
-
-    fn revokes(&self) -> Option<(String, Fence)> {
-        match self.what {
-            ReleaseWhat::Force(fence) => Some((self.keys.lock.clone(), fence)),
-            ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => None,
-        }
+    if let (Some(call), Some(reply)) = (operation.get::<Renew>(), reply.get::<Renewed>()) {
+        return Effect::Renew(call.clone(), *reply);
     }
-}
-
-impl Operation for Withdraw {
-    type Reply = Withdrawn;
-
-    fn withdraws(&self) -> &[RequestId] {
-        &self.requests
+    if let (Some(call), Some(reply)) = (operation.get::<Look>(), reply.get::<Looked>()) {
+        return Effect::Renew(call.renew.clone(), reply.renewed);
     }
-
-    fn call(&self, connection: &Connection) -> Call<Withdrawn> {
-        connection.withdraw(self.clone())
-    }
-
-    fn effect(&self, _: &Withdrawn) -> Effect {
-        Effect::Withdraw(self.clone())
-    }
-}
-
-impl Operation for Renew {
-    type Reply = Renewed;
-
-    fn call(&self, connection: &Connection) -> Call<Renewed> {
-        connection.renew(self.clone())
-    }
-
-    fn effect(&self, reply: &Renewed) -> Effect {
-        Effect::Renew(self.clone(), *reply)
-    }
-}
-
-impl Operation for Look {
-    type Reply = Looked;
-
-    fn call(&self, connection: &Connection) -> Call<Looked> {
-        connection.look(self.clone())
-    }
-
-    fn effect(&self, reply: &Looked) -> Effect {
-        Effect::Renew(self.renew.clone(), reply.renewed)
-    }
-}
-
-impl Operation for Inspect {
-    type Reply = Inspected;
-
-    fn call(&self, connection: &Connection) -> Call<Inspected> {
-        connection.inspect(self.clone())
-    }
-
-    fn effect(&self, _: &Inspected) -> Effect {
-        Effect::Other("inspect")
-    }
-}
-
-impl Operation for SpinAcquire {
-    type Reply = SpinAcquired;
-
-    fn call(&self, connection: &Connection) -> Call<SpinAcquired> {
-        connection.spin_acquire(self.clone())
-    }
-
-    fn effect(&self, _: &SpinAcquired) -> Effect {
-        Effect::Other("spin acquire")
-    }
-}
-
-impl Operation for SpinRelease {
-    type Reply = SpinReleased;
-
-    fn call(&self, connection: &Connection) -> Call<SpinReleased> {
-        connection.spin_release(self.clone())
-    }
-
-    fn effect(&self, _: &SpinReleased) -> Effect {
-        Effect::Other("spin release")
-    }
-}
-
-/// A call that asks for the server's time.
-#[derive(Clone, Debug)]
-pub(super) struct Time;
-
-impl Prioritized for Time {
-    fn priority(&self) -> Priority {
-        Priority::Ask
-    }
-}
-
-impl Operation for Time {
-    type Reply = ();
-
-    fn needs_scripts(&self) -> bool {
-        false
-    }
-
-    fn call(&self, connection: &Connection) -> Call<()> {
-        connection.time()
-    }
-
-    fn effect(&self, (): &()) -> Effect {
-        Effect::Other("time")
+    match operation.get::<Withdraw>() {
+        Some(call) => Effect::Withdraw(call.clone()),
+        None => Effect::Other("another call"),
     }
 }
 

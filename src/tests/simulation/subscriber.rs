@@ -14,7 +14,7 @@ use super::history::{Event, Fault};
 use super::network::Stream;
 use crate::error::ServerError;
 use crate::store::memory::Connection;
-use crate::store::{Failure, Listener, Push, ServerId, Store};
+use crate::store::{Connections, Failure, Listener, Push, ServerId};
 use crate::sync::locked;
 
 /// The channels of a client, over all its subscriber connections.

@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,13 +17,12 @@ use tokio::time::Instant;
 use super::connection::Ends;
 use super::history::Fault;
 use super::network::Stream;
-use super::server::{Operation, Server};
 use crate::error::ServerError;
 use crate::store::ids::RequestId;
-use crate::store::memory::Connection;
-use crate::store::pipeline::{Priority, WireError, WireErrorKind};
-use crate::store::{ConnectionId, Failure, pipeline};
+use crate::store::pipeline::{WireError, WireErrorKind};
+use crate::store::{Acquire, Answer, ConnectionId, Failure, Operation, Priority, Stamp, Withdraw, pipeline};
 use crate::sync::locked;
+use crate::tests::double::AnyOperation;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
@@ -35,6 +33,15 @@ pub(super) struct Reply {
     pub(super) value: Box<dyn Any + Send>,
 }
 
+impl Reply {
+    fn of<T: Send + 'static>(answer: Answer<T>) -> Reply {
+        Reply {
+            now: answer.at.now,
+            value: Box::new(answer.reply),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Command {
     priority: Priority,
@@ -43,63 +50,25 @@ pub(super) struct Command {
 
 #[derive(Debug)]
 enum What {
-    Call(Box<dyn Executable>),
+    Call(AnyOperation),
+    Time,
     Ping(String),
     /// Loads the scripts.
     Load,
 }
 
-/// An operation with its type of reply erased.
-trait Executable: fmt::Debug + Send + Sync {
-    fn written(self: Box<Self>, on: ConnectionId) -> Option<Box<dyn Executable>>;
-
-    fn gives_up(&self) -> GivesUp;
-
-    fn needs_scripts(&self) -> bool;
-
-    fn request(&self) -> Option<&RequestId>;
-
-    fn withdraws(&self) -> &[RequestId];
-
-    fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply>;
-}
-
-impl<O: Operation> Executable for O {
-    fn written(self: Box<Self>, on: ConnectionId) -> Option<Box<dyn Executable>> {
-        let operation = (*self).stamped(on)?;
-        Some(Box::new(operation))
-    }
-
-    fn gives_up(&self) -> GivesUp {
-        Operation::gives_up(self)
-    }
-
-    fn needs_scripts(&self) -> bool {
-        Operation::needs_scripts(self)
-    }
-
-    fn request(&self) -> Option<&RequestId> {
-        Operation::request(self)
-    }
-
-    fn withdraws(&self) -> &[RequestId] {
-        Operation::withdraws(self)
-    }
-
-    fn execute(&self, client: usize, server: &Server, executor: &Connection) -> Option<Reply> {
-        let answer = server.execute(client, executor, self)?;
-        Some(Reply {
-            now: answer.at.now,
-            value: Box::new(answer.reply),
-        })
-    }
-}
-
 impl Command {
-    pub(super) fn of(operation: impl Operation) -> Command {
+    pub(super) fn of(operation: AnyOperation) -> Command {
         Command {
             priority: operation.priority(),
-            what: What::Call(Box::new(operation)),
+            what: What::Call(operation),
+        }
+    }
+
+    pub(super) fn time() -> Command {
+        Command {
+            priority: Priority::Ask,
+            what: What::Time,
         }
     }
 }
@@ -111,16 +80,23 @@ impl pipeline::Command for Command {
 
     fn gives_up(&self) -> GivesUp {
         match &self.what {
-            What::Call(call) => call.gives_up(),
-            What::Ping(_) | What::Load => GivesUp::Unknown,
+            What::Call(call) => call.stamp().map_or(GivesUp::Unknown, Stamp::gives_up),
+            What::Time | What::Ping(_) | What::Load => GivesUp::Unknown,
         }
     }
 
     fn prepare(self, on: ConnectionId) -> Result<Command, Failure> {
-        let what = match self.what {
-            What::Call(call) => What::Call(call.written(on).ok_or(Failure::GivenUp)?),
-            what => what,
+        let What::Call(operation) = &self.what else {
+            return Ok(self);
         };
+        let Some(acquire) = operation.get::<Acquire>() else {
+            return Ok(self);
+        };
+        let acquire = Acquire {
+            not_after: Arc::new(acquire.not_after.written(on).ok_or(Failure::GivenUp)?),
+            ..acquire.clone()
+        };
+        let what = What::Call(AnyOperation::new(acquire));
         Ok(Command { what, ..self })
     }
 }
@@ -251,7 +227,7 @@ impl Pipe {
     /// Draws whether this fault happens to this message. Messages that keep the connection up have no faults
     /// of their own.
     fn strikes(&self, fault: Fault, what: &What) -> bool {
-        matches!(what, What::Call(_)) && self.ends.network.strikes(fault, self.ends.client)
+        matches!(what, What::Call(_) | What::Time) && self.ends.network.strikes(fault, self.ends.client)
     }
 
     fn delay(&self, command: &Command, slow: Fault) -> Duration {
@@ -279,8 +255,12 @@ impl Pipe {
         let told = self.executed(&command);
         let Some(told) = told else { return };
         if let What::Call(call) = &command.what {
-            let withdrawn = call.withdraws().iter().cloned();
-            locked(&self.state).withdrawn.extend(withdrawn);
+            let withdrawn = call
+                .get::<Withdraw>()
+                .map(|withdraw| withdraw.requests.iter().cloned());
+            locked(&self.state)
+                .withdrawn
+                .extend(withdrawn.into_iter().flatten());
         }
         if told.is_ok() && self.strikes(Fault::LostReply, &command.what) {
             if self.ends.network.one_in(3) {
@@ -307,13 +287,16 @@ impl Pipe {
             return Some(Err(not_executed("LOADING", WireErrorKind::Other)));
         }
         let value: Box<dyn Any + Send> = match &command.what {
-            What::Call(call) if call.needs_scripts() && !server.knows_scripts() => {
+            What::Call(_) if !server.knows_scripts() => {
                 return Some(Err(not_executed("NOSCRIPT", WireErrorKind::NoScript)));
             }
             What::Call(call) => {
-                return call
-                    .execute(self.ends.client, server, &self.ends.executor)
-                    .map(Ok);
+                let answer = server.execute(self.ends.client, &self.ends.executor, call)?;
+                return Some(Ok(Reply::of(answer)));
+            }
+            What::Time => {
+                let answer = server.time(self.ends.client, &self.ends.executor)?;
+                return Some(Ok(Reply::of(answer)));
             }
             What::Ping(nonce) => Box::new(nonce.clone()),
             What::Load => {
@@ -331,8 +314,8 @@ impl Pipe {
         let pipe = Arc::clone(self);
         self.ends.network.after(delay, move || {
             let request = match &command.what {
-                What::Call(call) => call.request(),
-                What::Ping(_) | What::Load => None,
+                What::Call(call) => call.get::<Acquire>().map(|acquire| &acquire.request),
+                What::Time | What::Ping(_) | What::Load => None,
             };
             let is_withdrawn = request.is_some_and(|request| locked(&pipe.state).withdrawn.contains(request));
             if !pipe.ends.is_closed() && !is_withdrawn {

@@ -6,10 +6,10 @@ const KEYS: &str = "src/store/keys.rs";
 const IDS: &str = "src/store/ids.rs";
 const PUSH: &str = "src/store/push.rs";
 const FENCE: &str = "src/fence.rs";
-const OPERATIONS: &str = "src/store/redis/script/operations.rs";
-const REPLY: &str = "src/store/redis/script/reply.rs";
+const OPERATION_ACQUIRE: &str = "src/store/operations/acquire.rs";
+const REPLY: &str = "src/store/script/reply.rs";
 const CALL: &str = "src/store/redis/call.rs";
-const LABELS: &str = "src/store/redis/script/operations/labels.rs";
+const LABELS: &str = "src/store/operations/label.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist/calls.rs";
 const RUNTIME: &str = "src/engine/runtime.rs";
@@ -404,9 +404,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call that was given up is no failed one", RETRY,
         "                return Ok(Duration::ZERO);\n", "                self.has_failed = true;\n", &["--lib retry::", "--lib saturation"]),
     edit("a call that expires after its caller gave up says nothing about the server", CLIENT, "if pending.is_late_for_its_caller(&at) {", "if false {", &["--lib client::"]),
-    edit("requests that were queued before go before newcomers", "src/store/pipeline/priority.rs", "match self.ticket.is_some() && ", "match false && ", &["--lib pipeline::"]),
-    edit("a poll does not overtake the first call of its request", "src/store/pipeline/priority.rs", "self.ticket.is_some() && self.floor.is_none()", "self.mode == crate::store::Mode::Poll || self.ticket.is_some() && self.floor.is_none()", &["--lib pipeline::"]),
-    edit("in a quorum, a ticket gives no call precedence", "src/store/pipeline/priority.rs", " && self.floor.is_none()", "", &["--lib pipeline::"]),
+    edit("requests that were queued before go before newcomers", OPERATION_ACQUIRE, "match self.ticket.is_some() && ", "match false && ", &["--lib operations::"]),
+    edit("a poll does not overtake the first call of its request", OPERATION_ACQUIRE, "self.ticket.is_some() && self.floor.is_none()", "self.mode == Mode::Poll || self.ticket.is_some() && self.floor.is_none()", &["--lib operations::"]),
+    edit("in a quorum, a ticket gives no call precedence", OPERATION_ACQUIRE, "self.ticket.is_some() && self.floor.is_none()", "self.ticket.is_some()", &["--lib operations::"]),
     edit("a request that finds its place lost makes the others ask", CALLS,
         "let was_lost = contended.enqueued && context.again && state.waiters.len() > mine;", "let was_lost = state.waiters.len() < mine;",
         &["--test promises fairness::", "--test servers faults::connections::", "--test servers faults::forgetful::"]),
@@ -508,7 +508,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a withdrawal takes no more requests than a call may", WITHDRAWALS, "while taken.len() < MAX_WITHDRAWN {", "loop {", WITHDRAWAL_TESTS),
     edit("a withdrawal of an old request is forgotten by a closed client", WITHDRAWALS,
         "forgets && now >= waiting.old_at", "forgets && now < LocalTime::ZERO", WITHDRAWAL_TESTS),
-    edit("a client that makes no calls hears the server's time", "src/store/redis/call.rs", "                heard(answer);\n", "                let _ = (&heard, answer);\n", &["--lib redis::call"]),
+    edit("a client that makes no calls hears the server's time", LABELS, "                heard(answer);\n", "                let _ = (&heard, answer);\n", &["--lib operations::label"]),
     edit("an open client forgets no withdrawal", WITHDRAWALS, "forgets && now >= waiting.old_at", "now >= waiting.old_at", BACKGROUND_TESTS),
     edit("a client with too many withdrawals forgets old ones", BACKGROUND, " || self.pending() > MOST_PENDING", "", BACKGROUND_TESTS),
     edit("a withdrawal lasts while the server can have something of its request", WITHDRAWALS,
@@ -542,16 +542,16 @@ pub(super) const EDITS: &[Edit] = &[
         &["--lib fuzzing", "--test servers damaged::"]),
     edit("a reply that is not UTF-8 is read", CALL, "        Value::Bytes(line) => operation.read(&String::from_utf8_lossy(line)),\n", "", &["--test servers damaged::"]),
     edit("a text that is no label is not shown", LABELS, "Label::new(words.text()?).ok()", "Some(Label::new(words.text()?).unwrap_or_else(|_| Label::of_this_process()))", &["--test servers damaged::"]),
-    edit("a poll never declares the lock alone", OPERATIONS, "self.mode != Mode::Poll", "true", &["--lib script::tests"]),
-    edit("a floor has a place of its own in a call without a ticket", OPERATIONS,
+    edit("a poll never declares the lock alone", OPERATION_ACQUIRE, "self.mode != Mode::Poll", "true", &["--lib script::tests"]),
+    edit("a floor has a place of its own in a call without a ticket", OPERATION_ACQUIRE,
         "            None if self.floor.is_some() => script_call.with(\"\"),\n", "", &["--lib script::tests"]),
     edit("a fence is from 1 to 2^63 - 1", FENCE, "        i64::try_from(number).ok()?;\n", "", &["--test promises bounds::", "--lib fuzzing"]),
     edit("a push of a newer version is not understood", PUSH, "            Self::GRANTED => {", "            version if version != Self::KEPT => {", READERS),
     edit("a memory store in use drops entries that are over", MEMORY,
         "        rules.sweep(now);\n",
         "", &["--lib store::memory::tests"]),
-    edit("a look in memory that would raise a fence too far is refused", MEMORY,
-        "self.call_above(call.raises_to(), move", "self.call_above(None, move", &["--lib store::memory::tests"]),
+    edit("a look in memory that would raise a fence too far is refused", "src/store/operations/look.rs",
+        "Some(self.floor).filter(|floor| *floor != self.renew.fence)", "None", &["--lib store::memory::tests"]),
     edit("a store in memory refuses a floor too far ahead", MEMORY,
         "if now.is_behind(floor) {", "if false {", &["--lib store::memory::tests"]),
     edit("calls of one microsecond get tickets in their order", MEMORY,
@@ -576,7 +576,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a sweep leaves locks that are held", RULES,
         "self.locks.retain(|_, lock| lock.kept_until > now.ms);",
         "self.locks.clear();", &["--lib store::memory::tests"]),
-    edit("an expired call in memory does nothing", RULES,
+    edit("an expired call in memory does nothing", OPERATION_ACQUIRE,
         "if now.ms > not_after.ms() {",
         "if false {", &["--lib store::memory::tests"]),
     edit("a request id is cut only between its parts", IDS, "text.is_ascii()\n            && ", "", READERS),

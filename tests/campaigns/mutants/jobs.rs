@@ -9,7 +9,7 @@ const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
-const RULES: &str = "src/store/memory/rules.rs";
+const RULES: &str = "src/store/operations/release.rs";
 const VOTES: &str = "src/quorum/votes/release.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 

@@ -12,17 +12,17 @@ const CONNECTION: &str = "src/store/redis/connection.rs";
 const CONNECTOR: &str = "src/store/redis/connector.rs";
 const DIAL: &str = "src/store/redis/dial.rs";
 const FAILURE: &str = "src/store/redis/failure.rs";
+const LABELS: &str = "src/store/operations/label.rs";
 const LINK: &str = "src/store/redis/supervisor.rs";
 const BACKLOG: &str = "src/store/pipeline/backlog.rs";
 const INFO: &str = "src/store/redis/server_info.rs";
 const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
 const NAMES: &str = "src/store/redis/names.rs";
 const PIPELINE: &str = "src/store/pipeline.rs";
-const PRIORITY: &str = "src/store/pipeline/priority.rs";
 const RELOAD: &str = "src/store/pipeline/reload.rs";
 const ROLE: &str = "src/store/redis/role.rs";
 const ROUNDS: &str = "src/store/redis/replication.rs";
-const SCRIPT_SET: &str = "src/store/redis/script/script_set.rs";
+const SCRIPT_SET: &str = "src/store/redis/script_set.rs";
 const SENTINEL: &str = "src/store/redis/sentinel.rs";
 const SLOTS: &str = "src/store/redis/cluster/slots.rs";
 const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
@@ -110,7 +110,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call to a server that imports the slot is preceded by ASKING", COMMANDS, "if !self.asking {", "if true {", MIGRATION),
 
     edit("a server of a quorum gets no scripts while it may have forgotten holds", COMMANDS,
-        "if let Some(quorum) = scripts.quorum() {", "if let (Some(quorum), true) = (scripts.quorum(), false) {", QUORUM),
+        "if let Some(quorum) = scripts.quorum {", "if let (Some(quorum), true) = (scripts.quorum, false) {", QUORUM),
     edit("a server may have forgotten holds for the longest lease", INFO,
         "quorum.longest_lease + quorum.longest_lease / DRIFT + UPTIME_ERROR", "UPTIME_ERROR", INFO_TESTS),
     edit("a server may have forgotten holds for longer by the drift of the clocks", INFO, " + quorum.longest_lease / DRIFT", "", INFO_TESTS),
@@ -119,7 +119,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a quorum takes no server but Redis and Valkey", INFO, "!KNOWN_VERSIONS.contains(name)", "name.is_empty()", INFO_TESTS),
     edit("a durable server gets the scripts of a quorum at once", INFO, "if quorum.durable {", "if false {", INFO_TESTS),
     edit("clients with another longest lease share no script", SCRIPT_SET, "millis(server.longest_lease)", "0", &["--lib script_set"]),
-    edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(quorum.shas[position].clone())", "Value::from_static_str(script.sha())", &["--lib script_set"]),
+    edit("a call names its script by the hash of its own connection", SCRIPT_SET, "Value::from(self.shas[position].clone())", "Value::from(fred::util::sha1_hash(script.text()))", &["--lib script_set"]),
 
     edit("a script is not loaded on another connection than the one that told the uptime", DIAL,
         "ReconnectPolicy::new_constant(0, u32::MAX)", "ReconnectPolicy::new_constant(0, 1)", QUORUM)
@@ -175,17 +175,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
-    edit("a status waits for the window", PRIORITY,
-        "Prioritized for Inspect {\n    fn priority(&self) -> Priority {\n        Priority::Ask",
-        "Prioritized for Inspect {\n    fn priority(&self) -> Priority {\n        Priority::Keep",
+    edit("a status waits for the window", "src/store/operations/inspect.rs", "Priority::Ask", "Priority::Keep",
         &["--lib script::", "--test servers faults::flood::"]),
-    edit("a renewal that a caller asks for waits for the window", PRIORITY, "            true => Priority::End,\n", "            true => Priority::Keep,\n",
+    edit("a renewal that a caller asks for waits for the window", "src/store/operations/renew.rs", "            true => Priority::End,\n", "            true => Priority::Keep,\n",
         &["--lib script::", "--test servers faults::flood::"]),
-    edit("a request for a label waits for the window", PRIORITY,
-        "Prioritized for GetLabel {\n    fn priority(&self) -> Priority {\n        Priority::Ask",
-        "Prioritized for GetLabel {\n    fn priority(&self) -> Priority {\n        Priority::Keep", &["--lib script::"]),
-    edit("a search for locks waits for the window", COMMANDS, "Command::plain(Priority::Ask, \"SCAN\"", "Command::plain(Priority::Keep, \"SCAN\"", &["--lib commands::"]),
-    edit("a health check waits for the window", COMMANDS, "Command::plain(Priority::Ask, \"TIME\"", "Command::plain(Priority::Keep, \"TIME\"", &["--lib commands::"]),
+    edit("a request for a label waits for the window", LABELS, "Priority::Ask", "Priority::Keep", &["--lib script::"]),
+    edit("a search for locks waits for the window", COMMANDS, "RedisCommand::plain(Priority::Ask, \"SCAN\"", "RedisCommand::plain(Priority::Keep, \"SCAN\"", &["--lib commands::"]),
+    edit("a health check waits for the window", COMMANDS, "RedisCommand::plain(Priority::Ask, \"TIME\"", "RedisCommand::plain(Priority::Keep, \"TIME\"", &["--lib commands::"]),
     edit("a call that ends a hold goes before a call that asks for one", BACKLOG,
         "if let Some(first) = self.urgent.first_entry() {",
         "if let Some(first) = self.urgent.first_entry().filter(|first| first.key().0 == Priority::Keep || self.asks.is_empty()) {",
@@ -229,7 +225,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a new connection has the scripts loaded", LINK, "connection.unless_lost(load(&client, &self.scripts)).await", "connection.unless_lost(async { Ok(drop((&client, load))) }).await", CONNECTIONS),
     edit("a connection that is lost before it is used is replaced at once", LINK, "connection.unless_lost(load(&client, &self.scripts)).await", "{ let _ = &mut connection; load(&client, &self.scripts).await }", CONNECTIONS),
     edit("what is known of a lost connection is not forgotten", CONNECTION, "if let Some(why) = &self.over {", "if let Some(why) = self.over.as_ref().filter(|_| false) {", CONNECTIONS),
-    edit("a server of a quorum without scripts is logged", LINK, "if self.scripts.quorum().is_some() {", "if false {", QUORUM),
+    edit("a server of a quorum without scripts is logged", LINK, "if self.scripts.quorum.is_some() {", "if false {", QUORUM),
     edit("the listener hears of a new connection before any reply on it", LINK,
         "            // This comes before any reply on the new connection, which may lead to another server.\n", "            self.open(&connection);\n", CONNECTIONS),
     edit("a dead connection is noticed even without calls", LINK, "                ping.await;\n", "                drop(ping);\n", CONNECTIONS),

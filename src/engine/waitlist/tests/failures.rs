@@ -135,7 +135,7 @@ async fn incomplete_poll_is_repeated_until_the_lock_is_granted() {
     let fixture = Fixture::on(MemoryStore::with_bound(2));
     let store = &fixture.waitlists().client().store;
     for n in 1..8 {
-        store.acquire(call_of_a_deaf_client(n, LEASE)).await.unwrap();
+        store.call(call_of_a_deaf_client(n, LEASE)).await.unwrap();
     }
     let waiter = fixture.waiter().await;
     sleep(LEASE + 2 * JITTER).await;
@@ -249,7 +249,7 @@ async fn late_attempt_of_a_busy_try_leaves_no_hold() {
         mode: Mode::Try,
         ..call_of_a_deaf_client(0, client.options.lease)
     };
-    let late = client.store.acquire(first).await.unwrap();
+    let late = client.store.call(first).await.unwrap();
     assert!(matches!(late.reply, Acquired::Granted { .. }));
     released(fixture.other.acquire_timeout(2 * NOT_AFTER).await.unwrap()).await;
 }

@@ -8,10 +8,10 @@ use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
-use crate::store::memory::lock::{Channels, MAX_HOLDS, Now};
+use crate::store::memory::lock::{Channels, MAX_HOLDS, Now, Run};
 use crate::store::memory::rules::{BOUND, Rules};
 use crate::store::{
-    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Push, Release,
+    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Operation, Push, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw,
 };
@@ -113,11 +113,22 @@ impl World {
         }
     }
 
-    fn run(&mut self, call: &Acquire) -> Acquired {
+    fn run<O: Operation>(&mut self, call: &O) -> O::Reply {
+        let not_after = call
+            .stamp()
+            .and_then(|stamp| stamp.written(ConnectionId::default()));
+        let run = Run {
+            now: self.now(),
+            not_after: not_after.unwrap_or(ServerTime::MAX),
+            channels: &mut self.wires,
+        };
+        call.by_rules(&mut self.rules, run)
+    }
+
+    fn ask(&mut self, call: &Acquire) -> Acquired {
         // No two calls of a test have the same time, as on a server.
         self.now_us += 1;
-        let not_after = call.not_after.written(ConnectionId::default()).unwrap();
-        self.rules.acquire(call, not_after, self.now(), &mut self.wires)
+        self.run(call)
     }
 
     fn acquire(&mut self, request: &RequestId, mode: Mode) -> Acquired {
@@ -150,7 +161,7 @@ impl World {
             floor: None,
         };
         self.now_us += 1;
-        let Released { outcome, .. } = self.rules.release(&call, self.now(), &mut self.wires);
+        let Released { outcome, .. } = self.run(&call);
         outcome
     }
 
@@ -161,7 +172,7 @@ impl World {
             floor: None,
         };
         self.now_us += 1;
-        self.rules.withdraw(&call, self.now(), &mut self.wires);
+        self.run(&call);
     }
 
     fn give(&mut self, grant: &Grant) -> ReleaseOutcome {
@@ -184,7 +195,7 @@ impl World {
             cap,
             on_demand: false,
         };
-        self.rules.renew(&call, self.now())
+        self.run(&call)
     }
 
     fn inspect(&mut self) -> Inspected {
@@ -192,7 +203,7 @@ impl World {
             keys: self.keys.clone(),
             request: request(99),
         };
-        self.rules.inspect(&call, self.now())
+        self.run(&call)
     }
 
     /// The last pushed grant.
@@ -526,7 +537,7 @@ fn unreachable_request_is_passed_over_and_comes_back_with_its_ticket() {
     let mut call = world.call(&request(2), Mode::Register);
     call.ticket = ticket;
     world.wires.uncounted.clear();
-    let Acquired::Contended(back) = world.run(&call) else {
+    let Acquired::Contended(back) = world.ask(&call) else {
         panic!("it is queued again");
     };
     assert_eq!(back.ticket, ticket);
@@ -621,10 +632,7 @@ fn sweep_keeps_held_locks() {
         request: Uuid::new_v4(),
         lease,
     };
-    assert_eq!(
-        world.rules.spin_acquire(&spin, world.now()),
-        SpinAcquired::Held(1)
-    );
+    assert_eq!(world.run(&spin), SpinAcquired::Held(1));
     // A waiter's entries are kept for a shorter time than the holder's.
     world.queue(&request(2));
     world.pass(300_000);
@@ -636,10 +644,7 @@ fn sweep_keeps_held_locks() {
     world.keys = keys.clone();
     world.contended(&request(3), Mode::Try);
     let release = SpinRelease { keys, owner };
-    assert_eq!(
-        world.rules.spin_release(&release, world.now()),
-        SpinReleased::Left(0)
-    );
+    assert_eq!(world.run(&release), SpinReleased::Left(0));
 }
 
 #[test]
@@ -654,14 +659,14 @@ fn the_spin_lock_is_counted_and_ends_with_its_lease() {
             request: Uuid::new_v4(),
             lease,
         };
-        world.rules.spin_acquire(&call, world.now())
+        world.run(&call)
     };
     let release = |world: &mut World, owner: &Owner| {
         let call = SpinRelease {
             keys: world.keys.clone(),
             owner: owner.clone(),
         };
-        world.rules.spin_release(&call, world.now())
+        world.run(&call)
     };
     assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(1));
     assert_eq!(acquire(&mut world, &me), SpinAcquired::Held(2));

@@ -8,15 +8,16 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::super::address::Node;
-use super::super::commands::Command;
+use super::super::commands::RedisCommand;
 use super::super::connection::{Connection, keep_trying};
 use super::super::connector::Connector;
 use super::super::dial::staggered;
 use super::super::failure;
 use super::slots::{Range, View, host_names, ranges};
 use crate::error::{Error, ServerError};
-use crate::store::Failure;
-use crate::store::redis::script::{PubSubMode, ScriptSet};
+use crate::store::interface::Failure;
+use crate::store::redis::script_set::ScriptSet;
+use crate::store::script::PubSubMode;
 
 /// How long one server has for its answer before the next one is asked too. While one answers at once, few
 /// are asked.
@@ -75,7 +76,7 @@ async fn slots_by(
     connection: &Connection,
     asked: &Node,
 ) -> Result<Vec<Range>, Failure> {
-    let reply = Command::slots()
+    let reply = RedisCommand::slots()
         .run(connection.client(), &ScriptSet::default())
         .await;
     let reply = reply.map_err(|error| {

@@ -11,16 +11,16 @@ use tokio::time::timeout;
 
 use super::{REDIRECTIONS, elsewhere};
 use crate::error::ServerError;
+use crate::store::interface::{Connections, Failure, Listener, ServerId};
 use crate::store::redis::address::Node;
 use crate::store::redis::call::CallOptions;
 use crate::store::redis::cluster::slots::Redirection;
 use crate::store::redis::cluster::table::Table;
 use crate::store::redis::connector::Connector;
 use crate::store::redis::options::Options;
-use crate::store::redis::script::{Declared, PubSubMode};
 use crate::store::redis::server::RedisStore;
 use crate::store::redis::slot::{SlotGate, slot_of, unserved};
-use crate::store::{Failure, Listener, ServerId, Store};
+use crate::store::script::{Declared, PubSubMode};
 use crate::sync::outstanding::Outstanding;
 
 /// The state that the store shares with its task and with the clients of its servers.

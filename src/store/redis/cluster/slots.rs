@@ -5,7 +5,7 @@ use fred::types::Value as Wire;
 use super::super::address::Node;
 use super::super::connection::named_in;
 use super::super::slot::SLOTS;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// Consecutive slots and their servers: the primary first, then its replicas.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::super::address::Node;
 use super::super::server::RedisStore;
 use super::super::slot::{SLOTS, SlotSet, slot_of};
 use super::slots::View;
-use crate::store::ServerId;
-use crate::store::redis::script::PubSubMode;
+use crate::store::interface::ServerId;
+use crate::store::script::PubSubMode;
 
 pub(super) struct Table {
     /// The servers by id. No entry is ever removed, so a server that returns still has its id.

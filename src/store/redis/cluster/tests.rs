@@ -10,10 +10,11 @@ use super::super::slot::SLOTS;
 use super::super::tests::{OPTIONS, Recorder, until};
 use super::slots::{Range, View};
 use super::*;
+use crate::store::Inspect;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::redis::address::Node;
 use crate::store::redis::cluster::servers::Cluster;
-use crate::store::redis::script::PubSubMode;
+use crate::store::script::PubSubMode;
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 

@@ -11,15 +11,16 @@ use futures_util::future::{join, join_all};
 use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
-use super::super::commands::Command;
+use super::super::commands::RedisCommand;
 use super::super::dial::staggered;
 use super::super::slot::slot_of;
 use super::discovery::{STAGGER, view_of};
 use super::slots::{View, ranges};
 use super::table::Misplaced;
 use super::{Cluster, look_every};
+use crate::store::interface::Connections;
+use crate::store::interface::{Listener, ServerId};
 use crate::store::redis::server::RedisStore;
-use crate::store::{Listener, ServerId, Store};
 
 /// The pause between two attempts after a failure. It is short at first, because a failover takes only
 /// seconds.
@@ -90,7 +91,10 @@ impl Cluster {
     /// The view of a server that is connected.
     async fn view_by(&self, store: &RedisStore) -> Option<View> {
         let of = self.address(store.id);
-        let response = Arc::clone(store.pipeline()).call(Command::slots).await.ok()?;
+        let response = Arc::clone(store.pipeline())
+            .call(RedisCommand::slots)
+            .await
+            .ok()?;
         let ranges = ranges(&response.value, &of).filter(|ranges| !ranges.is_empty())?;
         Some(View { of, ranges })
     }

@@ -14,8 +14,8 @@ use super::super::failure;
 use super::super::slot::slot_of;
 use super::{Examination, Findings, Setting, ask, is_from, words};
 use crate::diagnosis::{Subject, Verdict};
-use crate::store::Failure;
 use crate::store::ids::ClientId;
+use crate::store::interface::Failure;
 use crate::store::keys::{Keys, label_key};
 
 /// Words with a `$` stand for the keys and the channel of a lock that nobody has ever named.

@@ -9,7 +9,7 @@ use super::super::connection::Connection;
 use super::super::server_info::{check_server, eviction_policy, field, number_of};
 use super::{Examination, Findings, Setting, ask, words};
 use crate::diagnosis::{Subject, Verdict};
-use crate::store::Failure;
+use crate::store::interface::Failure;
 use crate::store::redis::options::QuorumServer;
 use crate::time::server_time::CLOCKS_APART;
 

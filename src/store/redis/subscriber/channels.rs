@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Instruction, REFUSED_FOR, Subscriber, Waiter};
 use crate::error::ServerError;
-use crate::store::Failure;
+use crate::store::interface::Failure;
 
 /// A requested channel.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::fence::Fence;
-use crate::store::redis::commands::Command;
+use crate::store::redis::commands::RedisCommand;
 use crate::store::{Acquire, Acquired, Failure, Look, Release, Renew, Withdraw, pipeline};
 use crate::time::server_time::{ServerTime, Ticket};
 
@@ -275,10 +275,10 @@ async fn server_errors_are_classified() {
 async fn a_lock_is_acquired_and_released() {
     let server = Server::start().await;
     let (store, _recorder) = store(&server.url()).await;
-    acquire_and_release(&*store).await;
+    acquire_and_release(&Store::Server(store)).await;
 }
 
-pub(super) async fn acquire_and_release(store: &dyn Store) {
+pub(super) async fn acquire_and_release(store: &Store) {
     let client = ClientId::random();
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
     let now = store.time().await.unwrap().at.now;
@@ -293,12 +293,12 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
         heartbeat: seconds(15),
         floor: None,
     };
-    let answer = store.acquire(acquire(1)).await.unwrap();
+    let answer = store.call(acquire(1)).await.unwrap();
     let Acquired::Granted { grant, .. } = answer.reply else {
         panic!("{answer:?}")
     };
     assert!(answer.at.now >= now && answer.at.received >= answer.at.sent);
-    let answer = store.acquire(acquire(2)).await.unwrap();
+    let answer = store.call(acquire(2)).await.unwrap();
     assert!(matches!(answer.reply, Acquired::Contended(_)), "{answer:?}");
     store.subscribe(keys.channel_of(&client)).await.unwrap();
     let raised = Fence::new(grant.fence.get() + 1).unwrap();
@@ -315,7 +315,7 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
         floor: raised,
         ticket: Ticket(u64::MAX >> 11),
     };
-    let looked = store.look(look).await.unwrap().reply;
+    let looked = store.call(look).await.unwrap().reply;
     assert_eq!((looked.fence, looked.earlier), (raised, true), "{looked:?}");
     let release = Release {
         keys: Arc::clone(&keys),
@@ -323,9 +323,9 @@ pub(super) async fn acquire_and_release(store: &dyn Store) {
         what: ReleaseWhat::Grant(raised),
         floor: None,
     };
-    let released = store.release(release).await.unwrap().reply;
+    let released = store.call(release).await.unwrap().reply;
     assert_eq!(released.outcome, ReleaseOutcome::Released);
-    let answer = store.acquire(acquire(2)).await.unwrap();
+    let answer = store.call(acquire(2)).await.unwrap();
     assert!(matches!(answer.reply, Acquired::Granted { .. }), "{answer:?}");
 }
 
@@ -342,12 +342,12 @@ async fn server_whose_clock_is_a_day_behind_a_quorum_refuses_its_calls() {
         requests: vec![request.clone()],
         floor: Some(floor),
     };
-    let refused = store.withdraw(withdraw(days(2))).await;
+    let refused = store.call(withdraw(days(2))).await;
     assert!(
         matches!(&refused, Err(Failure::Refused(error)) if error.to_string().contains("more than a day behind")),
         "{refused:?}"
     );
-    store.withdraw(withdraw(days(1))).await.unwrap();
+    store.call(withdraw(days(1))).await.unwrap();
 }
 
 /// Random faults for two seconds. Each outcome that a call reports must be true.
@@ -466,7 +466,7 @@ async fn slow_call_does_not_cost_a_connection_that_answers_others() {
     // not.
     let wait = || {
         let within = HASTY.attempt_timeout * 6 / 10;
-        Arc::clone(store.pipeline()).call(move || Command::wait(1, within))
+        Arc::clone(store.pipeline()).call(move || RedisCommand::wait(1, within))
     };
     let (first, second) = tokio::join!(wait(), wait());
     first.unwrap();

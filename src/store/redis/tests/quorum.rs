@@ -11,7 +11,7 @@ use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 use super::*;
 use crate::store::label::Label;
 use crate::store::redis::Trust;
-use crate::store::redis::script::ScriptSet;
+use crate::store::redis::script_set::ScriptSet;
 use crate::store::{Acquire, Acquired, Failure};
 
 /// A server is mute for the first 2.1 s, and in whole seconds for 3.
@@ -35,7 +35,7 @@ pub(super) const fn durable(longest_lease: Duration) -> QuorumServer {
 }
 
 /// A client, and what keeps its listener.
-pub(super) type Opened = (Arc<dyn Store>, Arc<Recorder>);
+pub(super) type Opened = (Store, Arc<Recorder>);
 
 pub(super) fn opened(quorum: QuorumServer, url: &str) -> Opened {
     opened_with(OPTIONS, quorum, url)
@@ -51,7 +51,7 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
     let listener: Weak<dyn Listener> = weak;
     let label = Label::new("test").unwrap();
     (
-        open(url, Trust::default(), label, options, &Arc::default(), &listener).unwrap(),
+        Store::open(url, Trust::default(), label, options, &Arc::default(), &listener).unwrap(),
         recorder,
     )
 }
@@ -73,7 +73,7 @@ pub(super) async fn acquire((store, _): &Opened, name: &str) -> Result<Acquired,
         heartbeat: Duration::from_secs(15),
         floor: None,
     };
-    Ok(store.acquire(acquire).await?.reply)
+    Ok(store.call(acquire).await?.reply)
 }
 
 /// Whether a call was answered that the server is mute.
@@ -317,7 +317,7 @@ async fn only_urls_of_one_server_are_opened() {
         "redis-cluster://:s3cret@host",
         "redis://:s3cret@host:port",
     ] {
-        let error = open(
+        let error = Store::open(
             url,
             Trust::default(),
             Label::new("test").unwrap(),

@@ -36,7 +36,7 @@ async fn with_the_least_rights() -> (Server, String) {
 async fn the_least_rights_suffice() {
     let (_server, url) = with_the_least_rights().await;
     let (store, _recorder) = store(&url).await;
-    acquire_and_release(&*store).await;
+    acquire_and_release(&Store::Server(store)).await;
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn the_least_rights_suffice_in_a_quorum_which_needs_info_too() {
         return;
     }
     let client = opened(durable(BOUND), &url);
-    acquire_and_release(&*client.0).await;
+    acquire_and_release(&client.0).await;
     server.tell("ACL SETUSER u -info");
     server.tell("SCRIPT FLUSH");
     let refused = acquire(&client, "another").await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{PubSubMode, Script};
 use crate::fence::Fence;
+use crate::store::interface::{ConnectionId, Stamp};
 use crate::store::keys::Keys;
-use crate::store::{ConnectionId, Stamp};
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
@@ -39,7 +39,7 @@ impl ScriptCall {
 
     /// A call with the lock's key. Unless the key is declared alone, the keys of the queue and the clients
     /// follow.
-    pub(super) fn of_lock(script: &'static Script, keys: &Keys, declared: Declared) -> ScriptCall {
+    pub(crate) fn of_lock(script: &'static Script, keys: &Keys, declared: Declared) -> ScriptCall {
         match declared {
             Declared::All => ScriptCall::new(script, &[&keys.lock, &keys.queue, &keys.clients]),
             Declared::LockAlone => ScriptCall::new(script, &[&keys.lock]),
@@ -55,13 +55,13 @@ impl ScriptCall {
     }
 
     /// Adds a lease of at most 30 days, in ms, in the width in which it is stored.
-    pub(super) fn with_lease(self, lease: Duration) -> ScriptCall {
+    pub(crate) fn with_lease(self, lease: Duration) -> ScriptCall {
         self.with(format_args!("{:010}", millis(lease)))
     }
 
     /// Adds a floor, if there is one, in the width in which fences are stored. A server's time has that
     /// width.
-    pub(super) fn with_floor(self, floor: Option<Fence>) -> ScriptCall {
+    pub(crate) fn with_floor(self, floor: Option<Fence>) -> ScriptCall {
         match floor {
             Some(floor) => self.with(format_args!("{:016}", floor.get())),
             None => self,
@@ -70,7 +70,7 @@ impl ScriptCall {
 
     /// Reserves 13 digits for the server time past which the call must do nothing. The time is set when the
     /// call is written.
-    pub(super) fn with_not_after(mut self, not_after: &Arc<dyn Stamp>) -> ScriptCall {
+    pub(crate) fn with_not_after(mut self, not_after: &Arc<dyn Stamp>) -> ScriptCall {
         self.not_after = Some((self.words.len(), Arc::clone(not_after)));
         self.with(format_args!("{:013}", 0))
     }
@@ -91,7 +91,7 @@ impl ScriptCall {
     }
 
     /// Adds the prefix of the lock's unlock channels, after the letter of the publishing mode.
-    pub(super) fn with_address(self, way: PubSubMode, keys: &Keys) -> ScriptCall {
+    pub(crate) fn with_address(self, way: PubSubMode, keys: &Keys) -> ScriptCall {
         self.with(format_args!("{}{}", way.letter(), keys.channel))
     }
 

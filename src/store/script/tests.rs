@@ -12,10 +12,9 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::{Keys, label_key};
 use crate::store::label::Label;
-use crate::store::pipeline::{Prioritized, Priority};
 use crate::store::{
-    Acquire, GetLabel, Inspect, Look, Mode, Release, ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease,
-    Withdraw,
+    Acquire, GetLabel, Inspect, Look, Mode, Operation, Priority, Release, ReleaseWhat, Renew, SetLabel,
+    SpinAcquire, SpinRelease, Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 

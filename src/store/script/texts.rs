@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 macro_rules! joined {
     ($($part:literal),+) => {
-        concat!(include_str!("../../../../lua/lib/clock.lua") $(, include_str!(concat!("../../../../lua/", $part)))+)
+        concat!(include_str!("../../../lua/lib/clock.lua") $(, include_str!(concat!("../../../lua/", $part)))+)
     };
 }
 

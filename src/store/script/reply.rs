@@ -1,8 +1,8 @@
 //! The reply of a script: one line of words.
 
 use crate::fence::Fence;
-use crate::store::Grant;
 use crate::store::ids::RequestId;
+use crate::store::interface::Grant;
 use crate::time::server_time::ServerTime;
 
 /// Why a reply cannot be used.
@@ -23,16 +23,16 @@ pub(crate) enum ReplyError {
 
 /// Reads the words of a reply in order, after the words that every reply begins with. Words that remain
 /// unread come from a newer script, and are ignored.
-pub(super) struct ReplyReader<'a> {
+pub(crate) struct ReplyReader<'a> {
     reply: &'a str,
     rest: std::str::Split<'a, char>,
-    pub(super) status: u64,
-    pub(super) now: ServerTime,
-    pub(super) deadline: ServerTime,
+    pub(crate) status: u64,
+    pub(crate) now: ServerTime,
+    pub(crate) deadline: ServerTime,
 }
 
 impl<'a> ReplyReader<'a> {
-    pub(super) fn of(reply: &'a str, request: &str) -> Result<ReplyReader<'a>, ReplyError> {
+    pub(crate) fn of(reply: &'a str, request: &str) -> Result<ReplyReader<'a>, ReplyError> {
         let mut words = ReplyReader {
             reply,
             rest: reply.split(' '),
@@ -54,12 +54,12 @@ impl<'a> ReplyReader<'a> {
         Ok(words)
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str, ReplyError> {
+    pub(crate) fn text(&mut self) -> Result<&'a str, ReplyError> {
         self.rest.next().ok_or_else(|| self.malformed())
     }
 
     /// A whole number in the range of a script's integers.
-    pub(super) fn number(&mut self) -> Result<u64, ReplyError> {
+    pub(crate) fn number(&mut self) -> Result<u64, ReplyError> {
         let word = self.rest.next();
         self.number_in(word)
     }
@@ -70,19 +70,19 @@ impl<'a> ReplyReader<'a> {
         number.ok_or_else(|| self.malformed())
     }
 
-    pub(super) fn flag(&mut self) -> Result<bool, ReplyError> {
+    pub(crate) fn flag(&mut self) -> Result<bool, ReplyError> {
         Ok(self.number()? != 0)
     }
 
-    pub(super) fn fence(&mut self) -> Result<Fence, ReplyError> {
+    pub(crate) fn fence(&mut self) -> Result<Fence, ReplyError> {
         Fence::new(self.number()?).ok_or_else(|| self.malformed())
     }
 
-    pub(super) fn skip(&mut self, count: usize) {
+    pub(crate) fn skip(&mut self, count: usize) {
         self.rest.by_ref().take(count).for_each(drop);
     }
 
-    pub(super) fn own_grant(&mut self) -> Result<Option<Grant>, ReplyError> {
+    pub(crate) fn own_grant(&mut self) -> Result<Option<Grant>, ReplyError> {
         let request = self.text()?;
         if request == "-" {
             return Ok(None);
@@ -98,7 +98,7 @@ impl<'a> ReplyReader<'a> {
         }))
     }
 
-    pub(super) fn malformed(&self) -> ReplyError {
+    pub(crate) fn malformed(&self) -> ReplyError {
         ReplyError::Unreadable(self.reply.to_owned())
     }
 }

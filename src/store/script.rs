@@ -1,19 +1,15 @@
 //! The scripts of `lua/`: their texts, arguments and replies. No other module knows Lua.
 
-mod operations;
 mod reply;
 mod script_call;
-mod script_set;
 #[cfg(test)]
 mod tests;
 mod texts;
 
 use std::sync::OnceLock;
 
-pub(crate) use self::operations::Operation;
-pub(crate) use self::reply::ReplyError;
+pub(crate) use self::reply::{ReplyError, ReplyReader};
 pub(crate) use self::script_call::{Declared, ScriptCall};
-pub(crate) use self::script_set::ScriptSet;
 pub(crate) use self::texts::inlined;
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. If the operation has
@@ -24,14 +20,13 @@ pub(crate) struct Script {
     pub(crate) name: &'static str,
     /// The text as it is written, with constants.
     source: &'static str,
-    /// The text as it is sent, and the hash by which servers know it. Both are made at the first use.
+    /// The text as it is sent. It is made at the first use.
     text: OnceLock<String>,
-    sha: OnceLock<String>,
 }
 
 /// The clock comes first, because tests replace it.
 #[cfg(test)]
-pub(crate) const CLOCK: &str = include_str!("../../../lua/lib/clock.lua");
+pub(crate) const CLOCK: &str = include_str!("../../lua/lib/clock.lua");
 
 pub(crate) static ACQUIRE: Script = Script::new("acquire", texts::ACQUIRE);
 pub(crate) static RELEASE: Script = Script::new("release", texts::RELEASE);
@@ -61,18 +56,12 @@ impl Script {
             name,
             source,
             text: OnceLock::new(),
-            sha: OnceLock::new(),
         }
     }
 
     /// The text that is sent.
     pub(crate) fn text(&self) -> &str {
         self.text.get_or_init(|| inlined(self.source))
-    }
-
-    /// The hash by which servers know this text.
-    pub(crate) fn sha(&self) -> &str {
-        self.sha.get_or_init(|| fred::util::sha1_hash(self.text()))
     }
 
     /// The source of the same script with another clock.

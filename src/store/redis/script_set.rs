@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fred::bytes_utils::Str;
 use fred::types::Value;
 
-use super::Script;
-use crate::store::redis::options::QuorumServer;
+use super::options::QuorumServer;
+use crate::store::script::Script;
 use crate::time::server_time::millis;
 
 /// The scripts that the calls on a connection use. In a quorum, the text of each begins with one more line,
@@ -16,57 +16,42 @@ use crate::time::server_time::millis;
 #[derive(Debug, Default)]
 pub(crate) struct ScriptSet {
     scripts: Vec<&'static Script>,
-    quorum: Option<OfQuorum>,
-}
-
-#[derive(Debug)]
-struct OfQuorum {
-    server: QuorumServer,
     /// The hashes of the scripts, in their order.
     shas: Vec<Str>,
+    /// The quorum's server that these scripts are for, if they are for one.
+    pub(super) quorum: Option<QuorumServer>,
 }
 
 impl ScriptSet {
     pub(crate) fn new(scripts: &[&'static Script], quorum: Option<QuorumServer>) -> Arc<ScriptSet> {
-        let sha = |server, script| fred::util::sha1_hash(&text_in_quorum(server, script)).into();
+        let shas = scripts
+            .iter()
+            .map(|script| fred::util::sha1_hash(&text(script, quorum)).into());
         Arc::new(ScriptSet {
             scripts: scripts.to_vec(),
-            quorum: quorum.map(|server| OfQuorum {
-                server,
-                shas: scripts.iter().map(|script| sha(server, script)).collect(),
-            }),
+            shas: shas.collect(),
+            quorum,
         })
-    }
-
-    /// The quorum's server that these scripts are for, if they are for one.
-    pub(crate) fn quorum(&self) -> Option<QuorumServer> {
-        self.quorum.as_ref().map(|quorum| quorum.server)
     }
 
     /// The texts that are sent.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
-        self.scripts.iter().map(|script| match &self.quorum {
-            None => script.text().to_owned(),
-            Some(quorum) => text_in_quorum(quorum.server, script),
-        })
+        self.scripts.iter().map(|script| text(script, self.quorum))
     }
 
     /// The hash by which the server knows a script of this set.
     pub(crate) fn sha(&self, script: &'static Script) -> Value {
-        match &self.quorum {
-            None => Value::from_static_str(script.sha()),
-            Some(quorum) => {
-                let position = self.scripts.iter().position(|own| ptr::eq(*own, script));
-                let position =
-                    position.unwrap_or_else(|| unreachable!("a call of a script that is not loaded"));
-                Value::from(quorum.shas[position].clone())
-            }
-        }
+        let position = self.scripts.iter().position(|own| ptr::eq(*own, script));
+        let position = position.unwrap_or_else(|| unreachable!("a call of a script that is not loaded"));
+        Value::from(self.shas[position].clone())
     }
 }
 
-fn text_in_quorum(server: QuorumServer, script: &Script) -> String {
-    format!("-- quorum {}\n{}", millis(server.longest_lease), script.text())
+fn text(script: &Script, quorum: Option<QuorumServer>) -> String {
+    match quorum {
+        Some(server) => format!("-- quorum {}\n{}", millis(server.longest_lease), script.text()),
+        None => script.text().to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -75,7 +60,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::redis::script::ALL;
+    use crate::store::script::ALL;
 
     fn set(longest_lease_ms: Option<u64>) -> Arc<ScriptSet> {
         let quorum = longest_lease_ms.map(|ms| QuorumServer {

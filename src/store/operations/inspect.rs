@@ -1,0 +1,122 @@
+//! Asks who has the lock, and how many wait.
+
+use std::sync::Arc;
+
+use super::{CallKind, Operation};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::{ClientId, RequestId};
+use crate::store::interface::Priority;
+use crate::store::keys::Keys;
+use crate::store::memory::lock::Run;
+use crate::store::memory::rules::Rules;
+use crate::store::script::{Declared, INSPECT, PubSubMode, ReplyError, ReplyReader, ScriptCall};
+use crate::time::server_time::{ServerTime, Ticket};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Inspect {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: RequestId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    pub(crate) holder: Option<Holding>,
+    pub(crate) waiting: u64,
+    /// The ticket of the first request in the queue.
+    pub(crate) first: Option<Ticket>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) owner: Owner,
+    /// The client of the request by which the owner holds the lock.
+    pub(crate) client: ClientId,
+    pub(crate) fence: Fence,
+    pub(crate) holds: u64,
+    /// The latest deadline of all holds.
+    pub(crate) deadline: ServerTime,
+    /// The lock was released, and is only kept taken until then.
+    pub(crate) kept: bool,
+}
+
+impl Operation for Inspect {
+    type Reply = Inspected;
+    const KIND: CallKind = CallKind::Inspect;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn script_call(&self, _: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = match declared {
+            Declared::All => ScriptCall::new(&INSPECT, &[&self.keys.lock, &self.keys.queue]),
+            Declared::LockAlone => ScriptCall::new(&INSPECT, &[&self.keys.lock]),
+        };
+        script_call.with(&self.request)
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
+        let (holder, waiting) = match words.status {
+            1 => {
+                let (deadline, fence) = (words.deadline, words.fence()?);
+                let (owner, holds) = (words.text()?, words.number()?);
+                let (waiting, client) = (words.number()?, words.text()?);
+                let holding = Holding {
+                    owner: Owner::from_wire(owner),
+                    client: ClientId::from_wire(client),
+                    fence,
+                    holds,
+                    deadline,
+                    kept: RequestId::from_wire(owner).is_some_and(|request| request.is_kept()),
+                };
+                (Some(holding), waiting)
+            }
+            2 => {
+                words.skip(3);
+                let waiting = words.number()?;
+                words.skip(1);
+                (None, waiting)
+            }
+            3 => return Err(ReplyError::Elsewhere),
+            _ => return Err(words.malformed()),
+        };
+        let first = words.number()?;
+        let inspected = Inspected {
+            holder,
+            waiting,
+            first: (waiting > 0).then_some(Ticket(first)),
+        };
+        Ok((words.now, inspected))
+    }
+
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Inspected {
+        let now = run.now;
+        let lock = rules.lock(&self.keys.lock);
+        let (holder, _) = lock.read(now, None);
+        let held = holder.request.as_ref().filter(|_| holder.is_held());
+        Inspected {
+            holder: held
+                .zip(Fence::new(holder.fence))
+                .map(|(request, fence)| Holding {
+                    owner: Owner::from_wire(request.owner()),
+                    client: ClientId::from_wire(request.client()),
+                    fence,
+                    holds: holder.holds.len() as u64,
+                    deadline: ServerTime::from_ms(holder.deadline()),
+                    kept: request.is_kept(),
+                }),
+            waiting: lock.queue.len() as u64,
+            first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
+        }
+    }
+}

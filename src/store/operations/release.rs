@@ -1,0 +1,267 @@
+//! Ends a hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CallKind, Operation};
+use crate::fence::Fence;
+use crate::owner::Owner;
+use crate::store::ids::RequestId;
+use crate::store::interface::Priority;
+use crate::store::keys::Keys;
+use crate::store::memory::lock::{
+    Channels, HandOver, Hold, Holder, Now, Queue, RETENTION_MS, Run, next_fence,
+};
+use crate::store::memory::rules::Rules;
+use crate::store::push::Push;
+use crate::store::script::{Declared, PubSubMode, RELEASE, ReplyError, ReplyReader, ScriptCall};
+use crate::time::server_time::{ServerTime, millis};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: RequestId,
+    pub(crate) what: ReleaseWhat,
+    /// In a quorum: the least fence of the next owner, which takes the place of the server's time.
+    pub(crate) floor: Option<Fence>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseWhat {
+    /// Releases the grant with this fence. Never removes a queue entry or a newer grant of the request.
+    Grant(Fence),
+    /// The same for a hold that has used several fences, from the first one to the last one.
+    Turns { first: Fence, last: Fence },
+    /// Releases the grant with this fence, but keeps the lock taken until the server time `until`, and for
+    /// `at_least` at the longest. After that time it is a release as above.
+    Keep {
+        fence: Fence,
+        at_least: Duration,
+        until: ServerTime,
+    },
+    /// Releases every hold under this fence, of any request. The request only names the call.
+    Force(Fence),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Released {
+    pub(crate) outcome: ReleaseOutcome,
+    /// The server's ACL does not let this client publish. Waiters depend on their timers.
+    pub(crate) denied: bool,
+    /// The call removed so many unreachable waiters that the hand-over stopped half-way. It must be repeated.
+    pub(crate) more: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseOutcome {
+    /// The last hold is gone, and the lock is handed over or free.
+    Released,
+    /// The owner still has other holds.
+    OneFewer,
+    /// The request holds no longer: the lease expired, and nobody has had the lock since.
+    Expired,
+    /// The request holds no longer: the lock has another owner, or was released before.
+    Taken,
+}
+
+impl Operation for Release {
+    type Reply = Released;
+    const KIND: CallKind = CallKind::Release;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn floor(&self) -> Option<Fence> {
+        self.floor
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn script_call(&self, mode: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = ScriptCall::of_lock(&RELEASE, &self.keys, declared);
+        let script_call = script_call.with(&self.request);
+        let (what, fence) = match self.what {
+            ReleaseWhat::Grant(fence) => ("grant", fence),
+            ReleaseWhat::Turns { first, .. } => ("turns", first),
+            ReleaseWhat::Keep { fence, .. } => ("keep", fence),
+            ReleaseWhat::Force(fence) => ("force", fence),
+        };
+        let script_call = script_call.with(what).with(fence).with_address(mode, &self.keys);
+        match (self.what, self.floor) {
+            (ReleaseWhat::Turns { last, .. }, None) => script_call.with_floor(Some(last)),
+            (ReleaseWhat::Turns { last, .. }, Some(floor)) => {
+                script_call.with(format_args!("{:016} {:016}", last.get(), floor.get()))
+            }
+            (ReleaseWhat::Keep { at_least, until, .. }, floor) => {
+                let (most, until) = (millis(at_least), until.ms());
+                match floor {
+                    Some(floor) => {
+                        script_call.with(format_args!("{most:010} {until:013} {:016}", floor.get()))
+                    }
+                    None => script_call.with(format_args!("{most:010} {until:013}")),
+                }
+            }
+            (ReleaseWhat::Grant(_) | ReleaseWhat::Force(_), floor) => script_call.with_floor(floor),
+        }
+    }
+
+    fn goes_alone(&self) -> bool {
+        true
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
+        let outcome = match words.status {
+            1 => ReleaseOutcome::Released,
+            2 => ReleaseOutcome::OneFewer,
+            3 => ReleaseOutcome::Expired,
+            4 => ReleaseOutcome::Taken,
+            5 => return Err(ReplyError::Elsewhere),
+            6 => return Err(ReplyError::ClockBehind),
+            _ => return Err(words.malformed()),
+        };
+        Ok((
+            words.now,
+            Released {
+                outcome,
+                denied: words.flag()?,
+                more: words.flag()?,
+            },
+        ))
+    }
+
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
+        let Run { now, channels, .. } = run;
+        let Release {
+            keys,
+            request,
+            what,
+            floor,
+        } = self;
+        if self.keep(rules, now, channels) {
+            return Released {
+                outcome: ReleaseOutcome::Released,
+                denied: false,
+                more: false,
+            };
+        }
+        end(rules, keys, request, *floor, now, channels, |_, holder| {
+            let (fence, last) = match *what {
+                ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
+                ReleaseWhat::Turns { first, last } => (first, Some(last)),
+                ReleaseWhat::Force(fence) => (fence, None),
+            };
+            let fence_counts = fence.get() == holder.fence;
+            let ended = match what {
+                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
+                    fence_counts && holder.holds.remove(request).is_some()
+                }
+                ReleaseWhat::Force(_) => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
+            };
+            match ended {
+                true if holder.is_held() => ReleaseOutcome::OneFewer,
+                true => {
+                    if let Some(last) = last {
+                        holder.end_told(last);
+                    }
+                    ReleaseOutcome::Released
+                }
+                false if holder.ran_out(fence) => ReleaseOutcome::Expired,
+                false => ReleaseOutcome::Taken,
+            }
+        })
+    }
+}
+
+impl Release {
+    /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. Returns
+    /// whether it did, or had done so before.
+    fn keep(&self, rules: &mut Rules, now: Now, channels: &mut dyn Channels) -> bool {
+        let ReleaseWhat::Keep {
+            fence,
+            at_least,
+            until,
+        } = self.what
+        else {
+            return false;
+        };
+        let Release { keys, request, .. } = self;
+        let lock = rules.lock(&keys.lock);
+        let deadline = until.ms().min(now.ms + millis(at_least));
+        let kept = request.kept();
+        let Some(holder) = lock.written.as_mut().filter(|holder| {
+            deadline > now.ms
+                && holder.deadline() > now.ms
+                && holder.fence == fence.get()
+                && holder.holds.len() == 1
+        }) else {
+            return false;
+        };
+        if holder.holds.contains_key(&kept) {
+            return true;
+        }
+        if holder.holds.remove(request).is_none() {
+            return false;
+        }
+        let lease = deadline - now.ms;
+        holder.holds.insert(kept.clone(), Hold { deadline, lease });
+        holder.owner = Some(Owner::from_wire(kept.owner()));
+        holder.request = Some(kept);
+        holder.pushed = false;
+        lock.keep_until(deadline + RETENTION_MS);
+        if let Some((_, first)) = lock.queue.order.first() {
+            let channel = format!("{}{}", keys.channel, first.client());
+            channels.publish(&channel, &Push::Kept.write());
+        }
+        true
+    }
+}
+
+/// Runs `ending`, and hands the lock over if nobody holds it afterwards.
+pub(super) fn end(
+    rules: &mut Rules,
+    keys: &Keys,
+    caller: &RequestId,
+    floor: Option<Fence>,
+    now: Now,
+    channels: &mut dyn Channels,
+    ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,
+) -> Released {
+    let bound = rules.bound;
+    let lock = rules.lock(&keys.lock);
+    let (mut holder, dead) = lock.read(now, Some(caller.client()));
+    let was_held = holder.is_held();
+    let outcome = ending(&mut lock.queue, &mut holder);
+    let mut more = false;
+    if outcome == ReleaseOutcome::OneFewer {
+        lock.write_holds(&mut holder);
+    } else if !holder.is_held() {
+        let fence = next_fence(&holder, now, floor);
+        let handed = lock.hand_over(
+            &mut holder,
+            fence,
+            dead.as_deref(),
+            None,
+            &keys.channel,
+            now,
+            bound,
+            channels,
+        );
+        more = matches!(handed, HandOver::More);
+        if was_held && !matches!(handed, HandOver::Handed) {
+            lock.free(&holder, now);
+        }
+    }
+    Released {
+        outcome,
+        denied: false,
+        more,
+    }
+}
