@@ -4,12 +4,10 @@
 //! hold never comes back.
 
 pub(crate) mod durability;
-mod fences;
 pub(crate) mod owned;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;
-mod votes;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -366,8 +364,116 @@ impl Hold {
     pub(super) fn lost_by(&self, reason: LostReason) -> Lost {
         Lost::new(Arc::clone(&self.keys.name), reason)
     }
+
+    // The fence. In a quorum its server may raise it, so that all votes have one fence.
+
+    pub(crate) fn fence(&self) -> Fence {
+        locked(&self.state).fence
+    }
+
+    /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
+    /// server, which takes it from its clock.
+    pub(super) fn next_floor(&self) -> Option<Fence> {
+        Some(
+            self.calls
+                .next_floor(|| self.clock.now())?
+                .max(self.fence().next()),
+        )
+    }
+
+    /// The server is asked to raise the fence to this one, if it is smaller.
+    pub(super) fn asks_for(&self, fence: Fence) {
+        let mut state = locked(&self.state);
+        state.asked = state.asked.max(fence);
+    }
+
+    /// The server knows no hold under this fence. Returns whether there is another one to try, since the
+    /// server may have raised the fence.
+    pub(super) fn has_another_fence(&self, tried: Fence) -> bool {
+        let mut state = locked(&self.state);
+        if state.fence == tried {
+            state.fence = state.asked;
+        }
+        state.fence != tried
+    }
+
+    /// The server has raised the fence.
+    pub(super) fn raised(&self, fence: Fence) {
+        let mut state = locked(&self.state);
+        state.fence = state.fence.max(fence);
+    }
+
+    // Turns.
+
+    /// `None` if there is one turn.
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        self.turns.as_deref()
+    }
+
+    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
+    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
+        let state = locked(&self.state);
+        let left = state.deadline.since(now);
+        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
+        turns.begin_if(lasts, next)
+    }
+
+    /// Takes out what the guard holds, since its turn is over.
+    pub(crate) fn end_guard(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    // A vote. In a quorum, a majority of votes are one hold. They may be older or newer than that.
+
+    /// The hold is a vote of a majority that was decided at this time: it is renewed with this lease from now
+    /// on, and lasts for no longer than the majority may. Returns whether its renewals begin again.
+    pub(crate) fn join(&self, decided: LocalTime, lease: Duration) -> bool {
+        let mut state = locked(&self.state);
+        if std::mem::replace(&mut state.has_joined, true) {
+            return false;
+        }
+        state.lengthened |= lease > state.lease;
+        state.lease = lease;
+        let longest = self.terms.longest();
+        let (cap, local_cap) = (since(&state, decided).after(longest), decided.after(longest));
+        let is_renewed = is_short_of_cap(&state);
+        // A vote that lasts up to its own cap is not renewed any more, unless the majority came much later.
+        let begins_again = !is_renewed && cap.since(state.cap) > self.terms.grant() / 4;
+        if is_renewed || begins_again {
+            (state.cap, state.local_cap) = (cap, local_cap);
+        }
+        state.deadline = state.deadline.min(local_cap);
+        begins_again
+    }
+
+    /// The majority belongs to a guard since it was decided, so work may begin. What a release keeps counts
+    /// from then on. The local deadline is never later than the server's, so it does not end too early.
+    pub(crate) fn mark_used_since(&self, decided: LocalTime) {
+        let mut state = locked(&self.state);
+        state.kept_from = Some(since(&state, decided));
+    }
+
+    /// The majority is over, and its turns used no fence after this one.
+    pub(crate) fn end_turns(&self, last: Fence) {
+        locked(&self.state).last_turn = Some(last);
+    }
+
+    /// The last fence that turns of the majority can have used, if that is larger than the vote's own. As
+    /// long as the majority lasts without this vote, its turns may use all that the request reserved.
+    fn last_fence_of_vote(&self, state: &State) -> Option<Fence> {
+        let more = u64::from(self.request.turns() - 1);
+        let reserved = || Fence::new(state.fence.get() + more).filter(|_| state.has_joined);
+        let last = state.last_turn.or_else(reserved);
+        last.filter(|last| self.calls.are_of_a_vote() && *last > state.fence)
+    }
 }
 
 fn is_short_of_cap(state: &State) -> bool {
     state.server_deadline < state.cap
+}
+
+/// The server time of a local time before the deadline. The local deadline is never later than the server's,
+/// so this may be a little late, but not early.
+fn since(state: &State, local: LocalTime) -> ServerTime {
+    state.server_deadline.before(state.deadline.since(local))
 }

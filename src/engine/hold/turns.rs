@@ -8,11 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::Hold;
-use crate::engine::counters::Holding;
 use crate::fence::Fence;
 use crate::store::TURNS_AHEAD_US;
-use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::server_time::ServerTime;
 
@@ -102,26 +99,6 @@ impl Turns {
             self.ended.notify_waiters();
         }
         lasts
-    }
-}
-
-impl Hold {
-    /// `None` if there is one turn.
-    pub(crate) fn turns(&self) -> Option<&Turns> {
-        self.turns.as_deref()
-    }
-
-    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
-        let state = locked(&self.state);
-        let left = state.deadline.since(now);
-        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
-        turns.begin_if(lasts, next)
-    }
-
-    /// Takes out what the guard holds, since its turn is over.
-    pub(crate) fn end_guard(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
     }
 }
 

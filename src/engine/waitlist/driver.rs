@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::engine::retry::RetryBudget;
-use crate::engine::waitlist::calls::Answered;
+use crate::engine::waitlist::Answered;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::schedule::{Action, Sight};
 use crate::engine::waitlist::{Progress, Waitlist};

@@ -10,7 +10,6 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
-use super::calls::{CallContext, PreparedCall};
 use super::*;
 use crate::engine::metrics::Group;
 use crate::engine::waitlist::registry::Waitlists;

@@ -84,7 +84,8 @@ impl RedisCommand {
     }
 
     /// Waits until so many replicas have all earlier writes of the same connection, but no longer than
-    /// `within`. That time is cut to whole ms, and is at least 1 ms. [`waited`](RedisCommand::waited) reads the reply.
+    /// `within`. That time is cut to whole ms, and is at least 1 ms. [`waited`](RedisCommand::waited) reads
+    /// the reply.
     pub(super) fn wait(replicas: u32, within: Duration) -> RedisCommand {
         // 0 would mean to wait for ever.
         let args = [u64::from(replicas), millis(within).max(1)];

@@ -10,7 +10,7 @@ const LOCK: &str = "src/lock.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/operations/release.rs";
-const VOTES: &str = "src/quorum/votes/release.rs";
+const VOTES: &str = "src/quorum/votes.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];

@@ -37,7 +37,7 @@ pub(super) const EDITS: &[Edit] = &[
         "                holding.over(self.place().counters(), now).end = end;\n", "                drop(holding);\n                let _ = end;\n", BOTH),
     edit("a lost majority ends what its guard holds", VOTES,
         "            holding.ended(&self.quorum.counters, End::Lost(reason));\n", "            drop(holding);\n", BOTH),
-    edit("a request misses a turn only if it had been queued", "src/engine/waitlist/calls.rs",
+    edit("a request misses a turn only if it had been queued", "src/engine/waitlist.rs",
         "if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {",
         "waiter.was_queued = true;\n        if contended.enqueued {", STATS),
     edit("a client tells a bounded number of groups apart", RECORDED,

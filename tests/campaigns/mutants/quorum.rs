@@ -6,7 +6,7 @@ const ANSWERS: &str = "src/quorum/answers.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
 const FLOOR: &str = "src/engine/floor.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const HOLD_VOTES: &str = "src/engine/hold/votes.rs";
+const HOLD_VOTES: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
 const MAJORITY: &str = "src/quorum/majority.rs";
 const REPAIR: &str = "src/quorum/repair.rs";
@@ -18,7 +18,7 @@ const LOOK: &str = "src/quorum/look.rs";
 const CONNECTED: &str = "src/quorum/connected.rs";
 const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
-const RELEASE: &str = "src/quorum/votes/release.rs";
+const RELEASE: &str = "src/quorum/votes.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
@@ -61,7 +61,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
     edit("a hold that was lost is not kept", VOTES, "if before.is_ok() {", "if true {", KEPT),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
-    edit("a release finds a vote whose fence was raised", "src/engine/background/release.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
+    edit("a release finds a vote whose fence was raised", "src/engine/background.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
 
     edit("a vote that a server took away is not asked for again", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Released)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),
