@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use tokio::time::Instant;
+
 pub(crate) use self::interface::{
     Answer, Call, ConnectionId, Connections, Failure, Forever, Grant, Heard, Listener, Page, Position,
     ServerId, Stamp, TURNS_AHEAD_US,
@@ -47,6 +50,8 @@ use self::script::PubSubMode;
 use crate::error::Error;
 #[cfg(test)]
 use crate::tests::double::{self, Double};
+#[cfg(feature = "redis")]
+use crate::time::backoff::Backoff;
 
 /// One server, or something that takes its place. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -108,42 +113,48 @@ impl Store {
 
 #[cfg(feature = "redis")]
 impl Store {
-    /// Connects to the server or servers of the URL. The store stays
-    /// connected until it is closed or dropped, or the runtime ends.
-    pub(crate) async fn connect(
+    /// Makes a client of the server or servers of the URL, which in a quorum names one server. It connects in
+    /// the background, and calls wait for that. Of a cluster, the masters are found first. The client tries
+    /// until the store is closed or dropped, or the runtime ends.
+    pub(crate) async fn open(
         url: &str,
         trust: redis::Trust<'_>,
         label: label::Label,
         options: redis::Options,
+        quorum: Option<&Arc<redis::DistinctServers>>,
         listener: Weak<dyn Listener>,
     ) -> Result<Store, Error> {
-        let connector = redis::connector(url, trust, label, options)?;
+        let connector = redis::connector(url, trust, label, options)?.among(quorum.cloned());
         if connector.is_for_a_cluster() {
             // On the heap, so that the futures of callers are not nested too deeply for the compiler.
             let cluster = Box::pin(ClusterStore::connect(connector, options, listener)).await?;
             return Ok(Store::Cluster(cluster));
         }
-        let server = Box::pin(RedisStore::connect(connector, options, listener, &script::ALL)).await?;
+        let place = (ServerId::default(), PubSubMode::Plain);
+        let server = RedisStore::open(connector, options, &listener, place, &script::ALL);
         Ok(Store::Server(server))
     }
 
-    /// Makes a client of one server of a quorum. Returns at once, and connects in the background; calls wait
-    /// for that. The client tries until the store is closed or dropped, or the runtime ends. Must be called
-    /// within a runtime.
-    pub(crate) fn open(
-        url: &str,
-        trust: redis::Trust<'_>,
-        label: label::Label,
-        options: redis::Options,
-        quorum: &Arc<redis::DistinctServers>,
-        listener: &Weak<dyn Listener>,
-    ) -> Result<Store, Error> {
-        redis::server_of(url)?;
-        let connector = redis::connector(url, trust, label, options)?.among(Some(Arc::clone(quorum)));
-        let place = (ServerId::default(), PubSubMode::Plain);
-        Ok(Store::Server(RedisStore::opening(
-            connector, options, listener, place,
-        )))
+    /// Waits for the first answer. Tries until the deadline, unless the server refuses this client.
+    pub(crate) async fn first_answer(&self, deadline: Instant) -> Result<Answer<()>, Error> {
+        let mut backoff = Backoff::new();
+        loop {
+            let asked = async {
+                let answer = self.time().await?;
+                self.check().await?;
+                Ok(answer)
+            };
+            match asked.await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => {
+                    let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
+                    if is_final || Instant::now() >= deadline {
+                        return Err(failure.into());
+                    }
+                    backoff.pause().await;
+                }
+            }
+        }
     }
 }
 

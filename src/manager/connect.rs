@@ -18,10 +18,6 @@ use crate::store::label::Label;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::Options;
-#[cfg(feature = "redis")]
-use crate::store::{Answer, Failure};
-#[cfg(feature = "redis")]
-use crate::time::backoff::Backoff;
 
 impl LockManagerBuilder {
     /// Connects to the server at this URL. [`LockManager::connect`] lists the kinds of URL.
@@ -63,8 +59,8 @@ impl LockManagerBuilder {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
         };
-        let store = Store::connect(&url, trust, label, options, listener).await?;
-        let first = first_time(&store, deadline).await?;
+        let store = Store::open(&url, trust, label, options, None, listener).await?;
+        let first = store.first_answer(deadline).await?;
         let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first, thread);
         shared.start()?;
         Ok(LockManager::of(shared))
@@ -142,24 +138,6 @@ pub(super) fn client_in_memory(
     let first = time.and_then(std::result::Result::ok);
     let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
     Shared::new(late_listener, id, store, options, &first, thread)
-}
-
-/// The first answer of a server. The question is repeated until `deadline`.
-#[cfg(feature = "redis")]
-pub(super) async fn first_time(store: &Store, deadline: Instant) -> Result<Answer<()>> {
-    let mut backoff = Backoff::new();
-    loop {
-        match store.time().await {
-            Ok(answer) => return Ok(answer),
-            Err(failure) => {
-                let is_final = matches!(failure, Failure::Refused(_) | Failure::Closed);
-                if is_final || Instant::now() >= deadline {
-                    return Err(failure.into());
-                }
-                backoff.pause().await;
-            }
-        }
-    }
 }
 
 /// The options of a client of one server.

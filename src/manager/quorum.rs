@@ -1,8 +1,6 @@
 //! How a manager of a quorum is made: on several servers, or on several stores in memory.
 
 use std::sync::Arc;
-#[cfg(feature = "redis")]
-use std::sync::Weak;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
@@ -10,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::connect::client_in_memory;
 #[cfg(feature = "redis")]
-use super::connect::{first_time, store_options};
+use super::connect::store_options;
 use super::{LockManager, LockManagerBuilder};
 use crate::engine::runtime::OwnThread;
 #[cfg(feature = "redis")]
@@ -22,8 +20,6 @@ use crate::error::Error;
 use crate::error::{Invalid, Result};
 use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
 use crate::quorum::Quorum;
-#[cfg(feature = "redis")]
-use crate::store::Listener;
 use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
@@ -130,8 +126,8 @@ impl LockManagerBuilder {
         for url in &urls {
             let late_listener = Arc::new(LateListener::default());
             let listener = Arc::downgrade(&late_listener);
-            let listener: Weak<dyn Listener> = listener;
-            let store = Store::open(url, trust, settings.label.clone(), options, &distinct, &listener)?;
+            let label = settings.label.clone();
+            let store = Store::open(url, trust, label, options, Some(&distinct), listener).await?;
             stores.push((late_listener, store));
         }
         let times = first_times(&settings, &stores).await;
@@ -264,7 +260,7 @@ async fn first_times(
     let began = Instant::now();
     let deadline = began + settings.server_timeout;
     let mut asked: FuturesUnordered<_> = (stores.iter().enumerate())
-        .map(async |(server, (_, store))| (server, first_time(store, deadline).await))
+        .map(async |(server, (_, store))| (server, store.first_answer(deadline).await))
         .collect();
     let mut times: Vec<_> = stores.iter().map(|_| None).collect();
     let mut errors = Vec::new();

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -158,6 +159,11 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
     /// Asks for a new connection for a subscription that the server does not see, although the server
     /// confirmed it twice. The connection may lead to another server. The replacement happens later.
     fn unseen(&self, channel: &str);
+
+    /// Fails if the server cannot confirm what this store was made to wait for.
+    fn check(&self) -> StoreFuture<()> {
+        Box::pin(ready(Ok(())))
+    }
 
     /// Whether there is a connection, as it changes. Of several connections to one server, the first one
     /// counts. A store without connections has no news.

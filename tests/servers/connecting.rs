@@ -39,14 +39,19 @@ async fn server_lists_the_connections_by_label_library_and_version() {
     let server = Server::start().await;
     let locks = client().label("web-7").connect(&server.url()).await.unwrap();
     let _guard = locks.lock("a").acquire().await.unwrap();
-    let list = server.command(&["CLIENT", "LIST"]).await;
-    let named: Vec<&str> = list
-        .text()
-        .lines()
-        .filter(|line| line.contains(" name=web-7 "))
-        .collect();
-    assert_eq!(named.len(), 2, "one for commands and one for messages: {list:?}");
-    for line in named {
+    let named = async || {
+        let list = server.command(&["CLIENT", "LIST"]).await;
+        let lines = list.text().lines().map(str::to_owned);
+        lines
+            .filter(|line| line.contains(" name=web-7 "))
+            .collect::<Vec<_>>()
+    };
+    // One for commands and one for messages, for which `connect` does not wait.
+    eventually("both are open", Duration::from_secs(5), async || {
+        named().await.len() == 2
+    })
+    .await;
+    for line in named().await {
         // Servers before 7.2 do not know libraries.
         let library = concat!("lib-name=fairlock lib-ver=", env!("CARGO_PKG_VERSION"));
         assert!(line.contains(library) || !line.contains("lib-name="), "{line}");

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::call::RedisPipeline;
-use super::connection::{Connection, Purpose};
+use super::connection::Purpose;
 use super::connector::Connector;
 use super::options::Options;
 use super::subscriber::{Instruction, Subscriber};
@@ -26,22 +26,14 @@ pub(super) struct ConnectionPair {
     patience: Duration,
 }
 
-/// The connections that a connection pair starts with. The pair opens the missing ones, and calls wait for
-/// them.
-#[derive(Default)]
-pub(super) struct Opened {
-    pub(super) commands: Option<Connection>,
-    pub(super) messages: Option<Connection>,
-}
-
 impl ConnectionPair {
+    /// Opens the connections in the background. Calls wait for them.
     pub(super) fn start(
         (server, pubsub_mode): (ServerId, PubSubMode),
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
         scripts: &Arc<ScriptSet>,
-        first: Opened,
     ) -> ConnectionPair {
         let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);
         let ping_every = options.heartbeat / 3;
@@ -68,10 +60,7 @@ impl ConnectionPair {
         ConnectionPair {
             pipeline,
             requests,
-            tasks: [
-                link.start(first.commands),
-                tokio::spawn(subscriber.run(first.messages)).abort_handle(),
-            ],
+            tasks: [link.start(), tokio::spawn(subscriber.run()).abort_handle()],
             patience: options.attempt_timeout,
         }
     }

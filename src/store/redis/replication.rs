@@ -20,13 +20,12 @@ use tokio::time::Instant;
 
 use super::call::{CallOptions, RedisPipeline, Response, execute, pipeline};
 use super::commands::RedisCommand;
-use super::connection::{Connection, Purpose};
+use super::connection::Purpose;
 use super::connector::Connector;
-use super::failure;
 use super::options::Options;
 use super::supervisor::Supervisor;
-use crate::error::{Error, ServerError};
-use crate::store::interface::{Call, Failure, Listener, ServerId};
+use crate::error::ServerError;
+use crate::store::interface::{Call, Failure, Listener, ServerId, StoreFuture};
 use crate::store::operations::{Confirmed, Renew, Renewed};
 use crate::store::redis::script_set::ScriptSet;
 use crate::store::script;
@@ -50,24 +49,12 @@ struct WaitRequest {
 }
 
 impl Replication {
-    /// Refuses a connection on which `WAIT` is impossible, because the user has no permission, or the server
-    /// does not know it.
-    pub(super) async fn check(connection: &Connection) -> Result<(), Error> {
-        let wait = RedisCommand::wait(0, SHORTEST_ROUND);
-        let asked = wait.run(connection.client(), &ScriptSet::default()).await;
-        match asked.map_err(|error| failure::classify(&error)) {
-            Err(Failure::Refused(error)) => Err(Error::Refused(error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts with this connection, or opens one.
+    /// Opens the connection in the background. Calls wait for it.
     pub(super) fn start(
         server: ServerId,
         connector: &Arc<Connector>,
         options: Options,
         listener: &Weak<dyn Listener>,
-        first: Option<Connection>,
     ) -> Replication {
         let (pipeline, condemned) = pipeline(server, options.attempt_timeout);
         let link = Supervisor {
@@ -87,12 +74,21 @@ impl Replication {
             replicas: options.replicas,
             inbox,
         };
-        let tasks = [link.start(first), tokio::spawn(rounds.run()).abort_handle()];
+        let tasks = [link.start(), tokio::spawn(rounds.run()).abort_handle()];
         Replication {
             pipeline,
             entrants,
             tasks,
         }
+    }
+
+    /// Fails if `WAIT` is impossible, because the user has no permission, or the server does not know it.
+    pub(super) fn check(&self) -> StoreFuture<()> {
+        let pipeline = Arc::clone(&self.pipeline);
+        Box::pin(async move {
+            let wait = || RedisCommand::wait(0, SHORTEST_ROUND);
+            pipeline.call(wait).await.map(drop)
+        })
     }
 
     pub(super) fn confirm(
@@ -208,16 +204,9 @@ mod tests {
             ..OPTIONS
         };
         let connector = Arc::new(Connector::new(&server.url(), None, options.attempt_timeout).unwrap());
-        let connection = connector.open().await.unwrap();
         let listener: Arc<dyn Listener> = Arc::<Recorder>::default();
         let listener = Arc::downgrade(&listener);
-        Replication::start(
-            ServerId::default(),
-            &connector,
-            options,
-            &listener,
-            Some(connection),
-        )
+        Replication::start(ServerId::default(), &connector, options, &listener)
     }
 
     #[tokio::test]

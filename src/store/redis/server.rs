@@ -2,23 +2,21 @@
 //! options ask for that.
 
 use std::fmt;
+use std::future::ready;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fred::types::Value;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::call::{CallOptions, RedisPipeline, execute, sample};
 use super::commands::RedisCommand;
-use super::connection::{Connection, keep_trying};
 use super::connector::Connector;
 use super::options::Options;
-use super::pair::{ConnectionPair, Opened};
+use super::pair::ConnectionPair;
 use super::replication::Replication;
 use super::slot::slot_of;
-use crate::error::Error;
 use crate::store::interface::{
     Answer, Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
 };
@@ -26,7 +24,7 @@ use crate::store::keys::Keys;
 use crate::store::operations::renew::unreplicated;
 use crate::store::operations::{Confirmed, Operation, Renew};
 use crate::store::redis::script_set::ScriptSet;
-use crate::store::script::{self, PubSubMode, Script};
+use crate::store::script::{PubSubMode, Script};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::ServerTime;
 
@@ -42,81 +40,19 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    pub(crate) async fn connect(
+    /// Opens the connections in the background. Calls wait for them. The client tries until it is closed or
+    /// dropped, or the runtime ends. Must be called within a runtime.
+    pub(crate) fn open(
         connector: Connector,
         options: Options,
-        listener: Weak<dyn Listener>,
+        listener: &Weak<dyn Listener>,
+        place: (ServerId, PubSubMode),
         scripts: &[&'static Script],
-    ) -> Result<Arc<RedisStore>, Error> {
+    ) -> Arc<RedisStore> {
         let scripts = ScriptSet::new(scripts, options.quorum);
-        let deadline = Instant::now() + options.server_timeout;
-        let mut commands = first(&connector, deadline, || connector.open_for_calls()).await?;
-        let messages = first(&connector, deadline, || connector.open()).await?;
-        let client = commands.client().clone();
-        // If it is lost by now, its supervisor opens another one.
-        let loaded = commands
-            .unless_lost(super::commands::load(&client, &scripts))
-            .await;
-        if let Err(Failure::Refused(error)) = loaded {
-            return Err(Error::Refused(error));
-        }
-        commands.warn_of_eviction().await;
-        let mut replication = None;
-        if options.replicas > 0 {
-            let connection = first(&connector, deadline, || connector.open()).await?;
-            Replication::check(&connection).await?;
-            replication = Some(connection);
-        }
-        let place = (ServerId::default(), PubSubMode::Plain);
-        let first = Opened {
-            commands: Some(commands),
-            messages: Some(messages),
-        };
-        Ok(RedisStore::start(
-            connector,
-            options,
-            &listener,
-            &scripts,
-            place,
-            first,
-            replication,
-        ))
-    }
-
-    /// A client that still has to open its connections. Calls wait for them.
-    pub(crate) fn opening(
-        connector: Connector,
-        options: Options,
-        listener: &Weak<dyn Listener>,
-        place: (ServerId, PubSubMode),
-    ) -> Arc<RedisStore> {
-        let first = Opened::default();
-        RedisStore::start(
-            connector,
-            options,
-            listener,
-            &ScriptSet::new(&script::ALL, options.quorum),
-            place,
-            first,
-            None,
-        )
-    }
-
-    pub(super) fn start(
-        connector: Connector,
-        options: Options,
-        listener: &Weak<dyn Listener>,
-        scripts: &Arc<ScriptSet>,
-        place: (ServerId, PubSubMode),
-        first: Opened,
-        replication: Option<Connection>,
-    ) -> Arc<RedisStore> {
         let connector = Arc::new(connector);
-        let mut first = Some(first);
-        let lines = (0..options.connections).map(|_| {
-            let first = first.take().unwrap_or_default();
-            ConnectionPair::start(place, &connector, options, listener, scripts, first)
-        });
+        let lines = (0..options.connections)
+            .map(|_| ConnectionPair::start(place, &connector, options, listener, &scripts));
         let lines = lines.collect();
         let listening = connector.sentinels().map(|sentinels| {
             let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
@@ -127,7 +63,7 @@ impl RedisStore {
             server: connector.server().to_owned(),
             lines,
             replication: (options.replicas > 0)
-                .then(|| Replication::start(place.0, &connector, options, listener, replication)),
+                .then(|| Replication::start(place.0, &connector, options, listener)),
             listening,
         })
     }
@@ -194,6 +130,13 @@ impl Connections for RedisStore {
             let next = (cursor != 0).then_some(Position { cursor, ..from });
             Ok(Page { keys, next })
         })
+    }
+
+    fn check(&self) -> StoreFuture<()> {
+        match &self.replication {
+            Some(replication) => replication.check(),
+            None => Box::pin(ready(Ok(()))),
+        }
     }
 
     fn connected(&self) -> watch::Receiver<bool> {
@@ -265,16 +208,6 @@ impl fmt::Debug for RedisStore {
             .field("closed", &self.pipeline().is_closed())
             .finish_non_exhaustive()
     }
-}
-
-/// Opens the first connection of its kind.
-async fn first<F: Future<Output = Result<Connection, Failure>>>(
-    connector: &Connector,
-    deadline: Instant,
-    open: impl Fn() -> F,
-) -> Result<Connection, Error> {
-    let unheard = format!("{}: no answer to the connection attempt", connector.server());
-    keep_trying(deadline, unheard, open).await
 }
 
 /// Parses the reply to `TIME`: seconds and microseconds, as strings.

@@ -121,14 +121,10 @@ impl Subscriber {
         (subscriber, sender)
     }
 
-    /// Runs until it is aborted, or until nothing can send requests any more. Opens a connection if there is
-    /// no first one.
-    pub(super) async fn run(mut self, first: Option<Connection>) {
+    /// Runs until it is aborted, or until nothing can send requests any more.
+    pub(super) async fn run(mut self) {
         let mut backoff = Backoff::at_once();
-        let mut connection = match first {
-            Some(first) => first,
-            None => self.reconnect(&mut backoff).await,
-        };
+        let mut connection = self.reconnect(&mut backoff).await;
         // Messages may have been lost. The listener is told when all channels are subscribed again.
         let mut missed = false;
         loop {

@@ -37,31 +37,24 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts with this connection and opens the pipeline to it, or opens a connection.
-    pub(super) fn start(self, first: Option<Connection>) -> AbortHandle {
-        let first = first.map(|connection| {
-            let generation = self.open(&connection);
-            (connection, generation)
-        });
-        tokio::spawn(self.run(first)).abort_handle()
+    /// Opens the connection in the background.
+    pub(super) fn start(self) -> AbortHandle {
+        // This is the error of calls until the first attempt has failed.
+        let unheard = format!("{}: no answer to the connection attempt", self.connector.server());
+        self.pipeline
+            .down(Failure::NotExecuted(ServerError::new(unheard)));
+        tokio::spawn(self.run()).abort_handle()
     }
 
-    /// Runs until it is aborted or its runtime ends. Either closes the pipeline. `first` is the connection to
-    /// which the pipeline is open, and its number. Without it, a connection is opened here.
-    async fn run(mut self, first: Option<(Connection, u64)>) {
+    /// Runs until it is aborted or its runtime ends. Either closes the pipeline.
+    async fn run(mut self) {
         let _closing = Closing(Arc::clone(&self.pipeline));
         let mut backoff = Backoff::at_once();
-        let (mut connection, mut generation) = match first {
-            Some(first) => first,
-            None => {
-                let mut connection = self.connect(&mut backoff).await;
-                if self.purpose == Purpose::Commands {
-                    connection.warn_of_eviction().await;
-                }
-                let generation = self.open(&connection);
-                (connection, generation)
-            }
-        };
+        let mut connection = self.connect(&mut backoff, true).await;
+        if self.purpose == Purpose::Commands {
+            connection.warn_of_eviction().await;
+        }
+        let mut generation = self.open(&connection);
         loop {
             let why = self.watch(&mut connection, generation).await;
             tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose.name());
@@ -72,7 +65,7 @@ impl Supervisor {
             }
             backoff.ended_after(connection.age());
             drop(connection);
-            connection = self.connect(&mut backoff).await;
+            connection = self.connect(&mut backoff, false).await;
             tracing::info!(
                 server = self.connector.server(),
                 "the {} connection is back",
@@ -105,10 +98,10 @@ impl Supervisor {
     }
 
     /// Tries until there is a connection, and loads the scripts into its server.
-    async fn connect(&self, backoff: &mut Backoff) -> Connection {
+    async fn connect(&self, backoff: &mut Backoff, is_first: bool) -> Connection {
         loop {
             backoff.pause().await;
-            match self.open_with_scripts().await {
+            match self.open_with_scripts(is_first).await {
                 Ok(connection) => return connection,
                 Err(failure) => {
                     self.pipeline.down(failure::not_sent(failure));
@@ -122,13 +115,17 @@ impl Supervisor {
 
     /// Opens a connection and loads the scripts into its server. This is done here rather than when a call
     /// misses them: another client could load them between two of the waiting calls, and then the second call
-    /// would overtake the first. If loading fails now, the scripts are loaded when a call misses them.
-    async fn open_with_scripts(&self) -> Result<Connection, Failure> {
+    /// would overtake the first. If loading fails now, the scripts are loaded when a call misses them. If a
+    /// server refuses them to a client that has just begun, its user has too few rights.
+    async fn open_with_scripts(&self, is_first: bool) -> Result<Connection, Failure> {
         let mut connection = self.connector.open_for_calls().await?;
         let client = connection.client().clone();
         match connection.unless_lost(load(&client, &self.scripts)).await {
             // It was lost: otherwise `load` knows that nothing was done.
             Err(lost @ Failure::Unknown(_)) => return Err(lost),
+            Err(refused @ Failure::Refused(_)) if is_first && self.scripts.quorum.is_none() => {
+                return Err(refused);
+            }
             Err(Failure::NotExecuted(error) | Failure::Refused(error)) => {
                 self.warn_of_missing_scripts(&error);
             }

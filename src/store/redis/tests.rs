@@ -141,10 +141,19 @@ async fn store_with(options: Options, url: &str) -> (Arc<RedisStore>, Arc<Record
 }
 
 async fn connect(options: Options, url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
+    let deadline = Instant::now() + options.server_timeout;
+    let store = open(options, url, recorder)?;
+    Store::Server(Arc::clone(&store)).first_answer(deadline).await?;
+    Ok(store)
+}
+
+fn open(options: Options, url: &str, recorder: &Arc<Recorder>) -> Result<Arc<RedisStore>, Error> {
     let weak: Weak<Recorder> = Arc::downgrade(recorder);
+    let listener: Weak<dyn Listener> = weak;
     let scripts = [&script::ALL[..], &[&APPEND, &APPEND_SLOWLY]].concat();
     let connector = Connector::new(url, None, options.attempt_timeout)?;
-    RedisStore::connect(connector, options, weak, &scripts).await
+    let place = (ServerId::default(), PubSubMode::Plain);
+    Ok(RedisStore::open(connector, options, &listener, place, &scripts))
 }
 
 pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {

@@ -20,7 +20,7 @@ use crate::store::redis::connector::Connector;
 use crate::store::redis::options::Options;
 use crate::store::redis::server::RedisStore;
 use crate::store::redis::slot::{SlotGate, slot_of, unserved};
-use crate::store::script::{Declared, PubSubMode};
+use crate::store::script::{self, Declared, PubSubMode};
 use crate::sync::outstanding::Outstanding;
 
 /// The state that the store shares with its task and with the clients of its servers.
@@ -139,7 +139,13 @@ impl Cluster {
             let this: Weak<Cluster> = Arc::downgrade(self);
             let listener: Weak<dyn Listener> = this;
             let place = (id, self.pubsub_mode);
-            RedisStore::opening(self.connector.at(address), self.options, &listener, place)
+            RedisStore::open(
+                self.connector.at(address),
+                self.options,
+                &listener,
+                place,
+                &script::ALL,
+            )
         }))
     }
 

@@ -14,7 +14,7 @@ use crate::store::Inspect;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::redis::address::Node;
 use crate::store::redis::cluster::servers::Cluster;
-use crate::store::script::PubSubMode;
+use crate::store::script::{self, PubSubMode};
 
 const CHANNEL: &str = "fairlock:unlock:{a}:c";
 
@@ -233,7 +233,7 @@ async fn end_of_a_subscription_whose_slot_has_moved_costs_no_other_one() {
     let seeds = cluster(&format!("127.0.0.1:{}", server.port()), &recorder);
     let connector = seeds.connector.at(&at(server.port()));
     let place = (ServerId(0), PubSubMode::Sharded);
-    let store = RedisStore::opening(connector, OPTIONS, &listener, place);
+    let store = RedisStore::open(connector, OPTIONS, &listener, place, &script::ALL);
     let mut channels = (0..).map(|n| Arc::<str>::from(format!("fairlock:unlock:{{{n}}}:c")));
     let mut next = || channels.find(|channel| slot_of(channel) < SLOTS / 2).unwrap();
     let [moved, ended, also_moved, kept, later] = [(); 5].map(|()| next());

@@ -68,7 +68,7 @@ fn subscribe() -> (Instruction, oneshot::Receiver<Result<(), Failure>>) {
 #[tokio::test]
 async fn requests_are_taken_in_while_there_is_no_connection() {
     let (subscriber, requests) = subscriber(&format!("redis://127.0.0.1:{}", free_port()), false);
-    let running = tokio::spawn(subscriber.run(None));
+    let running = tokio::spawn(subscriber.run());
     let (request, told) = subscribe();
     requests.send(request).unwrap();
     requests.send(Instruction::Unsubscribe(CHANNEL.into())).unwrap();
@@ -107,7 +107,7 @@ async fn user_without_the_right_to_ping_is_reconnected_slowly() {
     server.tell("ACL SETUSER u on >p ~* &* +@all -ping");
     let url = format!("redis://u:p@127.0.0.1:{}", server.port());
     let (subscriber, requests) = subscriber(&url, true);
-    let running = tokio::spawn(subscriber.run(None));
+    let running = tokio::spawn(subscriber.run());
     let (request, told) = subscribe();
     requests.send(request).unwrap();
     told.await.unwrap().unwrap();
@@ -134,7 +134,7 @@ async fn a_reconnect_is_told_once_all_is_subscribed_again() {
     });
     let listener: Weak<Witness> = Arc::downgrade(&witness);
     let (subscriber, requests) = telling(listener, &witness.server.url(), false);
-    let running = tokio::spawn(subscriber.run(None));
+    let running = tokio::spawn(subscriber.run());
     let (request, told) = subscribe();
     requests.send(request).unwrap();
     told.await.unwrap().unwrap();

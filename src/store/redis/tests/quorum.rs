@@ -50,10 +50,11 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
     let weak: Weak<Recorder> = Arc::downgrade(&recorder);
     let listener: Weak<dyn Listener> = weak;
     let label = Label::new("test").unwrap();
-    (
-        Store::open(url, Trust::default(), label, options, &Arc::default(), &listener).unwrap(),
-        recorder,
-    )
+    let connector = connector(url, Trust::default(), label, options).unwrap();
+    let connector = connector.among(Some(Arc::default()));
+    let place = (ServerId::default(), PubSubMode::Plain);
+    let store = RedisStore::open(connector, options, &listener, place, &script::ALL);
+    (Store::Server(store), recorder)
 }
 
 /// Whether this server can be one of a quorum. The tests also run on older ones.
@@ -308,25 +309,14 @@ async fn a_store_dropped_unused_leaves_nothing_behind() {
     until("disconnected", || server.tell("CLIENT LIST").lines().count() == 1).await;
 }
 
-#[tokio::test]
-async fn only_urls_of_one_server_are_opened() {
-    let listener: Weak<Recorder> = Weak::new();
-    let listener: Weak<dyn Listener> = listener;
+#[test]
+fn only_urls_of_one_server_are_those_of_a_quorums() {
     for url in [
         "redis-sentinel://:s3cret@host?sentinelServiceName=main",
         "redis-cluster://:s3cret@host",
         "redis://:s3cret@host:port",
     ] {
-        let error = Store::open(
-            url,
-            Trust::default(),
-            Label::new("test").unwrap(),
-            OPTIONS,
-            &Arc::default(),
-            &listener,
-        )
-        .unwrap_err();
-        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        let error = server_of(url).unwrap_err();
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
     assert_eq!(server_of("redis://:s3cret@Host/2").unwrap(), "host:6379");
