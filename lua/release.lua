@@ -25,75 +25,58 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs
---          late must not free a newer grant), 'turns' (the same, and the hold has used more fences than this
---          one), 'keep' (the same as 'grant', and the lock stays taken for a while) or 'force' (all holds
---          under this fence)
+--          late must not free a newer grant), 'keep' (the same, and the lock stays taken for a while) or
+--          'force' (all holds under this fence)
 -- ARGV[3]  the fence
 -- ARGV[4]  string: the start of the clients' channels (lib/hand_over.lua)
 -- ARGV[5]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of the next owner and
---          takes the place of the server's time
---          'turns': the last fence that the hold has used, of 16 digits, and in a quorum a space and the
---          floor
---          'keep': `<most> <until>`, of 10 and 13 digits: the lock stays taken for so long at most (ms), and
---          not beyond this time (ms of the server's clock); in a quorum a space and the floor
-local request, what, fence, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local LAST_FENCE, LAST_FENCE_END, TURNS_FLOOR = 1, 16, 18
-local MOST, MOST_END, KEEP_UNTIL, KEEP_UNTIL_END, KEEP_FLOOR = 1, 10, 12, 24, 26
+--          takes the place of the server's time; else '' or nothing
+-- ARGV[6]  of 16 digits: the last fence that the hold has used; nothing if that is its own one
+-- ARGV[7]  'keep': ms: the lock stays taken for so long at most
+-- ARGV[8]  'keep': ms of the server's clock, of 13 digits: and not beyond this time
+local request, what, fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local floor_us, last_fence, most_ms, latest = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
 
+if floor_us == '' then
+  floor_us = nil
+elseif floor_us and floor_us - now_us > MAX_AHEAD_US then
+  return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
+end
 local was_until = string.sub(summary, UNTIL, UNTIL_END)
-if floor_us then
-  local keep
-  if what == 'turns' then
-    local last_fence = string.sub(floor_us, LAST_FENCE, LAST_FENCE_END)
-    what, floor_us = 'grant', string.sub(floor_us, TURNS_FLOOR)
-    if was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then
-      -- What follows writes this summary, and knows the hold by its last fence.
-      summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
-      fence = last_fence
-    end
-  elseif what == 'keep' then
-    what, keep, floor_us = 'grant', floor_us, string.sub(floor_us, KEEP_FLOOR)
-  end
-  if floor_us == '' then
-    floor_us = nil
-  elseif floor_us - now_us > MAX_AHEAD_US then
-    return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
-  end
+if what == 'keep' then
+  what = 'grant'
   -- If the time of 'keep' is over, or there is no such hold, it is a release like any other.
-  if keep then
-    local latest = string.sub(keep, KEEP_UNTIL, KEEP_UNTIL_END)
-    local deadline = string.format('%d', math.min(now + string.sub(keep, MOST, MOST_END), latest))
-    if was_until > now and deadline > now then
-      -- No call names the request that keeps the lock taken, and it has no owner.
-      local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.match(request, '%d+:', NUMBER)
-      local hold = string.sub(summary, HOLDS)
-      if hold == ONE .. ' ' .. fence .. ' ' .. kept then
-        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'
-      elseif hold == ONE .. ' ' .. fence .. ' ' .. request then
-        local lease_ms = string.format('%010d', deadline - now)
-        -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
-        redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))
-        redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO
-          .. string.sub(summary, PUSHED + 1, HOLDS) .. ' ' .. fence .. ' ' .. kept)
-        -- The first request in the queue only knows when the lease was to end.
-        local first = queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES
-          and redis.call('ZRANGE', queue_key, '0', '0')[1]
-        local denied = NO
-        if first then
-          local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
-          local publish = (pubsub_mode == SHARDED or pubsub_mode == MIGRATING) and 'SPUBLISH' or 'PUBLISH'
-          local channel = string.sub(channel_prefix, PREFIX) .. string.sub(first, CLIENT, CLIENT_END)
-          if type(redis.pcall(publish, channel, KEPT_PUSH)) ~= 'number' then
-            denied = YES
-          end
+  local deadline = string.format('%d', math.min(now + most_ms, latest))
+  if was_until > now and deadline > now then
+    -- No call names the request that keeps the lock taken, and it has no owner.
+    local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.match(request, '%d+:', NUMBER)
+    local hold = string.sub(summary, HOLDS)
+    if hold == ONE .. ' ' .. fence .. ' ' .. kept then
+      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'
+    elseif hold == ONE .. ' ' .. fence .. ' ' .. request then
+      local lease_ms = string.format('%010d', deadline - now)
+      -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
+      redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))
+      redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO
+        .. string.sub(summary, PUSHED + 1, HOLDS) .. ' ' .. fence .. ' ' .. kept)
+      -- The first request in the queue only knows when the lease was to end.
+      local first = queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES
+        and redis.call('ZRANGE', queue_key, '0', '0')[1]
+      local denied = NO
+      if first then
+        local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
+        local publish = (pubsub_mode == SHARDED or pubsub_mode == MIGRATING) and 'SPUBLISH' or 'PUBLISH'
+        local channel = string.sub(channel_prefix, PREFIX) .. string.sub(first, CLIENT, CLIENT_END)
+        if type(redis.pcall(publish, channel, KEPT_PUSH)) ~= 'number' then
+          denied = YES
         end
-        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. denied .. ' 0'
       end
+      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. denied .. ' 0'
     end
   end
 end
@@ -102,6 +85,10 @@ local is_only = was_until > now and string.sub(summary, HOLDS) == ONE .. ' ' .. 
 -- refuses a script that begins with this write.
 if is_only and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO and was_until - now <= RETENTION_MS then
   local released = RELEASED_UNTIL .. string.sub(summary, UNTIL_END + 1)
+  if last_fence then
+    released = RELEASED_UNTIL .. string.sub(summary, UNTIL_END + 1, FENCE - 1) .. last_fence
+      .. string.sub(summary, FENCE_END + 1)
+  end
   if type(redis.pcall('HSET', lock_key, 'hold', released)) == 'number' then
     return RELEASED .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
   end

@@ -4,6 +4,7 @@
 if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
+last_fence = last_fence or fence
 local status, was_held, lock = RELEASED, true, nil
 if not is_only then
   local held_until
@@ -17,8 +18,9 @@ if not is_only then
       return ONE_FEWER .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
     end
   elseif what == 'force' and was_held and is_last then
-    lock.count = 0
+    lock.count, last_fence = 0, nil
   else
+    last_fence = nil
     -- True if the lease ran out; false if somebody has had the lock since, or released it.
     local ran_out = summary == '' or (is_last and summary >= NOT_RELEASED)
     status = ran_out and EXPIRED or TAKEN

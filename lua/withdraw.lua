@@ -41,7 +41,7 @@ if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
-local status, was_until, is_only = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), false
+local status, was_until, last_fence = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), nil
 local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
 if queue_key then
@@ -60,9 +60,11 @@ if lock.count > 0 then
   end
   return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
 end
-if dropped and floor_us and string.sub(summary, RESERVES, RESERVES) == PLUS then
-  -- The floor is larger than every fence that the hold has used. It is remembered, in case nobody is queued.
-  local last_fence = string.format('%d', math.max(string.sub(summary, FENCE, FENCE_END), floor_us - 1))
-  summary = string.sub(summary, UNTIL, FENCE - 1) .. last_fence .. string.sub(summary, FENCE_END + 1)
-  is_only = true
+if dropped then
+  -- No guard has had that hold. But in a quorum it may have been a vote. The floor is larger than every fence
+  -- that was used, which is remembered, in case nobody is queued.
+  last_fence = string.sub(summary, FENCE, FENCE_END)
+  if floor_us and floor_us > last_fence then
+    last_fence = string.format('%d', floor_us - 1)
+  end
 end

@@ -54,7 +54,12 @@ impl Fence {
 
     /// The least larger fence. The largest one has none, and is returned itself.
     pub(crate) fn next(self) -> Fence {
-        Fence::new(self.get() + 1).unwrap_or(self)
+        self.plus(1)
+    }
+
+    /// The fence that is larger by so much, or the same one if there is none.
+    pub(crate) fn plus(self, more: u64) -> Fence {
+        Fence::new(self.get() + more).unwrap_or(self)
     }
 
     pub(crate) fn new(number: u64) -> Option<Fence> {

@@ -11,9 +11,9 @@ use crate::engine::counters::{Counters, Holding, How};
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
-use crate::local_queue::turn::Turn;
+use crate::local_queue::turn::{SharedTurn, Turn};
 use crate::owner::Owner;
-use crate::place::held::{Held, HoldRef, Watched};
+use crate::place::held::{Held, HoldRef, SharedHold};
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -106,7 +106,14 @@ impl LockGuard {
 
     /// Reports the end of the lease to others.
     pub(crate) fn watched(&self) -> Watched {
-        Watched::new(self.hold().share(), self.fence(), self.client())
+        let what = match &self.kept {
+            Kept::Hold(held) => Shared::Hold(held.hold().share()),
+            Kept::Turn(turn) => Shared::Turn(turn.share()),
+        };
+        Watched {
+            what,
+            client: Arc::clone(self.client()),
+        }
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {
@@ -346,5 +353,43 @@ pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, wor
         biased;
         lost = lost => Err(lost.into()),
         output = work => Ok(output),
+    }
+}
+
+/// Reports the end of a guard's lease, and does not keep the lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    what: Shared,
+    client: Arc<Client>,
+}
+
+#[derive(Clone, Debug)]
+enum Shared {
+    Hold(SharedHold),
+    Turn(SharedTurn),
+}
+
+impl Watched {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        match &self.what {
+            Shared::Hold(hold) => hold.as_ref().check(),
+            Shared::Turn(turn) => turn.hold().check(),
+        }
+    }
+
+    /// Waits until the lease is over, or the turn was passed on.
+    pub(crate) async fn lost(self) -> Lost {
+        let lost = pin!(async {
+            match &self.what {
+                Shared::Hold(hold) => hold.as_ref().lost().await,
+                Shared::Turn(turn) => turn.over().await,
+            }
+        });
+        self.client.runtime.serves(lost).await
     }
 }

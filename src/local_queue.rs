@@ -14,6 +14,7 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turn;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,13 +25,14 @@ use tokio::time::Instant;
 pub(crate) use self::registry::LocalQueues;
 use self::tenure::Asked;
 use self::turn::Turn;
+use self::turns::Turns;
 use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::End;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, LeaseState};
 use crate::place::Place;
-use crate::place::held::{Held, SharedHold};
+use crate::place::held::Held;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
@@ -50,7 +52,7 @@ struct State {
     /// The tenure that is asked for. There is one whenever there are waiters.
     asked: Option<Asked>,
     /// The tenure whose turn somebody has.
-    present: Option<SharedHold>,
+    present: Option<Arc<Turns>>,
     next_number: u64,
 }
 
@@ -62,7 +64,7 @@ impl State {
 
     /// The lease of the tenure whose turn somebody has, unless it is lost.
     fn present_lease(&self) -> Option<Lease> {
-        let lease = self.present.as_ref()?.as_ref().lease();
+        let lease = self.present.as_ref()?.hold().lease();
         (lease.state() != LeaseState::Lost).then_some(lease)
     }
 
@@ -158,26 +160,28 @@ impl LocalQueue {
         is_left
     }
 
+    /// The turns of a tenure that begins now. The replicas that must have its grant have it by now.
+    fn turns_of(&self, held: &Held) -> Arc<Turns> {
+        Arc::new(Turns::begin(held, self.params.turns, self.client().now()))
+    }
+
     /// The first turn of a tenure.
-    fn first_turn(self: &Arc<Self>, state: &mut State, held: Held) -> Turn {
-        // The replicas that must have the grant have it by now.
-        if let Some(turns) = held.hold().turns() {
-            turns.begin(self.client().now());
-        }
-        state.present = Some(held.hold().share());
+    fn first_turn(self: &Arc<Self>, state: &mut State, held: Held, turns: &Arc<Turns>) -> Turn {
+        state.present = Some(Arc::clone(turns));
         let fence = held.fence();
-        Turn::new(held, fence, Arc::clone(self))
+        Turn::new(held, Arc::clone(turns), fence, Arc::clone(self))
     }
 
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
     fn begin(self: &Arc<Self>, mut held: Held) {
+        let turns = self.turns_of(&held);
         loop {
             let mut state = locked(&self.state);
             let Some((_, waiter)) = state.waiters.pop_first() else {
                 drop(state);
-                return self.end(&held);
+                return self.end(&turns);
             };
-            let turn = self.first_turn(&mut state, held);
+            let turn = self.first_turn(&mut state, held, &turns);
             drop(state);
             match waiter.send(Ok(turn)) {
                 Ok(()) => return,
@@ -191,26 +195,26 @@ impl LocalQueue {
 
     /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
     /// tenure if it must be released.
-    fn pass_on(self: &Arc<Self>, mut held: Held, end: End) -> Option<Held> {
+    fn pass_on(self: &Arc<Self>, mut held: Held, turns: &Arc<Turns>, end: End) -> Option<Held> {
         let now = self.client().now();
         loop {
             let mut state = locked(&self.state);
             // If the next tenure has begun, this one was ended on the server.
             let present = state.present.as_ref();
-            let is_present = present.is_some_and(|present| present.as_ref().is(held.hold()));
+            let is_present = present.is_some_and(|present| Arc::ptr_eq(present, turns));
             let goes_on = is_present && !self.client().is_closed();
             let next = state.waiters.first_entry().filter(|_| goes_on);
-            let next = next.and_then(|first| Some((held.hold().next_turn(now)?, first.remove())));
+            let next = next.and_then(|first| Some((turns.next(now)?, first.remove())));
             drop(state);
             let Some((fence, waiter)) = next else {
-                self.end(&held);
+                self.end(turns);
                 return Some(held);
             };
             // The guard of the next turn may be made as soon as that is sent.
             if let Some(holding) = held.hold().end_guard() {
                 holding.over(self.place().counters(), now).end = end;
             }
-            let turn = Turn::new(held, fence, Arc::clone(self));
+            let turn = Turn::new(held, Arc::clone(turns), fence, Arc::clone(self));
             match waiter.send(Ok(turn)) {
                 Ok(()) => return None,
                 Err(unread) => held = unread.ok().and_then(Turn::into_held)?,
@@ -219,9 +223,9 @@ impl LocalQueue {
     }
 
     /// A tenure has no further turn.
-    fn end(&self, held: &Held) {
+    fn end(&self, turns: &Arc<Turns>) {
         let mut state = locked(&self.state);
-        state.present.take_if(|present| present.as_ref().is(held.hold()));
+        state.present.take_if(|present| Arc::ptr_eq(present, turns));
         let given_up = state.give_up_unless_wanted();
         drop(state);
         drop(given_up);

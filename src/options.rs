@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Invalid;
-use crate::store::ids::RequestId;
+use crate::store::RESERVED;
 use crate::store::keys::check_prefix;
 use crate::store::label::Label;
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -199,8 +199,9 @@ pub(crate) fn check_group(group: &str) -> Result<(), Invalid> {
 /// The number of turns of a hold, if it is in its range.
 fn turns(local_handoffs: u32) -> Result<u16, Invalid> {
     let turns = u16::try_from(local_handoffs).ok();
-    let max = RequestId::MAX_TURNS;
-    turns.filter(|turns| (1..=max).contains(turns)).ok_or_else(|| {
+    let max = RESERVED + 1;
+    let turns = turns.filter(|turns| (1..=max).contains(&u64::from(*turns)));
+    turns.ok_or_else(|| {
         Invalid::new(format!(
             "local_handoffs {local_handoffs}: must be from 1 to {max}"
         ))

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::interface::{
     Answer, Call, ConnectionId, Connections, Failure, Forever, Grant, Heard, Listener, Page, Position,
-    ServerId, Stamp, TURNS_AHEAD_US,
+    RESERVED, ServerId, Stamp, TURNS_AHEAD_US,
 };
 #[cfg(test)]
 pub(crate) use self::interface::{Priority, StoreFuture};

@@ -3,12 +3,12 @@
 --
 -- This part uses what both scripts have defined by then: the keys, `channel_prefix`, `floor_us`, `request`,
 -- `summary` and `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil), `was_held`
--- (whether there was a hold before) and `is_only` (whether it was the only one and is released by its client,
--- so that its last fence is known).
+-- (whether there was a hold before) and `last_fence` (the last one that the hold has used, if its client has
+-- told).
 
 local more, denied = NO, NO
 local fence_of_next, next_request, deadline, lease_ms, pushed
-fence_of_next, summary = next_fence(summary, now_us, floor_us, is_only)
+fence_of_next, summary = next_fence(summary, now_us, floor_us, last_fence)
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
     hand_over(queue_key, clients_key, channel_prefix, fence_of_next, now, lock)

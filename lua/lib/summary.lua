@@ -36,16 +36,13 @@ local NEWER = 'a'
 local NEWER_FORMAT = '0'
 
 -- The positions of the parts of a request, `<client>:<claim_ms>:<n>:<owner>`. The owner is counted from the
--- end, and is missing if a request is its own owner: then its last character is the colon. A request that
--- reserves more fences than its own says in three digits how many, `<client>:<claim_ms>+<more>:<n>:`. A lock
--- that was released but stays taken is held by `<client>:<claim_ms>=<n>:`.
+-- end, and is missing if a request is its own owner: then its last character is the colon. A lock that was
+-- released but stays taken is held by `<client>:<claim_ms>=<n>:`.
 local CLIENT, CLIENT_END = 1, 32
 local CLAIM_MS, CLAIM_MS_END = 34, 43
 local NUMBER = 45
 local OWNER, LAST = -32, -1
--- In a summary, that plus sign (or the colon) and those digits.
-local RESERVES, MORE, MORE_END = 92, 93, 95
-local PLUS, KEPT = '+', '='
+local KEPT = '='
 
 -- The deadline of a lock that nobody holds.
 local FREE = '0'

@@ -82,11 +82,7 @@ impl AcquireParams {
             None => client.next_number(),
             Some(vote) => vote.numbers.fetch_add(1, Ordering::Relaxed),
         };
-        if self.turns > 1 {
-            RequestId::with_turns(&client.id, self.terms.grant(), number, self.turns)
-        } else {
-            RequestId::new(&client.id, self.terms.grant(), number, self.owner.as_ref())
-        }
+        RequestId::new(&client.id, self.terms.grant(), number, self.owner.as_ref())
     }
 
     fn floor(&self) -> Option<Floor> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::server_clocks::ServerClocks;
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::store::ServerId;
+use crate::store::{RESERVED, ServerId};
 use crate::time::clock::LocalTime;
 use crate::time::server_time::ServerTime;
 
@@ -41,11 +41,9 @@ pub(crate) struct NextFloor {
 }
 
 impl NextFloor {
-    /// The ballot is a hold from now on, under this fence and with so many turns.
-    pub(crate) fn begin_hold(&self, fence: Fence, turns: u16) {
-        if let Some(after_turns) = Fence::new(fence.get() + u64::from(turns)) {
-            self.while_held.get_or_init(|| after_turns);
-        }
+    /// The ballot is a hold from now on, under this fence.
+    pub(crate) fn begin_hold(&self, fence: Fence) {
+        self.while_held.get_or_init(|| fence.plus(RESERVED + 1));
     }
 
     /// The hold ends, unless it had ended before.
@@ -211,8 +209,8 @@ mod tests {
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(floors(), (fence(8_010), fence(8_010)));
-        next.begin_hold(fence(9_000), 4);
-        let after_turns = Fence::new(fence(9_000).get() + 4).unwrap();
+        next.begin_hold(fence(9_000));
+        let after_turns = fence(9_000).plus(RESERVED + 1);
         assert_eq!(floors(), (fence(8_010), after_turns), "of what ends a vote");
         next.end_hold(|| fence(7_500));
         assert_eq!(floors(), (fence(8_010), fence(7_500)), "of what ends the hold");

@@ -7,14 +7,12 @@ pub(crate) mod durability;
 pub(crate) mod owned;
 #[cfg(test)]
 mod tests;
-pub(crate) mod turns;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use self::turns::Turns;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
@@ -24,7 +22,7 @@ use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Grant, ReleaseWhat, Renew};
+use crate::store::{Grant, RESERVED, ReleaseWhat, Renew, TURNS_AHEAD_US};
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
@@ -44,9 +42,6 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Has no permits, and is closed when the hold ends. A watcher that comes later is told all the same.
     ended: Semaphore,
-    /// `None` if the hold has one turn, or is a vote: its majority has the turns. Boxed, because most have
-    /// one.
-    turns: Option<Box<Turns>>,
     group: Group,
     how: How,
 }
@@ -75,7 +70,7 @@ struct State {
     in_doubt: bool,
     /// When a guard had the hold: from when on its release keeps the lock taken, if the terms say so.
     kept_from: Option<ServerTime>,
-    /// Of a vote: the last fence that the turns of its majority used, once these are over.
+    /// The last fence that turns have used. Of a vote, it is set when the turns of its majority are over.
     last_turn: Option<Fence>,
     over: Option<LostReason>,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
@@ -101,7 +96,6 @@ impl Hold {
         // margin.
         let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
         let granted_at = grant.deadline.before(granted_for);
-        let (turns, is_vote) = (grant.request.turns(), calls.are_of_a_vote());
         Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
@@ -128,8 +122,6 @@ impl Hold {
                 holding: None,
             }),
             ended: Semaphore::new(0),
-            turns: (turns > 1 && !is_vote)
-                .then(|| Box::new(Turns::of_one_server(grant.fence, turns, granted_at))),
             group: Group::default(),
             how: if grant.pushed { How::HandedOver } else { How::Free },
         }
@@ -202,27 +194,29 @@ impl Hold {
 
     /// The fence of the present turn, or of the last one.
     pub(super) fn last_fence(&self) -> Fence {
-        self.turns().map_or_else(|| self.fence(), Turns::fence)
+        let state = locked(&self.state);
+        state.last_turn.unwrap_or(state.fence)
     }
 
     /// How a release ends the hold.
     pub(super) fn ending(&self) -> ReleaseWhat {
-        let (fence, last_of_vote, kept_from) = {
-            let state = locked(&self.state);
-            // Of a hold that was lost, the work may not be done.
-            let is_kept = state.over == Some(LostReason::Released);
-            let last_of_vote = self.last_fence_of_vote(&state);
-            (state.fence, last_of_vote, state.kept_from.filter(|_| is_kept))
-        };
-        let last = self.turns().and_then(Turns::later).or(last_of_vote);
-        match (self.terms.at_least.zip(kept_from), last) {
-            (Some((at_least, from)), _) => ReleaseWhat::Keep {
+        let state = locked(&self.state);
+        let fence = state.fence;
+        // Of a hold that was lost, the work may not be done.
+        let kept_from = (state.kept_from).filter(|_| state.over == Some(LostReason::Released));
+        if let Some((at_least, from)) = self.terms.at_least.zip(kept_from) {
+            let until = from.after(at_least);
+            return ReleaseWhat::Keep {
                 fence,
                 at_least,
-                until: from.after(at_least),
-            },
-            (None, Some(last)) => ReleaseWhat::Turns { first: fence, last },
-            (None, None) => ReleaseWhat::Grant(fence),
+                until,
+            };
+        }
+        // As long as the majority lasts without this vote, its turns may use all that the vote reserved.
+        let of_majority = state.has_joined.then(|| fence.plus(RESERVED));
+        match state.last_turn.or(of_majority) {
+            Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },
+            _ => ReleaseWhat::Grant(fence),
         }
     }
 
@@ -405,17 +399,31 @@ impl Hold {
 
     // Turns.
 
-    /// `None` if there is one turn.
-    pub(crate) fn turns(&self) -> Option<&Turns> {
-        self.turns.as_deref()
+    /// The last fence that a turn of this hold may have.
+    ///
+    /// A server that loses a lock grants it next under a fence that is ahead of its time. No turn has that
+    /// fence or a larger one. So the first hold of a lock has one turn, since its own fence is ahead of the
+    /// time. A fence that is farther ahead shows that the clock was set back. Then the fence after a loss is
+    /// smaller in any case.
+    pub(crate) fn last_reserved(&self) -> Fence {
+        let fence = self.fence();
+        let after_a_loss = 1000 * self.granted_at.ms() + TURNS_AHEAD_US;
+        // The time was cut to ms.
+        let may_reach_it = fence.get() < after_a_loss + 1000;
+        let limit = Fence::new(after_a_loss - 1).filter(|_| may_reach_it);
+        let reserved = fence.plus(RESERVED);
+        limit.map_or(reserved, |limit| reserved.min(limit))
     }
 
     /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
-        let state = locked(&self.state);
+    pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
         let left = state.deadline.since(now);
         let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
-        turns.begin_if(lasts, next)
+        if lasts {
+            state.last_turn = Some(next);
+        }
+        lasts
     }
 
     /// Takes out what the guard holds, since its turn is over.
@@ -456,15 +464,6 @@ impl Hold {
     /// The majority is over, and its turns used no fence after this one.
     pub(crate) fn end_turns(&self, last: Fence) {
         locked(&self.state).last_turn = Some(last);
-    }
-
-    /// The last fence that turns of the majority can have used, if that is larger than the vote's own. As
-    /// long as the majority lasts without this vote, its turns may use all that the request reserved.
-    fn last_fence_of_vote(&self, state: &State) -> Option<Fence> {
-        let more = u64::from(self.request.turns() - 1);
-        let reserved = || Fence::new(state.fence.get() + more).filter(|_| state.has_joined);
-        let last = state.last_turn.or_else(reserved);
-        last.filter(|last| self.calls.are_of_a_vote() && *last > state.fence)
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::error::{Lost, Result};
 use crate::fence::Fence;
+use crate::guard::Watched;
 use crate::guard::{LockGuard, unless_lost};
 use crate::lease::Lease;
-use crate::place::held::Watched;
 
 /// The lead: this process is the leader until it resigns, until the lead is dropped, or until its lease is
 /// lost.

@@ -73,7 +73,10 @@ impl LocalQueues {
 
     /// The first turn of a tenure that did not come through the queue.
     pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: Held) -> Turn {
-        self.with(params, |queue| queue.first_turn(&mut locked(&queue.state), held))
+        self.with(params, |queue| {
+            let turns = queue.turns_of(&held);
+            queue.first_turn(&mut locked(&queue.state), held, &turns)
+        })
     }
 
     /// Runs `work` before the queue can be discarded.

@@ -3,27 +3,28 @@
 use std::sync::Arc;
 
 use super::LocalQueue;
+use super::turns::Turns;
 use crate::engine::client::Client;
 use crate::engine::counters::{End, How};
-use crate::error::Result;
+use crate::error::{Lost, Result};
 use crate::fence::Fence;
-use crate::place::held::{Held, HoldRef, SharedHold};
+use crate::place::held::{Held, HoldRef};
 
 /// The lock, for one guard. When it is dropped, the next waiter here has its turn, or the tenure is released.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// `None` once the turn is over.
     held: Option<Held>,
-    hold: SharedHold,
+    turns: Arc<Turns>,
     fence: Fence,
     queue: Arc<LocalQueue>,
 }
 
 impl Turn {
-    pub(super) fn new(held: Held, fence: Fence, queue: Arc<LocalQueue>) -> Turn {
+    pub(super) fn new(held: Held, turns: Arc<Turns>, fence: Fence, queue: Arc<LocalQueue>) -> Turn {
         Turn {
-            hold: held.hold().share(),
             held: Some(held),
+            turns,
             fence,
             queue,
         }
@@ -31,7 +32,7 @@ impl Turn {
 
     /// The hold of the tenure.
     pub(crate) fn hold(&self) -> HoldRef<'_> {
-        self.hold.as_ref()
+        self.turns.hold()
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -43,11 +44,18 @@ impl Turn {
     }
 
     pub(crate) fn how(&self) -> How {
-        let turns = self.hold().turns();
-        if turns.is_some_and(|turns| turns.is_later(self.fence)) {
+        if self.turns.is_later(self.fence) {
             return How::LocalHandoff;
         }
         self.held.as_ref().map_or(How::LocalHandoff, Held::how)
+    }
+
+    /// The turn, for those that outlive the guard.
+    pub(crate) fn share(&self) -> SharedTurn {
+        SharedTurn {
+            turns: Arc::clone(&self.turns),
+            fence: self.fence,
+        }
     }
 
     pub(crate) async fn renew(&self) -> Result<()> {
@@ -69,7 +77,7 @@ impl Turn {
 
     /// Passes the turn on. Returns the tenure if it must be released instead.
     fn end(&mut self, end: End) -> Option<Held> {
-        self.queue.pass_on(self.held.take()?, end)
+        self.queue.pass_on(self.held.take()?, &self.turns, end)
     }
 }
 
@@ -79,5 +87,24 @@ impl Drop for Turn {
             // A tenure that is dropped is released in the background.
             drop(self.end(End::Dropped));
         }
+    }
+}
+
+/// A turn, without its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedTurn {
+    turns: Arc<Turns>,
+    fence: Fence,
+}
+
+impl SharedTurn {
+    /// The hold of the tenure.
+    pub(crate) fn hold(&self) -> HoldRef<'_> {
+        self.turns.hold()
+    }
+
+    /// Waits until the turn is over, because it was passed on, or because the hold is over.
+    pub(crate) async fn over(&self) -> Lost {
+        self.turns.over(self.fence).await
     }
 }

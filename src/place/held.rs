@@ -1,14 +1,12 @@
 //! A lock that is held: on one server, or on a majority of several.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::hold::turns::Turns;
-use crate::error::{Lost, LostReason, Result};
+use crate::error::{Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
@@ -43,6 +41,14 @@ impl Held {
         match self {
             Held::One(held) => held.hold().fence(),
             Held::Majority(majority) => majority.fence,
+        }
+    }
+
+    /// The last fence that a turn of it may have.
+    pub(crate) fn last_reserved(&self) -> Fence {
+        match self {
+            Held::One(held) => held.hold().last_reserved(),
+            Held::Majority(majority) => majority.last_reserved(),
         }
     }
 
@@ -130,19 +136,11 @@ impl<'a> HoldRef<'a> {
         }
     }
 
-    /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
+    /// Checks by the local clock that the lease lasts.
     pub(crate) fn check(self) -> Result<(), Lost> {
         match self {
             HoldRef::One(hold) => hold.check(),
             HoldRef::Majority(votes) => votes.check().map(drop),
-        }
-    }
-
-    pub(crate) fn is(self, other: HoldRef<'_>) -> bool {
-        match (self, other) {
-            (HoldRef::One(a), HoldRef::One(b)) => Arc::ptr_eq(a, b),
-            (HoldRef::Majority(a), HoldRef::Majority(b)) => Arc::ptr_eq(a, b),
-            _ => false,
         }
     }
 
@@ -153,49 +151,16 @@ impl<'a> HoldRef<'a> {
         }
     }
 
-    /// `None` if there is one turn.
-    pub(crate) fn turns(self) -> Option<&'a Turns> {
+    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
+    pub(crate) fn begin_turn(self, next: Fence, now: LocalTime) -> bool {
         match self {
-            HoldRef::One(hold) => hold.turns(),
-            HoldRef::Majority(votes) => votes.turns(),
-        }
-    }
-
-    /// Ends the present turn and begins another one now. Returns the fence of the new turn, or `None` if the
-    /// present turn is the last one: the hold must be released then. The hold cannot end meanwhile: its
-    /// release tells the last fence.
-    ///
-    /// Only the code that has the present turn calls this.
-    pub(crate) fn next_turn(self, now: LocalTime) -> Option<Fence> {
-        let turns = self.turns()?;
-        let next = turns.next(now)?;
-        let begun = match self {
-            HoldRef::One(hold) => hold.begin_turn(turns, next, now),
-            HoldRef::Majority(votes) => votes.begin_turn(turns, next, now),
-        };
-        begun.then_some(next)
-    }
-
-    /// Waits until the turn with this fence is over, because it was passed on, or because the hold is over.
-    pub(crate) async fn turn_over(self, fence: Fence) -> Lost {
-        let Some(turns) = self.turns() else {
-            return self.lost().await;
-        };
-        loop {
-            let ended = turns.ended();
-            if turns.fence() != fence {
-                return Lost::new(Arc::clone(self.name()), LostReason::Released);
-            }
-            tokio::select! {
-                biased;
-                () = ended => {}
-                lost = self.lost() => return lost,
-            }
+            HoldRef::One(hold) => hold.begin_turn(next, now),
+            HoldRef::Majority(votes) => votes.begin_turn(next, now),
         }
     }
 
     /// Waits until the hold is over.
-    async fn lost(self) -> Lost {
+    pub(crate) async fn lost(self) -> Lost {
         match self {
             HoldRef::One(hold) => hold.lost().await,
             HoldRef::Majority(votes) => votes.lost().await,
@@ -216,36 +181,5 @@ impl SharedHold {
             SharedHold::One(hold) => HoldRef::One(hold),
             SharedHold::Majority(votes) => HoldRef::Majority(votes),
         }
-    }
-}
-
-/// Reports the end of a guard's lease, and does not keep the lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    hold: SharedHold,
-    /// The fence of the turn.
-    fence: Fence,
-    client: Arc<Client>,
-}
-
-impl Watched {
-    pub(crate) fn new(hold: SharedHold, fence: Fence, client: &Arc<Client>) -> Watched {
-        let client = Arc::clone(client);
-        Watched { hold, fence, client }
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
-    pub(crate) fn check(&self) -> Result<(), Lost> {
-        self.hold.as_ref().check()
-    }
-
-    /// Waits until the lease is over, or the turn was passed on.
-    pub(crate) async fn lost(self) -> Lost {
-        let lost = pin!(self.hold.as_ref().turn_over(self.fence));
-        self.client.runtime.serves(lost).await
     }
 }

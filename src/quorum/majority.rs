@@ -9,6 +9,7 @@ use super::votes::Votes;
 use crate::engine::counters::{End, How};
 use crate::error::Result;
 use crate::fence::Fence;
+use crate::store::RESERVED;
 use crate::sync::locked;
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Majority {
             votes,
             quorum: Arc::clone(&quorum),
         };
-        majority.votes.begin_hold(fence, ballot.params.turns);
+        majority.votes.begin_hold(fence);
         locked(&quorum.held).insert(ballot.number, Arc::clone(&majority.votes));
         ballot.begin_hold(fence);
         quorum.client().spawn(ballot.keep());
@@ -40,6 +41,11 @@ impl Majority {
 
     pub(crate) fn votes(&self) -> &Arc<Votes> {
         &self.votes
+    }
+
+    /// The last fence that a turn of it may have.
+    pub(crate) fn last_reserved(&self) -> Fence {
+        self.fence.plus(RESERVED)
     }
 
     /// How most of the votes were got.

@@ -1,6 +1,6 @@
 //! A hold of a majority: the holds of its servers, and what they are together.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -15,7 +15,6 @@ use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::engine::hold::turns::Turns;
 use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
@@ -34,8 +33,6 @@ pub(crate) struct Votes {
     quorum: Arc<Quorum>,
     state: Mutex<State>,
     changed: Notify,
-    /// Set when the votes become a hold that may have several.
-    turns: OnceLock<Turns>,
     /// The least fence of the next holder.
     pub(super) next_floor: Arc<NextFloor>,
 }
@@ -46,12 +43,21 @@ struct State {
     votes: Vec<Vote>,
     /// When the votes became a hold, and under which fence.
     decided: Option<(LocalTime, Fence)>,
+    /// The last fence that turns have used, if there were several.
+    last_turn: Option<Fence>,
     /// Why the hold is over. It never comes back.
     over: Option<LostReason>,
     /// What its guard holds, until the hold is over.
     holding: Option<Holding>,
     /// Until when the servers keep the lock taken, once it was released.
     kept_until: Option<LocalTime>,
+}
+
+impl State {
+    /// The fence of the hold, or of its last turn. `None` if the votes are no hold yet.
+    fn fence(&self) -> Option<Fence> {
+        self.last_turn.or_else(|| Some(self.decided?.1))
+    }
 }
 
 #[derive(Debug)]
@@ -104,12 +110,12 @@ impl Votes {
             state: Mutex::new(State {
                 votes,
                 decided: None,
+                last_turn: None,
                 over: None,
                 holding: None,
                 kept_until: None,
             }),
             changed: Notify::new(),
-            turns: OnceLock::new(),
             next_floor: Arc::default(),
         }
     }
@@ -187,12 +193,9 @@ impl Votes {
         hows.find(|how| came(*how)).unwrap_or(How::Polled)
     }
 
-    /// The votes are a hold from now on, under this fence, for so many turns.
-    pub(super) fn begin_hold(&self, fence: Fence, turns: u16) {
-        if turns > 1 {
-            self.turns.get_or_init(|| Turns::new(fence, turns));
-        }
-        self.next_floor.begin_hold(fence, turns);
+    /// The votes are a hold from now on, under this fence.
+    pub(super) fn begin_hold(&self, fence: Fence) {
+        self.next_floor.begin_hold(fence);
         locked(&self.state).decided = Some((self.quorum.clock().now(), fence));
     }
 
@@ -204,8 +207,7 @@ impl Votes {
 
     /// The fence of the hold, or of its present turn. `None` if the votes are no hold yet.
     pub(super) fn fence(&self) -> Option<Fence> {
-        let of_hold = || Some(locked(&self.state).decided?.1);
-        self.turns().map(Turns::fence).or_else(of_hold)
+        locked(&self.state).fence()
     }
 
     /// The hold has a guard from now on.
@@ -219,17 +221,15 @@ impl Votes {
         holding.ended(counters, End::Lost(reason));
     }
 
-    /// `None` if there is one turn.
-    pub(crate) fn turns(&self) -> Option<&Turns> {
-        self.turns.get()
-    }
-
     /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(&self, turns: &Turns, next: Fence, now: LocalTime) -> bool {
-        let state = locked(&self.state);
+    pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
         let left = self.deadline(&state).since(now);
         let lasts = state.over.is_none() && self.is_sure(&state) && left >= self.terms.grant() / 4;
-        turns.begin_if(lasts, next)
+        if lasts {
+            state.last_turn = Some(next);
+        }
+        lasts
     }
 
     /// Takes out what the guard holds, since its turn is over.
@@ -386,7 +386,7 @@ impl Votes {
     /// vote that comes late is released with the same floor.
     fn set_next_floor(&self, state: &State) {
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
-        if let Some(largest) = fences.chain(self.turns().map(Turns::fence)).max() {
+        if let Some(largest) = fences.chain(state.fence()).max() {
             self.next_floor.end_hold(|| {
                 let now = self.quorum.clocks.floor().unwrap_or(largest);
                 now.max(largest.next())
@@ -401,13 +401,14 @@ impl Votes {
         let (before, holding, votes) = self.end();
         let state = locked(&self.state);
         let kept_from = state.kept_until.and(state.decided);
+        let last_fence = state.fence();
         drop(state);
         for vote in &votes {
             if let Some((decided, _)) = kept_from {
                 vote.hold().mark_used_since(decided);
             }
-            if let Some(turns) = self.turns() {
-                vote.hold().end_turns(turns.fence());
+            if let Some(last) = last_fence {
+                vote.hold().end_turns(last);
             }
         }
         (before, holding, votes)

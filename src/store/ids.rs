@@ -62,12 +62,9 @@ impl RequestId {
     /// The width in which a lock stores a lease, for the longest one: 30 days in milliseconds.
     const GRANT_DIGITS: usize = 10;
     const GRANT_AT: usize = ClientId::LEN + 1;
-    const TURNS_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS;
-    const MORE_DIGITS: usize = 3;
-    /// How many fences one request can reserve.
-    pub(crate) const MAX_TURNS: u16 = 1000;
+    const NUMBER_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1;
     /// The longest number has 20 digits.
-    const MOST: usize = Self::TURNS_AT + 1 + 20 + 1 + Owner::LEN;
+    const MOST: usize = Self::NUMBER_AT + 20 + 1 + Owner::LEN;
 
     /// The `n`-th request of `client`. The client has `grant` (whole milliseconds, at most a day) to claim a
     /// pushed grant.
@@ -85,30 +82,12 @@ impl RequestId {
         RequestId(text.into())
     }
 
-    /// The `n`-th request of `client`, as in [`new`](Self::new). It reserves a fence for each of its turns,
-    /// from 1 to [`MAX_TURNS`](Self::MAX_TURNS), and is its own owner.
-    pub(crate) fn with_turns(client: &ClientId, grant: Duration, n: u64, turns: u16) -> RequestId {
-        let one = RequestId::new(client, grant, n, None);
-        if turns == 1 {
-            return one;
-        }
-        let (start, end) = one.0.split_at(Self::TURNS_AT);
-        let more = turns - 1;
-        RequestId(format!("{start}+{more:0width$}{end}", width = Self::MORE_DIGITS).into())
-    }
-
     /// Parses a request id that a server sent. Returns `None` if the form is wrong.
     pub(crate) fn from_wire(text: &str) -> Option<RequestId> {
         let well_formed = text.is_ascii()
             && text.as_bytes().get(ClientId::LEN) == Some(&b':')
-            && match text.as_bytes().get(Self::TURNS_AT) {
-                Some(b':' | b'=') => true,
-                Some(b'+') => text[Self::TURNS_AT + 1..]
-                    .split_once(':')
-                    .is_some_and(|(more, _)| more.len() == Self::MORE_DIGITS && all_digits(more)),
-                _ => false,
-            }
-            && all_digits(&text[Self::GRANT_AT..Self::TURNS_AT]);
+            && matches!(text.as_bytes().get(Self::NUMBER_AT - 1), Some(b':' | b'='))
+            && all_digits(&text[Self::GRANT_AT..Self::NUMBER_AT - 1]);
         well_formed.then(|| RequestId(text.into()))
     }
 
@@ -122,42 +101,24 @@ impl RequestId {
 
     /// How long a pushed grant lasts if it is not claimed.
     pub(crate) fn grant(&self) -> Duration {
-        let digits = &self.0[Self::GRANT_AT..Self::TURNS_AT];
+        let digits = &self.0[Self::GRANT_AT..Self::NUMBER_AT - 1];
         Duration::from_millis(digits.parse().unwrap_or_default())
     }
 
     /// The request that holds the lock after a release of this one that keeps it taken. It is its own owner.
     pub(crate) fn kept(&self) -> RequestId {
-        let start = &self.0[..Self::TURNS_AT];
+        let start = &self.0[..Self::NUMBER_AT - 1];
         RequestId(format!("{start}={}:", self.number()).into())
     }
 
     /// Whether the lock was released, and this request only keeps it taken.
     pub(crate) fn is_kept(&self) -> bool {
-        self.0.as_bytes()[Self::TURNS_AT] == b'='
-    }
-
-    /// How many fences this request reserves, one for each turn.
-    pub(crate) fn turns(&self) -> u16 {
-        if !self.reserves() {
-            return 1;
-        }
-        let more = &self.0[Self::TURNS_AT + 1..][..Self::MORE_DIGITS];
-        1 + more.parse::<u16>().unwrap_or_default()
-    }
-
-    /// Whether the number of further fences stands before the number of the request.
-    fn reserves(&self) -> bool {
-        self.0.as_bytes()[Self::TURNS_AT] == b'+'
+        self.0.as_bytes()[Self::NUMBER_AT - 1] == b'='
     }
 
     /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
-        let start = match self.reserves() {
-            true => Self::TURNS_AT + 1 + Self::MORE_DIGITS + 1,
-            false => Self::TURNS_AT + 1,
-        };
-        let rest = &self.0[start..];
+        let rest = &self.0[Self::NUMBER_AT..];
         rest.split(':')
             .next()
             .and_then(|digits| digits.parse().ok())
@@ -200,24 +161,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_says_how_many_fences_it_reserves() {
-        let client = ClientId::from_number(7);
-        let grant = Duration::from_secs(5);
-        for turns in [1, 2, 64, RequestId::MAX_TURNS] {
-            let request = RequestId::with_turns(&client, grant, 42, turns);
+    fn a_request_is_read_as_it_was_written() {
+        let (client, grant) = (ClientId::from_number(7), Duration::from_secs(5));
+        let request = RequestId::new(&client, grant, 42, None);
+        for request in [request.kept(), request] {
             let read = RequestId::from_wire(request.as_str()).expect("a request");
-            assert_eq!((read.turns(), read.number(), read.grant()), (turns, 42, grant));
+            assert_eq!((read.number(), read.grant()), (42, grant));
             assert!(read.is_owner() && read.owner() == request.as_str());
         }
-        let one = RequestId::with_turns(&client, grant, 42, 1);
-        assert_eq!(one, RequestId::new(&client, grant, 42, None));
     }
 
     #[test]
-    fn a_malformed_number_of_fences_is_refused() {
-        let start = format!("{}:0000005000", ClientId::from_number(7));
-        for end in ["+1:42:", "+0010:42:", "+-01:42:", "+", "-001:42:", "+001"] {
-            assert_eq!(RequestId::from_wire(&format!("{start}{end}")), None, "{end}");
+    fn a_malformed_request_is_refused() {
+        let client = ClientId::from_number(7);
+        for end in ["0000005000+42:", "000005000:42:", "00000+5000:42:", "0000005000"] {
+            assert_eq!(RequestId::from_wire(&format!("{client}:{end}")), None, "{end}");
         }
     }
 }

@@ -4,14 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake};
 use std::thread;
 
-use futures_util::FutureExt;
 use tokio::time::sleep;
 
 use super::*;
 use crate::engine::floor::{Floor, QuorumClocks};
 use crate::engine::server_clocks::ServerClocks;
-use crate::error::Lost;
-use crate::place::held::HoldRef;
 use crate::store::ids::ClientId;
 use crate::store::{Answer, ConnectionId};
 use crate::time::deadline_queue::GivesUp;
@@ -20,16 +17,16 @@ const LEASE: Duration = Duration::from_secs(6);
 
 /// A hold that was granted just now.
 fn hold(max_hold: Option<Duration>) -> Hold {
-    hold_with(max_hold, 1, LEASE)
+    hold_with(max_hold, LEASE)
 }
 
-/// A hold with so many turns, of which the client heard when `left` of its lease was left.
-fn hold_with(max_hold: Option<Duration>, turns: u16, left: Duration) -> Hold {
-    hold_of(max_hold, turns, left, None)
+/// A hold of which the client heard when `left` of its lease was left.
+fn hold_with(max_hold: Option<Duration>, left: Duration) -> Hold {
+    hold_of(max_hold, left, Fence::new(1).unwrap(), None)
 }
 
-/// A vote of a quorum with one server, whose request reserved so many turns.
-fn vote(turns: u16) -> Hold {
+/// A vote of a quorum with one server.
+fn vote() -> Hold {
     let clock = Clock::tokio();
     let at = Sample {
         sent: clock.now(),
@@ -45,10 +42,10 @@ fn vote(turns: u16) -> Hold {
         clock, &first,
     ))]));
     let floor = Floor::of_ballot(&clocks, clock.now(), &Arc::default()).unwrap();
-    hold_of(None, turns, LEASE, Some(floor))
+    hold_of(None, LEASE, Fence::new(1).unwrap(), Some(floor))
 }
 
-fn hold_of(max_hold: Option<Duration>, turns: u16, left: Duration, floor: Option<Floor>) -> Hold {
+fn hold_of(max_hold: Option<Duration>, left: Duration, fence: Fence, floor: Option<Floor>) -> Hold {
     let terms = LeaseTerms {
         length: LEASE,
         fixed: false,
@@ -58,9 +55,9 @@ fn hold_of(max_hold: Option<Duration>, turns: u16, left: Duration, floor: Option
     };
     let client = ClientId::from_number(1);
     let grant = Grant {
-        request: RequestId::with_turns(&client, terms.grant(), 1, turns),
+        request: RequestId::new(&client, terms.grant(), 1, None),
         deadline: server(LEASE),
-        fence: Fence::new(1).unwrap(),
+        fence,
         pushed: false,
     };
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
@@ -244,57 +241,53 @@ async fn maximum_hold_ends_by_the_local_clock() {
     assert_eq!(hold.clock.now(), end);
 }
 
-fn next_turn(hold: &Hold) -> Option<Fence> {
-    let (turns, now) = (hold.turns()?, hold.clock.now());
-    let next = turns.next(now)?;
-    hold.begin_turn(turns, next, now).then_some(next)
-}
-
-/// How the turn with this fence ends.
-async fn turn_over(hold: &Arc<Hold>, fence: Fence) -> Lost {
-    HoldRef::One(hold).turn_over(fence).await
-}
-
 #[tokio::test(start_paused = true)]
-async fn each_turn_has_a_fence_of_its_own_and_there_are_no_more_than_were_reserved() {
-    let hold = Arc::new(hold_with(None, 3, LEASE));
-    assert_eq!(hold.last_fence(), hold.fence());
-    let mut lost = Box::pin(turn_over(&hold, hold.fence()));
-    assert!(lost.as_mut().now_or_never().is_none());
-    let next = [(); 3].map(|()| next_turn(&hold).map(Fence::get));
-    assert_eq!(next, [Some(2), Some(3), None]);
-    assert_eq!((hold.last_fence().get(), hold.fence().get()), (3, 1));
-    assert_eq!(lost.await.reason(), LostReason::Released);
-    assert_eq!(next_turn(&hold_with(None, 1, LEASE)), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_turn_begins_once_the_hold_is_old_or_lost_or_in_doubt_or_nearly_over() {
-    let turns = || hold_with(None, 3, LEASE);
-    assert!(next_turn(&turns()).is_some());
-    let nearly_over = |left| next_turn(&hold_with(None, 3, left));
-    assert!(nearly_over(LEASE / 4).is_some());
-    assert!(nearly_over(LEASE / 4 - Duration::from_millis(1)).is_none());
-    let in_doubt = turns();
+async fn no_turn_begins_once_the_hold_is_lost_or_in_doubt_or_nearly_over() {
+    let begins = |hold: &Hold| hold.begin_turn(hold.fence().next(), hold.clock.now());
+    let is_left = |left| begins(&hold_with(None, left));
+    assert!(is_left(LEASE / 4));
+    assert!(!is_left(LEASE / 4 - Duration::from_millis(1)));
+    let in_doubt = hold(None);
     in_doubt.set_in_doubt();
-    assert!(next_turn(&in_doubt).is_none());
-    let lost = turns();
+    assert!(!begins(&in_doubt));
+    let lost = hold(None);
     lost.end(LostReason::Taken);
-    assert!(next_turn(&lost).is_none());
-    let old = turns();
-    // Until then, its grant may have waited for replicas.
-    sleep(turns::LONGEST_TENURE).await;
-    old.turns().unwrap().begin(old.clock.now());
-    sleep(turns::LONGEST_TENURE / 2).await;
-    assert!(next_turn(&old).is_some());
-    sleep(turns::LONGEST_TENURE / 2).await;
-    assert!(next_turn(&old).is_none());
+    assert!(!begins(&lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_fence_of_a_hold_is_that_of_its_last_turn() {
+    let hold = hold(None);
+    let first = hold.fence();
+    assert_eq!(
+        (hold.last_fence(), hold.ending()),
+        (first, ReleaseWhat::Grant(first))
+    );
+    let last = first.next().next();
+    assert!(hold.begin_turn(last, hold.clock.now()));
+    assert_eq!((hold.fence(), hold.last_fence()), (first, last));
+    assert_eq!(hold.ending(), ReleaseWhat::Turns { first, last });
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_fence_that_follows_a_loss_of_the_lock_takes_turns_away() {
+    let granted_us = 1000 * server(Duration::ZERO).ms();
+    let more = |ahead_us: u64| {
+        let first = Fence::new(granted_us + ahead_us).unwrap();
+        let last = hold_of(None, LEASE, first, None).last_reserved();
+        last.get().saturating_sub(first.get())
+    };
+    assert_eq!([0, 1_000, 1_001, 1_998].map(more), [999, 999, 998, 1]);
+    // The time was cut to ms, so the fence may be ahead by another one.
+    assert_eq!([1_999, 2_000, 2_999].map(more), [0, 0, 0]);
+    // The server's clock was set back.
+    assert_eq!([3_000, 3_600_000_000].map(more), [999, 999]);
 }
 
 /// The hold of the majority may go on without the vote, and its turns with it.
 #[tokio::test(start_paused = true)]
 async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told_the_last_one() {
-    let vote = vote(4);
+    let vote = vote();
     let (first, grant) = (vote.fence(), ReleaseWhat::Grant(vote.fence()));
     let turns = |last| ReleaseWhat::Turns {
         first,
@@ -302,7 +295,7 @@ async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told
     };
     assert_eq!(vote.ending(), grant, "no hold, no turns");
     vote.join(LocalTime::ZERO, LEASE);
-    assert_eq!(vote.ending(), turns(4));
+    assert_eq!(vote.ending(), turns(first.get() + RESERVED));
     vote.end_turns(Fence::new(3).unwrap());
     assert_eq!(vote.ending(), turns(3));
     vote.end_turns(first);
@@ -310,16 +303,8 @@ async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told
 }
 
 #[tokio::test(start_paused = true)]
-async fn watcher_of_a_turn_is_told_of_the_end_of_its_hold() {
-    let hold = Arc::new(hold_with(None, 3, LEASE));
-    let fence = next_turn(&hold).unwrap();
-    let lost = tokio::time::timeout(2 * LEASE, turn_over(&hold, fence));
-    assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
-}
-
-#[tokio::test(start_paused = true)]
 async fn vote_ends_with_its_majority_though_its_own_lease_is_longer() {
-    let vote = hold_with(Some(LEASE / 2), 1, LEASE);
+    let vote = hold_with(Some(LEASE / 2), LEASE);
     vote.join(LocalTime::ZERO, LEASE / 2);
     assert_eq!(vote.deadline(), LocalTime::ZERO.after(LEASE / 2));
 }

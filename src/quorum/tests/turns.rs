@@ -3,8 +3,9 @@
 use super::*;
 use crate::engine::acquire::Tried;
 use crate::local_queue::turn::Turn;
-use crate::place::held::{HoldRef, Watched};
+use crate::place::held::HoldRef;
 use crate::quorum::Votes;
+use crate::store::RESERVED;
 
 const TURNS: u16 = 8;
 
@@ -111,7 +112,7 @@ async fn every_server_remembers_the_last_fence() {
     let turn = lone_turn(&first).await;
     let (hold, now) = (Arc::clone(votes_of(&turn)), first.quorum.client().now());
     let last = (0..3).fold(turn.fence(), |fence, _| {
-        assert!(hold.begin_turn(hold.turns().unwrap(), fence.next(), now));
+        assert!(hold.begin_turn(fence.next(), now));
         fence.next()
     });
     release(turn).await;
@@ -131,7 +132,7 @@ async fn tenure_that_was_taken_by_force_may_have_used_all_fences() {
     let forced = second.quorum.force_release(&keys, &terms, turn.fence()).await;
     assert!(forced.unwrap());
     let held = second.acquire().await;
-    assert_eq!(held.fence.get(), turn.fence().get() + u64::from(TURNS));
+    assert_eq!(held.fence, turn.fence().plus(RESERVED).next());
     held.release().await.unwrap();
     drop(turn);
 }
@@ -142,10 +143,9 @@ async fn vote_that_is_lost_while_the_hold_lasts_may_have_used_all_fences() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     let turn = process.turn().await;
-    let first = turn.fence().get();
+    let all = turn.fence().plus(RESERVED);
     let turn = passes_on(&process, turn, 2).await;
     let lost = votes_of(&turn).take(0).unwrap();
-    let all = Fence::new(first + u64::from(TURNS) - 1).unwrap();
     drop(lost);
     sleep(MS).await;
     // The next tenure, which was asked for with the second turn, has that vote now.
@@ -164,10 +164,11 @@ async fn no_turn_begins_while_most_votes_are_in_doubt() {
     let now = process.quorum.client().now();
     process.set(0, State::Down);
     turn.renew().await.unwrap();
-    assert!(turn.hold().next_turn(now).is_some(), "a majority is sure");
+    let begins = || turn.hold().begin_turn(turn.fence().next(), now);
+    assert!(begins(), "a majority is sure");
     process.set(1, State::Down);
     assert!(turn.renew().await.is_err());
-    assert!(turn.hold().next_turn(now).is_none());
+    assert!(!begins());
     drop(turn);
 }
 
@@ -180,7 +181,7 @@ async fn no_turn_begins_when_the_leases_are_nearly_over_or_the_hold_is_over() {
     let (hold, now) = (Arc::clone(votes_of(&turn)), process.quorum.client().now());
     let left = hold.holds()[0].1.deadline().since(now);
     // The tenure is young all the same.
-    let begins = |now| hold.begin_turn(hold.turns().unwrap(), turn.fence().next(), now);
+    let begins = |now| hold.begin_turn(turn.fence().next(), now);
     assert!(begins(now));
     assert!(!begins(now.after(left * 7 / 8)));
     // A hold that was lost never comes back.
@@ -215,20 +216,18 @@ async fn a_try_makes_no_call_while_the_lock_is_wanted_here() {
     drop(turn_after(waiter).await);
 }
 
-fn watched(turn: &Turn) -> Watched {
-    Watched::new(turn.hold().share(), turn.fence(), turn.client())
-}
-
 #[tokio::test(start_paused = true)]
 async fn watcher_of_a_turn_is_told_when_it_is_passed_on_and_when_the_hold_is_lost() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     let turn = process.turn().await;
-    let watcher = tokio::spawn(watched(&turn).lost());
+    let watched = turn.share();
+    let watcher = tokio::spawn(async move { watched.over().await });
     let next = passes_on(&process, turn, 1).await;
     assert_eq!(watcher.await.unwrap().reason(), LostReason::Released);
     (0..3).for_each(|server| process.set(server, State::Hung));
-    let lost = timeout(60 * SECOND, watched(&next).lost());
+    let watched = next.share();
+    let lost = timeout(60 * SECOND, watched.over());
     assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
     drop(next);
 }

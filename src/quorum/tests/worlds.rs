@@ -63,13 +63,10 @@ impl Held {
     }
 
     async fn lost(&self) {
-        let (hold, client) = match self {
-            Held::Whole(held) => (held.hold(), held.client()),
-            Held::Turn(turn) => (turn.hold(), turn.client()),
+        match self {
+            Held::Whole(held) => held.hold().lost().await,
+            Held::Turn(turn) => turn.share().over().await,
         };
-        held::Watched::new(hold.share(), self.fence(), client)
-            .lost()
-            .await;
     }
 
     async fn release(self) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::ids::RequestId;
-use crate::store::interface::{Grant, TURNS_AHEAD_US};
+use crate::store::interface::{Grant, RESERVED, TURNS_AHEAD_US};
 use crate::store::push::Push;
 use crate::time::server_time::{ServerTime, millis};
 
@@ -157,25 +157,16 @@ impl Holder {
         self.is_held() && self.owner.as_ref().is_some_and(|o| o.as_str() == owner)
     }
 
-    /// The last fence that the last hold can have used. A release reports it; otherwise it may have used all
-    /// that its request reserved.
+    /// The last fence that the last hold can have used. Its client tells it; otherwise it may have used all
+    /// that it reserved.
     fn last_fence(&self) -> u64 {
-        let request = self.request.as_ref().filter(|_| self.owner.is_some());
-        self.fence + request.map_or(0, |request| u64::from(request.turns() - 1))
+        self.fence + self.owner.as_ref().map_or(0, |_| RESERVED)
     }
 
-    /// The only hold is released, and has used fences up to `last`.
-    pub(crate) fn end_told(&mut self, last: Fence) {
+    /// The only hold is over, and has used fences up to `last`.
+    pub(crate) fn end_told(&mut self, last: u64) {
         self.owner = None;
-        self.fence = last.get();
-    }
-
-    /// The only hold is over, and all fences that it has used are smaller than this one.
-    pub(crate) fn end_below(&mut self, floor: Fence) {
-        if self.request.as_ref().is_some_and(|request| request.turns() > 1) {
-            self.owner = None;
-            self.fence = self.fence.max(floor.get() - 1);
-        }
+        self.fence = last;
     }
 
     /// Whether a missing hold expired. Otherwise it was released, or the lock has had another owner since.

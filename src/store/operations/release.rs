@@ -89,26 +89,24 @@ impl Operation for Release {
         let script_call = script_call.with(&self.request);
         let (what, fence) = match self.what {
             ReleaseWhat::Grant(fence) => ("grant", fence),
-            ReleaseWhat::Turns { first, .. } => ("turns", first),
+            ReleaseWhat::Turns { first, .. } => ("grant", first),
             ReleaseWhat::Keep { fence, .. } => ("keep", fence),
             ReleaseWhat::Force(fence) => ("force", fence),
         };
         let script_call = script_call.with(what).with(fence).with_address(mode, &self.keys);
-        match (self.what, self.floor) {
-            (ReleaseWhat::Turns { last, .. }, None) => script_call.with_floor(Some(last)),
-            (ReleaseWhat::Turns { last, .. }, Some(floor)) => {
-                script_call.with(format_args!("{:016} {:016}", last.get(), floor.get()))
-            }
-            (ReleaseWhat::Keep { at_least, until, .. }, floor) => {
-                let (most, until) = (millis(at_least), until.ms());
-                match floor {
-                    Some(floor) => {
-                        script_call.with(format_args!("{most:010} {until:013} {:016}", floor.get()))
-                    }
-                    None => script_call.with(format_args!("{most:010} {until:013}")),
-                }
-            }
-            (ReleaseWhat::Grant(_) | ReleaseWhat::Force(_), floor) => script_call.with_floor(floor),
+        let (last, kept) = match self.what {
+            ReleaseWhat::Grant(_) | ReleaseWhat::Force(_) => return script_call.with_floor(self.floor),
+            ReleaseWhat::Turns { last, .. } => (last, None),
+            ReleaseWhat::Keep { at_least, until, .. } => (fence, Some((at_least, until))),
+        };
+        let script_call = match self.floor {
+            None => script_call.with(""),
+            floor => script_call.with_floor(floor),
+        };
+        let script_call = script_call.with_floor(Some(last));
+        match kept {
+            None => script_call,
+            Some((at_least, until)) => script_call.with(millis(at_least)).with(until.ms()),
         }
     }
 
@@ -169,7 +167,7 @@ impl Operation for Release {
                 true if holder.is_held() => ReleaseOutcome::OneFewer,
                 true => {
                     if let Some(last) = last {
-                        holder.end_told(last);
+                        holder.end_told(last.get());
                     }
                     ReleaseOutcome::Released
                 }

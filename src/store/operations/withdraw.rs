@@ -100,8 +100,11 @@ impl Operation for Withdraw {
                     queue.remove(request);
                     holder.holds.remove(request);
                 }
-                if let Some(floor) = floor.filter(|_| before > 0 && !holder.is_held()) {
-                    holder.end_below(floor);
+                if before > 0 && !holder.is_held() {
+                    // No guard has had that hold, but it may have been a vote. The floor is larger than all
+                    // fences that were used.
+                    let below = floor.map_or(0, |floor| floor.get() - 1);
+                    holder.end_told(holder.fence.max(below));
                 }
                 match holder.holds.len() {
                     after if after == before || after == 0 => ReleaseOutcome::Released,

@@ -57,7 +57,11 @@ fn invocations() -> Vec<(ScriptCall, Priority)> {
         invoked(&Release {
             keys: keys.clone(),
             request: request.clone(),
-            what: ReleaseWhat::Grant(fence),
+            what: ReleaseWhat::Keep {
+                fence,
+                at_least: lease,
+                until: ServerTime::MAX,
+            },
             floor: Some(fence),
         }),
         invoked(&Withdraw {
@@ -139,17 +143,20 @@ fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
     assert_eq!(of_release(&release), format!("{released} 0900000000000000"));
     assert_eq!(of_withdraw(&withdraw), format!("{withdrawn} 0900000000000000"));
 
-    // What a release that keeps the lock taken adds is one argument in any case.
-    let until = ServerTime::from_ms(1_700_000_050_000);
-    let at_least = Duration::from_secs(50);
+    // The last fence that turns have used follows the floor, and what keeps the lock taken follows that.
+    let last = fence.next();
+    release.what = ReleaseWhat::Turns { first: fence, last };
+    let floored = format!("{released} 0900000000000000");
+    assert_eq!(of_release(&release), format!("{floored} 1700000000000001"));
+    release.floor = None;
+    assert_eq!(of_release(&release), format!("{released}  1700000000000001"));
     release.what = ReleaseWhat::Keep {
         fence,
-        at_least,
-        until,
+        at_least: Duration::from_secs(50),
+        until: ServerTime::from_ms(1_700_000_050_000),
     };
-    let kept = format!("{} 0000050000 1700000050000", released.replace("grant", "keep"));
-    assert_eq!(of_release(&release), format!("{kept} 0900000000000000"));
-    release.floor = None;
+    let kept = released.replace("grant", "keep");
+    let kept = format!("{kept}  1700000000000000 50000 1700000050000");
     assert_eq!(of_release(&release), kept);
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::edges::acquisition;
-use super::step::{MAX_AHEAD_US, TURNS, reserving};
+use super::step::MAX_AHEAD_US;
 use super::world::{Setting, World};
 use crate::fence::Fence;
 use crate::store::Operation;
+use crate::store::RESERVED;
 use crate::store::ids::ClientId;
 use crate::store::script::{Declared, ReplyError};
 use crate::store::{
@@ -124,7 +125,7 @@ fn floor_of_a_withdrawal_tells_what_its_own_hold_has_used() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
     let floor = fence_at(&world, 0);
-    let grant = granted(&mut world, reserving()[0], floor);
+    let grant = granted(&mut world, 0, floor);
     let above = Fence::new(grant.fence.get() + 2).unwrap();
     let withdraw = withdraw(&world, &grant, above);
     world.ask(&withdraw);
@@ -140,7 +141,7 @@ fn floor_of_a_withdrawal_tells_nothing_of_another_hold() {
     let floor = fence_at(&world, 0);
     let short = Acquire {
         lease: Duration::from_secs(1),
-        ..call(&world, reserving()[0], floor)
+        ..call(&world, 0, floor)
     };
     let Acquired::Granted { grant, .. } = world.ask(&short) else {
         panic!("the lock is free");
@@ -153,10 +154,7 @@ fn floor_of_a_withdrawal_tells_nothing_of_another_hold() {
     };
     let withdraw = withdraw(&world, &other, Fence::new(grant.fence.get() + 2).unwrap());
     world.ask(&withdraw);
-    assert_eq!(
-        pushed_fence(&mut world).get(),
-        grant.fence.get() + u64::from(TURNS)
-    );
+    assert_eq!(pushed_fence(&mut world).get(), grant.fence.get() + RESERVED + 1);
 }
 
 #[test]

@@ -143,13 +143,8 @@ pub(super) enum Key {
     Spin,
 }
 
-/// The number of fences that some requests reserve.
-pub(super) const TURNS: u16 = 4;
-
-/// The requests that reserve them.
-pub(super) fn reserving() -> Vec<usize> {
-    (5..REQUESTS).filter(|n| n % 5 < 2).collect()
-}
+/// A release tells of up to so many turns.
+const TURNS: u64 = 4;
 
 /// The requests of owners that all clients share. Each other request is its own owner.
 pub(super) fn owned() -> Vec<usize> {
@@ -208,7 +203,7 @@ fn call() -> impl Strategy<Value = Call> {
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
     let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
-    let turns = (fence(), 0..u64::from(TURNS)).prop_map(|(fence, more)| What::Turns(fence, more));
+    let turns = (fence(), 0..TURNS).prop_map(|(fence, more)| What::Turns(fence, more));
     let keep = (fence(), lease(), cap()).prop_map(|(fence, most, until)| What::Keep(fence, most, until));
     let what = prop_oneof![
         4 => fence().prop_map(What::Grant), 2 => turns, 2 => keep, 1 => fence().prop_map(What::Force)

@@ -11,8 +11,7 @@ use super::expected::{Check, Expected};
 use super::model::{Modelled, PubSub};
 use super::server::{Scripts, Snapshot};
 use super::step::{
-    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, TURNS, Trouble, What, owned,
-    reserving,
+    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, Trouble, What, owned,
 };
 use crate::fence::Fence;
 use crate::owner::Owner;
@@ -91,9 +90,6 @@ impl World<'_> {
             let owner = owned().contains(&n).then(|| &owners[n % 2]);
             let grant = Duration::from_millis([100, 1_000, 5_000][n % 4 % 3]);
             let client = &clients[n % CLIENTS];
-            if reserving().contains(&n) {
-                return RequestId::with_turns(client, grant, n as u64, TURNS);
-            }
             RequestId::new(client, grant, n as u64, owner)
         });
         World {
@@ -229,11 +225,9 @@ impl World<'_> {
                     What::Force(_) => RequestId::new(&self.clients[0], Duration::ZERO, u64::MAX, None),
                     _ => self.request(lock, request),
                 };
-                // Only a request that is its own owner has several turns. Only a request with one turn keeps
-                // a lock taken.
+                // Only a request that is its own owner has several turns.
                 let what = match what {
                     What::Turns(which, _) if !request.is_owner() => What::Grant(which),
-                    What::Keep(which, ..) if request.turns() > 1 => What::Grant(which),
                     what => what,
                 };
                 let call = Release {

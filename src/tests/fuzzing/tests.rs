@@ -87,7 +87,7 @@ fn seeds_of_script_replies_are_understood() {
             .iter()
             .filter_map(|text| RequestId::from_wire(text))
             .count(),
-        4
+        3
     );
 }
 

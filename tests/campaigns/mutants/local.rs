@@ -2,7 +2,6 @@
 
 use super::{Edit, edit};
 
-const ACQUIRE: &str = "src/engine/acquire.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCAL_QUEUE: &str = "src/local_queue.rs";
 const LOCK: &str = "src/lock.rs";
@@ -10,29 +9,26 @@ const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
 const SHARED: &str = "src/engine/shared.rs";
 const TENURE: &str = "src/local_queue/tenure.rs";
 const TURN: &str = "src/local_queue/turn.rs";
-const TURNS: &str = "src/engine/hold/turns.rs";
+const TURNS: &str = "src/local_queue/turns.rs";
 
 const LOCAL: &[&str] = &["--lib local_queue"];
 const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("a hold has no more turns than its request reserved", TURNS, "next > self.last || ", "", OF_A_HOLD),
-    edit("no turn has a fence that follows a loss of the lock", TURNS, "if first.get() < after_a_loss + 1000 {", "if false {", LOCAL),
-    edit("a hold has all its turns though the server's clock was set back", TURNS, "if first.get() < after_a_loss + 1000 {", "if true {", &["--lib hold::turns"]),
-    edit("no turn begins long after the grant", TURNS, " || now >= self.begin(now)", "", OF_A_HOLD),
-    edit("a tenure counts from its first turn, not from its grant", LOCAL_QUEUE, "            turns.begin(self.client().now());\n", "            let _ = turns;\n", LOCAL),
+    edit("a tenure has no more turns than the lock says", TURNS, "next > self.last || ", "", LOCAL),
+    edit("no turn has a fence that follows a loss of the lock", HOLD, "let may_reach_it = fence.get() < after_a_loss + 1000;", "let may_reach_it = false;", OF_A_HOLD),
+    edit("a hold has all its turns though the server's clock was set back", HOLD, "let may_reach_it = fence.get() < after_a_loss + 1000;", "let may_reach_it = true;", OF_A_HOLD),
+    edit("no turn begins long after the grant", TURNS, " || now >= self.until", "", LOCAL),
     edit("a hold that is over has no further turn", HOLD, "state.over.is_none() && ", "", OF_A_HOLD),
     edit("a hold in doubt has no further turn", HOLD, "!state.in_doubt && ", "", OF_A_HOLD),
     edit("a hold that is nearly over has no further turn", HOLD, " && left >= self.terms.grant() / 4", "", OF_A_HOLD),
     edit("a watcher is told when its turn is passed on", TURNS, "        self.ended.notify_waiters();\n", "", LOCAL),
     edit("a release tells the last fence that its turns used", HOLD,
-        "(None, Some(last)) => ReleaseWhat::Turns { first: fence, last },", "(None, Some(_)) => ReleaseWhat::Grant(fence),", LOCAL),
+        "Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },", "Some(last) if last > fence => ReleaseWhat::Grant(fence),", LOCAL),
     edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
-        "request.map_or(0, |request| u64::from(request.turns() - 1))", "request.map_or(0, |_| 0)", &["--lib store::memory::tests"]),
-    edit("a tenure reserves a fence for each turn", ACQUIRE,
-        "if self.turns > 1 {", "if false {", LOCAL),
+        "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib store::memory::tests"]),
     edit("those that wait are callers", "src/lock/asking.rs", "            let _permit = self.place().count_caller()?;\n", "", LOCAL),
     edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = self.place().bound(params, began, until) => {}\n", "            () = self.place().bound(params, began, until), if false => {}\n", LOCAL),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,

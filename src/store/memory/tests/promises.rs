@@ -11,8 +11,8 @@ use crate::store::keys::Keys;
 use crate::store::memory::lock::{Channels, MAX_HOLDS, Now, Run};
 use crate::store::memory::rules::{BOUND, Rules};
 use crate::store::{
-    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Operation, Push, Release,
-    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
+    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Operation, Push, RESERVED,
+    Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
     SpinReleased, Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
@@ -689,15 +689,10 @@ fn set_back() -> World {
     world
 }
 
-fn with_turns(client: u128) -> RequestId {
-    let client = ClientId::from_number(client);
-    RequestId::with_turns(&client, Duration::from_millis(GRANT_MS), 1, 10)
-}
-
 #[test]
 fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last_one() {
     type Ending = fn(&mut World, &Grant);
-    let told: [(Ending, u64); 2] = [
+    let told: [(Ending, u64); 3] = [
         (
             |world, grant| assert_eq!(world.give(grant), ReleaseOutcome::Released),
             1,
@@ -706,31 +701,32 @@ fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last
             |world, grant| assert_eq!(world.end_turns(grant, 3), ReleaseOutcome::Released),
             4,
         ),
+        // No guard has had it.
+        (
+            |world, grant| world.withdraw(std::slice::from_ref(&grant.request)),
+            1,
+        ),
     ];
-    let not_told: [(Ending, u64); 4] = [
-        (|world, _| world.pass(LEASE_MS), 10),
+    let not_told: [(Ending, u64); 3] = [
+        (|world, _| world.pass(LEASE_MS), RESERVED + 1),
         (
             |world, grant| {
                 let outcome = world.release(&request(8), ReleaseWhat::Force(grant.fence));
                 assert_eq!(outcome, ReleaseOutcome::Released);
             },
-            10,
-        ),
-        (
-            |world, grant| world.withdraw(std::slice::from_ref(&grant.request)),
-            10,
+            RESERVED + 1,
         ),
         (
             |world, grant| {
                 world.pass(LEASE_MS);
                 assert_eq!(world.end_turns(grant, 3), ReleaseOutcome::Expired);
             },
-            10,
+            RESERVED + 1,
         ),
     ];
     for (ending, further) in told.into_iter().chain(not_told) {
         let mut world = set_back();
-        let grant = world.grant(&with_turns(1));
+        let grant = world.grant(&request(1));
         ending(&mut world, &grant);
         assert_eq!(world.grant(&request(9)).fence.get(), grant.fence.get() + further);
     }
@@ -739,8 +735,8 @@ fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last
 #[test]
 fn a_hand_over_gives_the_fence_after_the_last_one_that_the_hold_used() {
     let mut world = set_back();
-    let grant = world.grant(&with_turns(1));
-    world.queue(&with_turns(2));
+    let grant = world.grant(&request(1));
+    world.queue(&request(2));
     world.end_turns(&grant, 3);
     let pushed = world.pushed();
     assert_eq!(pushed.fence.get(), grant.fence.get() + 4);
@@ -757,7 +753,7 @@ fn a_hand_over_gives_the_fence_after_the_last_one_that_the_hold_used() {
 #[test]
 fn a_release_of_turns_that_is_repeated_changes_nothing() {
     let mut world = set_back();
-    let grant = world.grant(&with_turns(1));
+    let grant = world.grant(&request(1));
     assert_eq!(world.end_turns(&grant, 3), ReleaseOutcome::Released);
     assert_eq!(world.end_turns(&grant, 5), ReleaseOutcome::Taken);
     assert_eq!(world.grant(&request(9)).fence.get(), grant.fence.get() + 4);

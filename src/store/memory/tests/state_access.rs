@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::fence::Fence;
+use crate::store::RESERVED;
 use crate::store::ids::RequestId;
 use crate::store::memory::MemoryStore;
 use crate::store::memory::lock::{Holder, Lock};
@@ -84,11 +85,10 @@ impl MemoryStore {
             .filter_map(|(key, lock)| {
                 let holder = lock.written.as_ref()?;
                 let lives = holder.holds.values().any(|hold| hold.deadline > now);
-                let turns = holder.request.as_ref()?.turns();
                 Fence::new(holder.fence).filter(|_| lives).map(|fence| LiveHold {
                     key: key.clone(),
                     fence,
-                    last: Fence::new(fence.get() + u64::from(turns - 1)).unwrap_or(fence),
+                    last: fence.plus(RESERVED),
                 })
             })
             .collect();

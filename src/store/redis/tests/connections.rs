@@ -27,7 +27,9 @@ async fn connection_that_is_lost_as_soon_as_it_is_open_is_replaced_at_once() {
     let recorder = Arc::new(Recorder::default());
     let at_once = OPTIONS.attempt_timeout / 2;
     let store = open(OPTIONS, &url, &recorder).unwrap();
-    let answer = tokio::time::timeout(at_once, store.time()).await.expect("at once");
+    let answer = tokio::time::timeout(at_once, store.time())
+        .await
+        .expect("at once");
     // It is answered, though not with a time.
     assert!(matches!(answer, Err(Failure::Unknown(_))), "{answer:?}");
 }
