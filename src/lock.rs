@@ -237,22 +237,32 @@ impl Lock {
     /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, and how many
     /// turns a hold may serve.
     fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16)> {
+        if let Place::Quorum(_) = self.place() {
+            self.check_in_a_quorum()?;
+        }
         let terms = self.options.terms(&self.client().options)?;
         let turns = self.options.turns(&self.client().options)?;
         if let Some(group) = &self.options.group {
             check_group(group)?;
         }
         let (keys, _) = self.keys()?;
-        if let Place::Quorum(_) = self.place() {
-            if self.owner.is_some() {
-                return Err(
-                    Invalid::new("owner: must not be set in a quorum, where no lock is re-entrant").into(),
-                );
-            }
-        }
         self.client().check_open()?;
         self.place().start()?;
         Ok((Arc::clone(keys), terms, turns))
+    }
+
+    fn check_in_a_quorum(&self) -> Result<(), Invalid> {
+        if self.owner.is_some() {
+            return Err(Invalid::new(
+                "owner: must not be set in a quorum, where no lock is re-entrant",
+            ));
+        }
+        if self.options.at_least.is_some() {
+            return Err(Invalid::new(
+                "at_least: must not be set in a quorum; keep the guard for that long, or use one server",
+            ));
+        }
+        Ok(())
     }
 
     fn keys(&self) -> Result<&(Arc<Keys>, Arc<str>)> {

@@ -111,11 +111,6 @@ impl ManagerOptions {
         self.longest_lease.unwrap_or(MAX_LEASE)
     }
 
-    /// The longest time for which a lock stays taken without a renewal.
-    fn longest_kept(&self) -> Duration {
-        self.longest_lease.unwrap_or(MAX_KEPT)
-    }
-
     pub(crate) fn claim_window(&self) -> Duration {
         self.claim_window.unwrap_or(DEFAULT_CLAIM_WINDOW.min(self.lease))
     }
@@ -155,7 +150,7 @@ impl LockOptions {
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
         let (name, longest) = match self.fixed {
-            true => ("fixed_lease", manager.longest_kept()),
+            true => ("fixed_lease", manager.longest_lease.unwrap_or(MAX_KEPT)),
             false => ("lease", manager.longest_renewed()),
         };
         check_span(name, length, MIN_LEASE, longest)?;
@@ -170,7 +165,7 @@ impl LockOptions {
             claim_window: manager.claim_window(),
         };
         if let Some(at_least) = self.at_least {
-            check_span("at_least", at_least, MIN_AT_LEAST, manager.longest_kept())?;
+            check_span("at_least", at_least, MIN_AT_LEAST, MAX_KEPT)?;
             let longest = terms.longest();
             if at_least > longest {
                 let limit = if terms.ends_by_max_hold() {

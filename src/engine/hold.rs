@@ -454,13 +454,6 @@ impl Hold {
         begins_again
     }
 
-    /// The majority belongs to a guard since it was decided, so work may begin. What a release keeps counts
-    /// from then on. The local deadline is never later than the server's, so it does not end too early.
-    pub(crate) fn mark_used_since(&self, decided: LocalTime) {
-        let mut state = locked(&self.state);
-        state.kept_from = Some(since(&state, decided));
-    }
-
     /// The majority is over, and its turns used no fence after this one.
     pub(crate) fn end_turns(&self, last: Fence) {
         locked(&self.state).last_turn = Some(last);

@@ -179,7 +179,7 @@ async fn status_of_quorum(
             owner: seen.owner,
             fence: seen.fence,
             holds: 1,
-            kept: seen.kept,
+            kept: false,
         }),
         None => None,
     };

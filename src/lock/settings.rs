@@ -94,8 +94,8 @@ impl Lock {
     }
 
     /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days,
-    /// in a quorum to the [`longest_lease`](crate::LockManagerBuilder::longest_lease); no longer than
-    /// [`max_hold`](Self::max_hold) or a [`fixed_lease`](Self::fixed_lease); `None` is the default).
+    /// and no longer than [`max_hold`](Self::max_hold) or a [`fixed_lease`](Self::fixed_lease); `None` is the
+    /// default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for that long there.
     ///
     /// This is for jobs that all instances of a service start at about the same time. One of them takes the
     /// lock with [`try_acquire`](Self::try_acquire), and does the work. If it was done within a moment, an
@@ -110,8 +110,7 @@ impl Lock {
     /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
-    /// lock is free when the lease is over, so that another instance can do the work. In a quorum, a lock
-    /// stays taken while a minority of the servers fails.
+    /// lock is free when the lease is over, so that another instance can do the work.
     ///
     /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is
     /// kept, its owner has to wait like all others. A lock with `at_least` takes no part in [local

@@ -62,7 +62,7 @@ impl Held {
 
     /// A guard has it from now on, and uses it.
     pub(crate) fn mark_used(&self) {
-        // A majority is used since it was decided.
+        // In a quorum, no release keeps the lock taken.
         if let Held::One(held) = self {
             held.hold().mark_used();
         }

@@ -313,7 +313,7 @@ fn terms_of_votes(terms: &LeaseTerms) -> LeaseTerms {
         length: terms.grant(),
         fixed: false,
         max_hold: Some(terms.longest()).filter(|longest| *longest < Duration::MAX),
-        at_least: terms.at_least,
+        at_least: None,
         claim_window: terms.claim_window,
     }
 }

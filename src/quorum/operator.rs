@@ -42,8 +42,6 @@ pub(crate) struct SeenHolder {
     pub(crate) fence: Fence,
     /// The time until too few leases are left.
     pub(crate) ttl: Duration,
-    /// A majority of the servers only keep the lock taken.
-    pub(crate) kept: bool,
     /// The time that fences follow, when this was told.
     pub(crate) now: ServerTime,
     /// The server of each hold, and its fence there.
@@ -125,7 +123,6 @@ impl Quorum {
             let same = fences.iter().filter(|(_, other)| other == fence);
             same.count() >= self.majority()
         };
-        let kept = holds.clone().filter(|(_, hold)| hold.kept).count();
         let smallest = fences.iter().map(|(_, fence)| *fence).min()?;
         let agreed = fences.iter().map(|(_, fence)| *fence).find(has_majority);
         let mut ttls: Vec<_> = holds.map(|(told, hold)| hold.deadline.since(told.now)).collect();
@@ -136,7 +133,6 @@ impl Quorum {
             client,
             fence: agreed.unwrap_or(smallest),
             ttl: ttls[ttls.len() - self.majority()],
-            kept: kept >= self.majority(),
             now: self.clocks.latest_time(),
             fences,
         })
@@ -158,8 +154,8 @@ impl Quorum {
         let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())
             .map(|(server, shared)| {
                 let (client, keys, terms) = (Arc::clone(shared.client()), Arc::clone(keys), *terms);
-                // A server that has not told may have a hold under the same fence, which nobody else ends
-                // while the lock is kept.
+                // A server that has not told may have a hold under the same fence. It ends now, and not only
+                // when the holder hears that it has lost the lock.
                 let told = holder.fences.iter().find(|(told, _)| *told == server);
                 let fence = told.map_or(fence, |(_, fence)| *fence);
                 let has_told = told.is_some();

@@ -1,6 +1,6 @@
 //! What a ballot does once it is decided, for as long as its hold lasts. It replaces votes that are lost, and
 //! asks for those that it has not got, before all who wait. So a hold that lasts outlives one server after
-//! the other, as long as a majority is there at any time. So does a lock that stays taken after its release.
+//! the other, as long as a majority is there at any time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::ballot::Ballot;
 use crate::fence::Fence;
-use crate::time::clock::LocalTime;
 use crate::time::server_time::Ticket;
 
 /// The ticket of a holder that asks for a missing vote: before all who wait, since nobody can hold the lock
@@ -79,27 +78,5 @@ impl Ballot {
         // What is left of the votes is of no use.
         let (_, _, left) = votes.end_to_release();
         drop(left);
-        if let Some(until) = votes.kept_until() {
-            self.keep_taken(until).await;
-        }
-    }
-
-    /// Has the servers without a vote keep the lock taken as well. A server that the release does not reach
-    /// before the lease of its vote is over keeps nothing, and then a majority can still be one with them.
-    async fn keep_taken(&mut self, until: LocalTime) {
-        let (client, votes) = (Arc::clone(self.quorum.client()), Arc::clone(self.votes()));
-        let clock = self.quorum.clock();
-        for server in votes.missing() {
-            self.ask(server, Duration::ZERO);
-        }
-        while !votes.missing().is_empty() && !client.is_closed() {
-            tokio::select! {
-                biased;
-                () = clock.sleep_until(until) => return,
-                _ = self.step() => {}
-            }
-            let (_, _, late) = votes.end_to_release();
-            drop(late);
-        }
     }
 }

@@ -2,7 +2,6 @@
 
 mod calls;
 mod fences;
-mod kept;
 mod link;
 mod overload;
 mod reach;

@@ -49,8 +49,6 @@ struct State {
     over: Option<LostReason>,
     /// What its guard holds, until the hold is over.
     holding: Option<Holding>,
-    /// Until when the servers keep the lock taken, once it was released.
-    kept_until: Option<LocalTime>,
 }
 
 impl State {
@@ -113,7 +111,6 @@ impl Votes {
                 last_turn: None,
                 over: None,
                 holding: None,
-                kept_until: None,
             }),
             changed: Notify::new(),
             next_floor: Arc::default(),
@@ -143,14 +140,14 @@ impl Votes {
     }
 
     /// The servers whose votes are missing. A server that took its vote away is not among them: a lock that
-    /// was taken by force must not come back. Neither is one whose vote was there until the hold ended.
+    /// was taken by force must not come back.
     pub(super) fn missing(&self) -> Vec<usize> {
         let state = locked(&self.state);
         let votes = state.votes.iter().enumerate();
         votes
             .filter(|(_, vote)| match vote {
                 Vote::Held(_) => false,
-                Vote::Missing(why) => !matches!(why, Some(LostReason::Taken | LostReason::Released)),
+                Vote::Missing(why) => *why != Some(LostReason::Taken),
             })
             .map(|(server, _)| server)
             .collect()
@@ -363,17 +360,12 @@ impl Votes {
     }
 
     /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the
-    /// hold was over before, and otherwise what its guard held. A hold that was not over stays taken for as
-    /// long as the terms say.
+    /// hold was over before, and otherwise what its guard held.
     fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         let over = *state.over.get_or_insert(LostReason::Released);
         self.set_next_floor(&state);
-        if before.is_ok() {
-            let kept = state.decided.zip(self.terms.at_least);
-            state.kept_until = kept.map(|((decided, _), at_least)| decided.after(at_least));
-        }
         let holding = state.holding.take();
         let votes = state.votes.iter_mut();
         let votes = votes.filter_map(|vote| vote.take(Some(over))).collect();
@@ -395,28 +387,14 @@ impl Votes {
     }
 
     /// Ends the hold and takes all votes, for their release. Their servers give one fence to the next
-    /// request, larger than those of all turns. They keep the lock taken for as long as the terms say, unless
-    /// the hold was lost.
+    /// request, larger than those of all turns.
     pub(super) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let (before, holding, votes) = self.end();
-        let state = locked(&self.state);
-        let kept_from = state.kept_until.and(state.decided);
-        let last_fence = state.fence();
-        drop(state);
-        for vote in &votes {
-            if let Some((decided, _)) = kept_from {
-                vote.hold().mark_used_since(decided);
-            }
-            if let Some(last) = last_fence {
-                vote.hold().end_turns(last);
-            }
+        let last_fence = locked(&self.state).fence();
+        if let Some(last) = last_fence {
+            votes.iter().for_each(|vote| vote.hold().end_turns(last));
         }
         (before, holding, votes)
-    }
-
-    /// Until when the lock stays taken, since a release has said so.
-    pub(super) fn kept_until(&self) -> Option<LocalTime> {
-        locked(&self.state).kept_until
     }
 
     /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that

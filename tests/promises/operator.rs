@@ -45,7 +45,6 @@ in_a_quorum! {
     status_counts_from_the_release_by_which_the_lock_was_handed_over,
     status_shows_how_long_the_first_waiter_has_waited,
     default_label_names_this_process,
-    label_goes_with_its_client,
     list_shows_locks_that_are_held_or_waited_for,
     list_keeps_to_its_pattern_and_prefix,
     list_finds_every_one_of_many_locks,

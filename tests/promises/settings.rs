@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore};
+use fairlock::{Error, Fence, Lock, LockManager, LockManagerBuilder, MemoryStore, Owner};
 use futures_util::FutureExt;
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
@@ -123,6 +123,30 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
     let longest = if backend.is_a_quorum() { DAY } else { 30 * DAY };
     let to = &*format!("to {longest:?}");
     let long = "a".repeat(65);
+    let cases_of_place = if backend.is_a_quorum() {
+        let refused = "must not be set in a quorum";
+        vec![
+            (lock().owner(&Owner::new()), "owner", refused),
+            (lock().at_least(MS), "at_least", refused),
+            (lock().at_least(MS), "at_least", "keep the guard for that long"),
+            (lock().at_least(31 * DAY), "at_least", refused),
+        ]
+    } else {
+        vec![
+            (lock().at_least(Duration::ZERO), "at_least 0ns", "from 1ms"),
+            (lock().at_least(longest + MS), "at_least", to),
+            (
+                lock().at_least(DAY).max_hold(DAY - MS),
+                "at_least 86400s",
+                "max_hold, 86399.999s",
+            ),
+            (
+                lock().at_least(DAY).fixed_lease(DAY - MS),
+                "at_least 86400s",
+                "fixed_lease, 86399.999s",
+            ),
+        ]
+    };
     let cases: Vec<(Lock, &str, &str)> = vec![
         (lock().group(""), "group \"\"", "1 to 64 bytes"),
         (lock().group(&long), &long, "1 to 64 bytes"),
@@ -133,18 +157,6 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
         (lock().fixed_lease(99 * MS), "fixed_lease 99ms", "from 100ms"),
         (lock().fixed_lease(longest + MS), "fixed_lease", to),
         (lock().fixed_lease(Duration::MAX), "fixed_lease", to),
-        (lock().at_least(Duration::ZERO), "at_least 0ns", "from 1ms"),
-        (lock().at_least(longest + MS), "at_least", to),
-        (
-            lock().at_least(DAY).max_hold(DAY - MS),
-            "at_least 86400s",
-            "max_hold, 86399.999s",
-        ),
-        (
-            lock().at_least(DAY).fixed_lease(DAY - MS),
-            "at_least 86400s",
-            "fixed_lease, 86399.999s",
-        ),
         (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
         (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
         (lock().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),
@@ -154,7 +166,7 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
             "from 1 to 1000",
         ),
     ];
-    for (lock, value, limit) in cases {
+    for (lock, value, limit) in cases.into_iter().chain(cases_of_place) {
         for message in at_once(&lock) {
             assert!(message.contains(value) && message.contains(limit), "{message}");
         }

@@ -61,6 +61,21 @@ async fn bad_input_is_refused_with_the_allowed_values_before_anything_is_sent() 
     }
 }
 
+/// Nobody answers at these addresses.
+#[tokio::test]
+async fn a_lock_of_a_quorum_cannot_be_kept_after_its_release() {
+    let urls = [(); 3].map(|()| nobody()).join(",");
+    for args in [
+        &["run", "--at-least", "50s", "a", "true"][..],
+        &["hold", "--at-least", "50s", "a"],
+    ] {
+        let ended = end_of(&mut fairlock(&urls, args)).await;
+        assert_eq!((ended.code, &*ended.out), (Some(64), ""), "{args:?} {ended:?}");
+        let words = "at_least: must not be set in a quorum; keep the guard for that long";
+        assert!(ended.err.contains(words), "{args:?} {ended:?}");
+    }
+}
+
 #[tokio::test]
 async fn options_of_flock_alone_are_answered_with_a_sentence() {
     for (args, words) in [

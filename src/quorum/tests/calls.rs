@@ -39,7 +39,7 @@ impl Process {
         self.quorum.inspect(&params.keys, &params.terms).await.unwrap()
     }
 
-    pub(super) async fn forced(&self, fence: Fence) -> bool {
+    async fn forced(&self, fence: Fence) -> bool {
         let params = params(&self.quorum, 1);
         let forced = self.quorum.force_release(&params.keys, &params.terms, fence);
         forced.await.unwrap()
@@ -266,6 +266,38 @@ async fn forced_release_ends_a_hold_for_good() {
     assert_eq!(lost.reason(), LostReason::Taken);
     sleep(60 * SECOND).await;
     assert_eq!(servers.left().await, 0, "it comes back");
+}
+
+/// The holder does not know of it yet, and renews the votes that are left.
+#[tokio::test(start_paused = true)]
+async fn forced_release_reaches_servers_that_have_not_told_who_holds() {
+    let servers = Servers::new(3);
+    let (process, operator) = (servers.process(1), servers.process(2));
+    let held = process.acquire().await;
+    sleep(3 * SECOND).await;
+    assert_eq!(servers.left().await, 3);
+    assert!(operator.forced(held.fence).await);
+    assert_eq!(servers.left().await, 0);
+    drop(held);
+}
+
+/// A server that hangs holds up nobody, and is told when it answers again.
+#[tokio::test(start_paused = true)]
+async fn forced_release_does_not_wait_for_a_server_that_hangs() {
+    let servers = Servers::new(3);
+    let (process, operator) = (servers.process(1), servers.process(2));
+    let held = process.acquire().await;
+    sleep(3 * SECOND).await;
+    operator.set(0, State::Hung);
+    let began = Instant::now();
+    assert!(operator.forced(held.fence).await);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(servers.left().await, 1);
+    operator.set(0, NEAR);
+    sleep(5 * SECOND).await;
+    assert!(held.votes().check().is_ok(), "no renewal has found it");
+    assert_eq!(servers.left().await, 0);
+    drop(held);
 }
 
 /// Each server of the hold has another fence by then, and none the one that the holder was given.
@@ -506,7 +538,7 @@ async fn hold_is_in_doubt_while_too_few_servers_renew_it() {
 
 /// Two of three servers will grant the lock under one fence, and one of them was asked to raise its fence to
 /// that of the third server just before. It has done so, and the process does not know it yet.
-pub(super) async fn prepare_a_late_raise(process: &Process, servers: &Servers) {
+async fn prepare_a_late_raise(process: &Process, servers: &Servers) {
     servers.take_alone(1, 5).await;
     process.set(0, State::Replies(10 * MS));
     process.set(2, State::Up(15 * MS));
@@ -523,5 +555,20 @@ async fn renewal_finds_a_vote_whose_fence_is_being_raised() {
     sleep(SECOND).await;
     assert_eq!(votes(&held), 3);
     assert_eq!(process.counted(|counters| &counters.repaired), 0);
+    held.release().await.unwrap();
+}
+
+/// With one server down, the release depends on the two that have raised their fences.
+#[tokio::test(start_paused = true)]
+async fn release_finds_votes_whose_fences_are_being_raised() {
+    let servers = Servers::new(5);
+    let process = servers.process(1);
+    servers.take_alone(1, 5).await;
+    process.set(0, State::Replies(10 * MS));
+    process.set(2, State::Replies(10 * MS));
+    process.set(3, State::Up(15 * MS));
+    process.set(4, State::Down);
+    let held = process.acquire().await;
+    assert_eq!(votes(&held), 4);
     held.release().await.unwrap();
 }

@@ -1,9 +1,7 @@
 //! Random worlds: some processes with several tasks each, links of random length that fail for a while, waits
-//! that are given up, and holders that are cut off. Some processes hand the lock on between their tasks, and
-//! some locks are kept for a time after their grant. In some
-//! worlds all servers lose their data at one moment. Except across that moment, no two holders overlap, and
-//! no lock is had while it is kept. Fences increase in the order of the holds, everybody is served, and
-//! nothing is left.
+//! that are given up, and holders that are cut off. Some processes hand the lock on between their tasks. In
+//! some worlds all servers lose their data at one moment. Except across that moment, no two holders overlap.
+//! Fences increase in the order of the holds, everybody is served, and nothing is left.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,12 +23,8 @@ use crate::sync::locked;
 struct Believed {
     fence: Fence,
     from: Instant,
-    /// The end of the hold, or until when the lock is kept.
     until: Instant,
 }
-
-/// Servers count in whole milliseconds.
-const ROUNDING: Duration = Duration::from_millis(1);
 
 /// How many turns a tenure has, where there are several.
 const TURNS: u16 = 4;
@@ -42,16 +36,12 @@ enum Held {
 }
 
 impl Held {
-    /// Of several turns if the lock is not kept.
-    async fn acquire(process: &Process, turns: u16, at_least: Option<Duration>) -> crate::Result<Held> {
-        let queues = &process.queues;
-        if turns > 1 && at_least.is_none() {
-            let (params, began) = (params(&process.quorum, turns), process.quorum.client().now());
-            let turn = queues.acquire(&params, began, None);
-            return Ok(Held::Turn(turn.await?));
+    async fn acquire(process: &Process, turns: u16) -> crate::Result<Held> {
+        let (queues, params) = (&process.queues, params(&process.quorum, turns));
+        if turns > 1 {
+            let began = process.quorum.client().now();
+            return Ok(Held::Turn(queues.acquire(&params, began, None).await?));
         }
-        let mut params = params(&process.quorum, 1);
-        params.terms.at_least = at_least;
         Ok(Held::Whole(queues.gate().acquire(&params, None).await?))
     }
 
@@ -109,9 +99,7 @@ async fn run(seed: u64) -> usize {
             tasks.spawn(async move {
                 for _ in 0..6 {
                     sleep(random.random_range(0..20) * MS).await;
-                    let is_kept = random.random_bool(0.3);
-                    let at_least = is_kept.then(|| random.random_range(1..5_000) * MS);
-                    let wait = Held::acquire(&process, turns, at_least);
+                    let wait = Held::acquire(&process, turns);
                     let patience = match random.random_bool(0.3) {
                         true => random.random_range(0..50) * MS,
                         false => 600 * SECOND,
@@ -127,12 +115,8 @@ async fn run(seed: u64) -> usize {
                         0 => random.random_range(1..60) * SECOND,
                         _ => random.random_range(0..5) * MS,
                     };
-                    // A lease that is lost keeps nothing.
-                    let kept_until = tokio::select! {
-                        () = held.lost() => from,
-                        () = sleep(hold) => from + at_least.unwrap_or_default().saturating_sub(ROUNDING),
-                    };
-                    let until = Instant::now().max(kept_until);
+                    let _ = timeout(hold, held.lost()).await;
+                    let until = Instant::now();
                     let fence = held.fence();
                     locked(&believed).push(Believed { fence, from, until });
                     match random.random_bool(0.5) {

@@ -3,19 +3,15 @@
 use super::lua::AGAINST_RULES;
 use super::{Edit, edit};
 
-const BALLOT: &str = "src/quorum/ballot.rs";
 const GUARD: &str = "src/guard.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/operations/release.rs";
-const VOTES: &str = "src/quorum/votes.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];
-const IN_QUORUM: &[&str] = &["--test promises jobs::in_a_quorum_in_memory"];
-const VOTES_KEPT: &[&str] = &["--lib quorum::tests::kept"];
 const SETTINGS: &[&str] = &["--test promises settings::"];
 const MODEL: &[&str] = &[AGAINST_RULES];
 
@@ -38,16 +34,12 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(LostReason::Released)", "state.over.is_some()", &["--lib hold::"]),
     edit("the time of a kept lock counts from its grant", HOLD, "let until = from.after(at_least);", "let until = ServerTime::MAX;", JOBS),
     edit("a guard uses its hold", GUARD, "        held.mark_used();\n", "", JOBS),
-    edit("a majority uses its votes", VOTES, "                vote.hold().mark_used_since(decided);\n", "", IN_QUORUM),
-    edit("the votes of a lock are kept from the time of their majority on", VOTES, "vote.hold().mark_used_since(decided);",
-        "vote.hold().mark_used();", VOTES_KEPT),
-    edit("the votes of a lock are kept", BALLOT, "at_least: terms.at_least,", "at_least: None,", IN_QUORUM),
     edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
     edit("a lock is kept for 30 days at most", OPTIONS,
-        "            check_span(\"at_least\", at_least, MIN_AT_LEAST, manager.longest_kept())?;\n", "", SETTINGS),
+        "            check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
     edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
     edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
-        "(\"fixed_lease\", manager.longest_kept())", "(\"fixed_lease\", Duration::MAX)", SETTINGS),
+        "(\"fixed_lease\", manager.longest_lease.unwrap_or(MAX_KEPT))", "(\"fixed_lease\", Duration::MAX)", SETTINGS),
     edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
     edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "        if holder.holds.contains_key(&kept) {\n            return true;\n        }\n", "", MODEL),
 ];

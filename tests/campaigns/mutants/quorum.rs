@@ -28,7 +28,6 @@ const TURNS: &[&str] = &["--lib quorum::tests::turns"];
 const FLOORS: &[&str] = &["--lib floor::tests"];
 const FAULTS: &[&str] = &["--lib quorum::tests", "--test servers quorum::faults"];
 const SEEN: &[&str] = &["--lib quorum::tests", "--test servers quorum::seen"];
-const KEPT: &[&str] = &["--lib quorum::tests::kept"];
 const REFUSED: &[&str] = &["--test servers quorum::settings"];
 
 #[rustfmt::skip]
@@ -55,15 +54,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold asks for the votes that it lacks without a bound", REPAIR, "        self.until = None;\n", "", IN_MEMORY),
     edit("the votes of a hold get their whole lease", REPAIR, "hold.join(decided, self.params.terms.lease())", "hold.join(decided, self.params.terms.grant())", WORLDS),
     edit("what is left of a lost hold is released", REPAIR, "        drop(left);\n", "        std::mem::forget(left);\n", WORLDS),
-    edit("a server without a vote keeps a lock taken too", REPAIR, "            self.keep_taken(until).await;\n", "            let _ = until;\n", KEPT),
-    edit("a vote that comes after the release is kept at once", REPAIR, "            drop(late);\n", "            std::mem::forget(late);\n", KEPT),
-    edit("no vote is asked for once the time of a kept lock is over", REPAIR, "() = clock.sleep_until(until) => return,", "() = clock.sleep_until(until), if false => return,", KEPT),
-    edit("a vote that was released is not missing", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Taken)", KEPT),
-    edit("a hold that was lost is not kept", VOTES, "if before.is_ok() {", "if true {", KEPT),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
-    edit("a release finds a vote whose fence was raised", "src/engine/background.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", KEPT),
+    edit("a release finds a vote whose fence was raised", "src/engine/background.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", IN_MEMORY),
 
-    edit("a vote that a server took away is not asked for again", VOTES, "Some(LostReason::Taken | LostReason::Released)", "Some(LostReason::Released)", SEEN),
+    edit("a vote that a server took away is not asked for again", VOTES, "*why != Some(LostReason::Taken)", "why.is_none_or(|_| true)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),
     edit("a hold is a majority under one fence", VOTES, "fences.iter().filter(|other| *other == fence).count() >= self.quorum.majority()", "fence.get() > 0 && fences.len() >= self.quorum.majority()", IN_MEMORY),
     edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
@@ -115,8 +109,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median + FAR_AHEAD_US", "*time < u64::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
-    edit("the requests of a tenure reserve the fences of its turns", BALLOT, "            ..self.params.clone()\n", "            turns: 1,\n            ..self.params.clone()\n", TURNS),
-    edit("a release tells each server the last fence of the turns", RELEASE, "                vote.hold().end_turns(last);\n", "                let _ = last;\n", TURNS),
+    edit("a release tells each server the last fence of the turns", RELEASE, "            votes.iter().for_each(|vote| vote.hold().end_turns(last));\n", "            let _ = last;\n", TURNS),
     edit("a caller that reaches no majority leaves the servers that it reaches", REACH, "                (false, true) => self.leave(server),\n", "                (false, true) => {}\n", REACHES),
     edit("a caller that reaches no majority has no vote", REACH, "        drop(self.votes().take(server));\n", "", REACHES),
     edit("a caller that reaches no majority has no place in a queue", REACH, "            attempt.abort();\n", "            seat.attempt = Some(attempt);\n", REACHES),
@@ -140,5 +133,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a quorum names each server once", SETTINGS, "if servers.contains(&server) {", "if false {", REFUSED),
     edit("a quorum is of servers without replicas", SETTINGS, "if self.options.replicas > 0 {", "if false {", REFUSED),
     edit("a quorum is connected once a majority have answered", SETTINGS, "if answering >= majority {", "if answering == stores.len() {", &["--test servers quorum::restarts::client_connects"]),
-    edit("a lock in a quorum has no owner", LOCK, "            if self.owner.is_some() {", "            if false {", REFUSED),
+    edit("a lock in a quorum has no owner", LOCK, "if self.owner.is_some() {", "if false {", REFUSED),
+    edit("a lock in a quorum is not kept", LOCK, "if self.options.at_least.is_some() {", "if false {", REFUSED),
 ];

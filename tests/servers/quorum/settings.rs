@@ -92,11 +92,17 @@ async fn settings_of_one_server_are_refused_in_a_quorum_and_the_reverse() {
 }
 
 #[tokio::test]
-async fn lock_of_a_quorum_has_no_owner_and_no_long_lease() {
+async fn lock_of_a_quorum_has_no_owner_no_at_least_and_no_long_lease() {
     let servers = servers::<3>().await;
     let locks = client(&servers).await;
     refused(locks.lock("a").owner(&Owner::new()).acquire().await, "owner");
     refused(locks.lock("a").owner(&Owner::new()).try_acquire().await, "owner");
+    let kept = locks.lock("a").at_least(Duration::from_secs(1));
+    refused(
+        kept.acquire().await,
+        "at_least: must not be set in a quorum; keep the guard for that long, or use one server",
+    );
+    refused(kept.try_acquire().await, "at_least");
     let long = Duration::from_secs(61);
     refused(locks.lock("a").lease(long).acquire().await, "lease 61s");
     refused(locks.lock("a").fixed_lease(long).try_acquire().await, "lease 61s");
