@@ -11,7 +11,6 @@
 
 mod answers;
 mod ballot;
-mod connected;
 mod look;
 mod majority;
 mod operator;
@@ -36,7 +35,6 @@ pub(crate) use self::answers::{majority_of, no_majority};
 #[cfg(feature = "redis")]
 pub(crate) use self::answers::{next_until, stragglers_until};
 use self::ballot::Ballot;
-use self::connected::Connected;
 pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::Votes;
@@ -72,7 +70,6 @@ pub(crate) struct Quorum {
     last_ballot: AtomicU64,
     /// The holds whose guards live, by their ballots.
     held: Mutex<BTreeMap<u64, Arc<Votes>>>,
-    connected: Connected,
 }
 
 impl Quorum {
@@ -85,7 +82,6 @@ impl Quorum {
             last_ticket: AtomicU64::new(0),
             last_ballot: AtomicU64::new(0),
             held: Mutex::default(),
-            connected: Connected::new(),
         }
     }
 
@@ -101,9 +97,7 @@ impl Quorum {
 
     /// Starts the background tasks of all clients.
     pub(crate) fn start(&self) -> Result<()> {
-        self.servers.iter().try_for_each(|server| server.start())?;
-        self.connected.start(&self.servers);
-        Ok(())
+        self.servers.iter().try_for_each(|server| server.start())
     }
 
     fn next_ballot(&self) -> u64 {

@@ -255,6 +255,11 @@ impl Waitlist {
         free_at.map_or(Duration::ZERO, |at| at.since(self.client.now()))
     }
 
+    /// Whether the last call failed.
+    fn is_failing(&self) -> bool {
+        locked(&self.state).failing.is_some()
+    }
+
     /// Why the server has said nothing about the lock since this time, or `None` if it has. A waiter knows
     /// what its own calls were answered. A caller without calls knows what the others were.
     pub(super) fn why_unheard(&self, waiter: Option<u64>, since: LocalTime) -> Option<Failure> {

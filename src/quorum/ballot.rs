@@ -19,10 +19,9 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connected::ServerSet;
 use super::seat::{Failures, Seat, SeatAnswer};
 use super::votes::Votes;
 use super::{Quorum, no_majority};
@@ -90,8 +89,6 @@ pub(crate) struct Ballot {
         mpsc::UnboundedSender<VoteAttempt>,
         mpsc::UnboundedReceiver<VoteAttempt>,
     ),
-    /// To which servers there are connections.
-    pub(super) connected: watch::Receiver<ServerSet>,
     pub(super) look_after: Duration,
     pub(super) look_at: Option<Instant>,
 }
@@ -116,7 +113,6 @@ impl Ballot {
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
             ticket: arrival.ticket.unwrap_or_else(|| quorum.next_ticket()),
             floor,
-            connected: quorum.connected.subscribe(),
             quorum: Arc::clone(quorum),
             params,
             until,
@@ -261,13 +257,14 @@ impl Ballot {
             return Some(fence);
         }
         let holds = self.votes.holds();
-        let largest = holds.iter().map(|(_, hold)| hold.fence()).max()?;
         if self.votes.are_too_few() {
-            let look_at = Instant::now() + self.look_after;
-            self.look_at.get_or_insert(look_at);
+            if !holds.is_empty() || self.seats.iter().any(|seat| seat.is_left) {
+                let look_at = Instant::now() + self.look_after;
+                self.look_at.get_or_insert(look_at);
+            }
             return None;
         }
-        self.raise_to(largest);
+        self.raise_to(holds.iter().map(|(_, hold)| hold.fence()).max()?);
         None
     }
 
@@ -285,8 +282,6 @@ impl Ballot {
             }
             Some((server, event)) = self.pending.next() => self.on(server, event)?,
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => self.look_at_all(),
-            // The quorum has the sender.
-            Ok(()) = self.connected.changed() => {}
         }
         Ok(())
     }
@@ -297,10 +292,12 @@ impl Ballot {
             self.ask(server, Duration::ZERO);
         }
         loop {
+            if self.votes.agreed().is_none() {
+                self.leave_or_come_back();
+            }
             if let Some(fence) = self.decide() {
                 return Ok(fence);
             }
-            self.leave_or_come_back();
             self.step().await?;
         }
     }

@@ -5,9 +5,6 @@
 //! minority of the servers is down. So a ballot leaves the servers that it reaches while they are no
 //! majority: it has neither a vote nor a place in a queue there. It comes back to all of them at once, under
 //! its ticket.
-//!
-//! A client may be cut off again and again. Therefore this follows the connections, and does not wait until
-//! calls fail: a call waits for the next connection, and may succeed then.
 
 use std::time::Duration;
 
@@ -15,10 +12,11 @@ use super::ballot::Ballot;
 use super::seat::SeatAnswer;
 
 impl Ballot {
-    /// Whether the server may give its vote, as far as is known.
+    /// Whether the server may give its vote: it answers this client.
     fn reaches(&self, server: usize) -> bool {
+        let waitlists = self.quorum.servers[server].waitlists();
         let has_failed = matches!(self.seats[server].answer, SeatAnswer::Failed(_));
-        self.connected.borrow().has(server) && !has_failed
+        !has_failed && !waitlists.is_failing(&self.params.channel)
     }
 
     /// Leaves the servers that are reached, if they are no majority. Otherwise comes back to those that were

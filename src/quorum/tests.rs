@@ -34,7 +34,7 @@ use crate::place::held::Held;
 use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
-use crate::{LockManager, MemoryStore};
+use crate::{LockGuard, LockManager, MemoryStore};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -97,6 +97,12 @@ impl Servers {
         for _ in 0..times {
             locks.lock("a").acquire().await.unwrap().release().await.unwrap();
         }
+    }
+
+    /// A hold of one server alone.
+    async fn held_alone(&self, server: usize) -> LockGuard {
+        let locks = LockManager::builder().in_memory(&self.0[server]).unwrap();
+        locks.lock("a").acquire().await.unwrap()
     }
 
     /// How many requests hold or wait, over all servers.

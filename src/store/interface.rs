@@ -9,8 +9,6 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use crate::error::{Error, ServerError};
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
@@ -165,12 +163,6 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
     /// Fails if the server cannot confirm what this store was made to wait for.
     fn check(&self) -> StoreFuture<()> {
         Box::pin(ready(Ok(())))
-    }
-
-    /// Whether there is a connection, as it changes. Of several connections to one server, the first one
-    /// counts. A store without connections has no news.
-    fn connected(&self) -> watch::Receiver<bool> {
-        watch::channel(true).1
     }
 
     /// Why the server of a lock has answered no call since this time, or `None` if it has answered one. A

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use self::backlog::{Backlog, Place, Resumed};
 use self::in_flight::InFlight;
@@ -53,8 +53,6 @@ type Spawn = Box<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>
 pub(crate) struct Pipeline<W: Wire> {
     server: ServerId,
     state: Mutex<State<W>>,
-    /// Whether the gate is open.
-    connected: watch::Sender<bool>,
     in_flight: InFlight,
     condemned: mpsc::UnboundedSender<Replacement>,
     spawn: Spawn,
@@ -152,7 +150,6 @@ impl<W: Wire> Pipeline<W> {
         let pipeline = Pipeline {
             server,
             state: Mutex::new(state),
-            connected: watch::Sender::new(false),
             in_flight: InFlight::new(max_in_flight),
             condemned,
             spawn,
@@ -313,7 +310,7 @@ impl<W: Wire> Pipeline<W> {
     pub(crate) fn open(self: &Arc<Self>, wire: W) -> u64 {
         let mut state = self.state();
         if !matches!(state.gate, Gate::Closed) {
-            self.set_gate(&mut state, Gate::Open(wire));
+            state.gate = Gate::Open(wire);
             state.generation += 1;
             self.in_flight.start_over();
         }
@@ -332,12 +329,12 @@ impl<W: Wire> Pipeline<W> {
         if matches!(failure, Failure::Refused(_)) {
             std::mem::take(&mut state.backlog).fail(&failure);
         }
-        self.set_gate(&mut state, Gate::Down(failure));
+        state.gate = Gate::Down(failure);
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        self.set_gate(&mut state, Gate::Closed);
+        state.gate = Gate::Closed;
         let backlog = std::mem::take(&mut state.backlog);
         drop(state);
         drop(backlog);
@@ -347,17 +344,9 @@ impl<W: Wire> Pipeline<W> {
         matches!(self.state().gate, Gate::Closed)
     }
 
-    /// Whether there is a connection, as it changes.
-    pub(crate) fn connected(&self) -> watch::Receiver<bool> {
-        self.connected.subscribe()
-    }
-
-    fn set_gate(&self, state: &mut State<W>, gate: Gate<W>) {
-        let is_open = matches!(gate, Gate::Open(_));
-        state.gate = gate;
-        // Receivers are woken only by a change.
-        self.connected
-            .send_if_modified(|before| std::mem::replace(before, is_open) != is_open);
+    /// Whether there is a connection.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state().gate, Gate::Open(_))
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {

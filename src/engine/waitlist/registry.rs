@@ -114,6 +114,12 @@ impl Waitlists {
         waitlist.map_or(Duration::ZERO, |waitlist| waitlist.free_in())
     }
 
+    /// Whether the last call that asked for the lock failed.
+    pub(crate) fn is_failing(&self, channel: &str) -> bool {
+        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
+        waitlist.is_some_and(|waitlist| waitlist.is_failing())
+    }
+
     /// Why the server of a lock has said nothing about it since this time, or `None` if it has, also if it is
     /// known to be busy with other calls.
     pub(crate) fn why_unheard(&self, keys: &Keys, channel: &str, since: LocalTime) -> Option<Failure> {

@@ -29,6 +29,14 @@ impl Process {
         }
     }
 
+    /// This server answers at once, and the others take their time.
+    fn is_near(&self, server: usize) {
+        for other in 0..self.links.len() {
+            let state = if other == server { NEAR } else { State::Up(SECOND) };
+            self.set(other, state);
+        }
+    }
+
     async fn tried(&self) -> Tried<Majority> {
         let tried = self.quorum.try_acquire(params(&self.quorum, 1)).await;
         tried.expect("a majority answers")
@@ -50,12 +58,12 @@ impl Process {
     }
 }
 
-/// Two processes that have one vote each, of three servers, and do not reach the others.
+/// Two processes that have one vote each, of three servers, and have not reached the others yet.
 async fn split(servers: &Servers) -> [(Process, tokio::task::JoinHandle<Majority>); 2] {
     let processes = [servers.process(1), servers.process(2)];
     let mut split = Vec::new();
     for (server, process) in processes.into_iter().enumerate() {
-        process.reaches_only(server);
+        process.is_near(server);
         let wait = process.waits();
         sleep(MS).await;
         split.push((process, wait));
@@ -465,8 +473,8 @@ async fn clients_keep_the_order_of_arrival_after_the_clocks_were_set_back() {
 #[tokio::test(start_paused = true)]
 async fn vote_that_is_lost_before_there_is_a_majority_is_asked_for_again() {
     let servers = Servers::new(3);
+    let _others = [servers.held_alone(1).await, servers.held_alone(2).await];
     let process = servers.process(1);
-    process.reaches_only(0);
     let waiter = process.waits();
     sleep(100 * MS).await;
     let alone = LockManager::builder().in_memory(&servers.0[0]).unwrap();
@@ -490,11 +498,11 @@ async fn vote_that_is_lost_before_there_is_a_majority_is_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn vote_without_a_majority_lasts_no_longer_than_a_claim_window() {
     let servers = Servers::new(3);
+    let _others = [servers.held_alone(1).await, servers.held_alone(2).await];
     let process = servers.process(1);
-    process.reaches_only(0);
     let _waiter = process.waits();
     sleep(100 * MS).await;
-    assert_eq!(servers.left().await, 1);
+    assert_eq!(servers.left().await, 5);
     process.set(0, State::Hung);
     sleep(6 * SECOND).await;
     let alone = LockManager::builder().in_memory(&servers.0[0]).unwrap();
@@ -506,7 +514,9 @@ async fn vote_without_a_majority_lasts_no_longer_than_a_claim_window() {
 async fn earlier_waiter_gives_its_vote_to_a_holder() {
     let servers = Servers::new(3);
     let (earlier, holder) = (servers.process(1), servers.process(2));
-    earlier.reaches_only(2);
+    for server in [0, 1] {
+        earlier.set(server, State::Up(60 * SECOND));
+    }
     let waiter = earlier.waits();
     sleep(SECOND).await;
     let held = holder.acquire().await;

@@ -170,10 +170,6 @@ impl Connections for Link {
         self.server.unseen(channel);
     }
 
-    fn connected(&self) -> watch::Receiver<bool> {
-        self.is_connected.subscribe()
-    }
-
     fn clock(&self) -> Clock {
         self.server.clock()
     }

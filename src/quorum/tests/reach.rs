@@ -49,23 +49,30 @@ async fn caller_that_reaches_no_majority_keeps_no_vote_from_others() {
     }
 }
 
+/// It hears of that by its next poll, which waits for a connection. The next caller is served then.
 #[tokio::test(start_paused = true)]
-async fn caller_that_reaches_no_majority_has_no_place_in_a_queue() {
-    let servers = Servers::new(3);
-    let [process, other] = with_a_server_down(&servers);
-    let held = other.acquire().await;
-    let waits = process.waits();
-    sleep(MS).await;
-    assert_eq!(servers.left().await, 4);
-    process.set(1, State::Cut);
-    sleep(MS).await;
-    // A server hears nothing while it is not reached.
-    assert_eq!(servers.left().await, 3);
-    process.set(1, NEAR);
-    sleep(MS).await;
-    assert_eq!(servers.left().await, 4);
-    held.release().await.unwrap();
-    waits.await.unwrap().release().await.unwrap();
+async fn waiter_that_reaches_no_majority_gives_its_place_to_others_once_a_call_fails() {
+    for (earlier, within) in [(Duration::ZERO, 7 * SECOND), (7 * SECOND, 100 * MS)] {
+        let servers = Servers::new(3);
+        let [process, other] = with_a_server_down(&servers);
+        let held = other.acquire().await;
+        let waits = process.waits();
+        sleep(MS).await;
+        let next = other.waits();
+        sleep(MS).await;
+        process.set(1, State::Cut);
+        sleep(earlier).await;
+        held.release().await.unwrap();
+        let next = timeout(within, next)
+            .await
+            .expect("the vote is given up")
+            .unwrap();
+        process.set(1, NEAR);
+        sleep(SECOND).await;
+        next.release().await.unwrap();
+        let held = timeout(SECOND, waits).await.expect("it is back").unwrap();
+        held.release().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -453,21 +453,6 @@ async fn calls_without_their_scripts_are_repeated_in_order_before_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_change_of_the_connection_is_reported_once() {
-    let fixture = Fixture::down();
-    let mut connected = fixture.pipeline.connected();
-    assert!(!*connected.borrow_and_update());
-    fixture.pipeline.open(fixture.wire.clone());
-    assert!(connected.has_changed().unwrap() && *connected.borrow_and_update());
-    for is_new in [true, false] {
-        let lost = Failure::NotExecuted(ServerError::new("connection lost"));
-        fixture.pipeline.down(lost);
-        assert_eq!(connected.has_changed().unwrap(), is_new);
-        assert!(!*connected.borrow_and_update());
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn waiting_call_fails_with_the_cause_once_its_patience_is_over() {
     let fixture = Fixture::down();
     fixture

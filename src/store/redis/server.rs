@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fred::types::Value;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::call::{CallOptions, RedisPipeline, execute, sample};
@@ -81,7 +80,7 @@ impl RedisStore {
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.lines.iter().any(|line| *line.pipeline.connected().borrow())
+        self.lines.iter().any(|line| line.pipeline.is_open())
     }
 
     /// Reports that the server has ended a subscription by itself.
@@ -137,10 +136,6 @@ impl Connections for RedisStore {
             Some(replication) => replication.check(),
             None => Box::pin(ready(Ok(()))),
         }
-    }
-
-    fn connected(&self) -> watch::Receiver<bool> {
-        self.pipeline().connected()
     }
 
     fn time(&self) -> Call<()> {

@@ -213,7 +213,7 @@ impl Ends {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        *self.pipeline.connected().borrow()
+        self.pipeline.is_open()
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -15,7 +15,6 @@ const QUORUM: &str = "src/quorum.rs";
 const SEAT: &str = "src/quorum/seat.rs";
 const SETTINGS: &str = "src/manager/quorum.rs";
 const LOOK: &str = "src/quorum/look.rs";
-const CONNECTED: &str = "src/quorum/connected.rs";
 const REACH: &str = "src/quorum/reach.rs";
 const TRY: &str = "src/quorum/try_acquire.rs";
 const RELEASE: &str = "src/quorum/votes.rs";
@@ -41,7 +40,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an answer that comes as its attempt ends does not keep a wait alive", BALLOT, "if seat.attempt.is_some() && number == seat.attempts {", "if number == seat.attempts {", IN_MEMORY),
     edit("a vote is given up for an earlier request while there are too few", LOOK, "Ok(true) if self.votes().are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
     edit("a vote that is lost before there is a majority is asked for again", BALLOT, "                        self.begin_again(server);\n                    }\n                }\n            }\n            Event::Looked", "                    }\n                }\n            }\n            Event::Looked", WORLDS),
-    edit("votes under different fences are raised to the largest", BALLOT, "        self.raise_to(largest);\n", "", IN_MEMORY),
+    edit("votes under different fences are raised to the largest", BALLOT, "        self.raise_to(holds.iter().map(|(_, hold)| hold.fence()).max()?);\n", "", IN_MEMORY),
     edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.grant(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
     edit("a request is released only once the next one has its place", BALLOT, "seat.leaving = self.votes.take(server);", "drop(self.votes.take(server));", WORLDS)
         .equal("the two calls keep their order on one connection; the model shows what happens if they do not"),
@@ -114,12 +113,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that reaches no majority has no vote", REACH, "        drop(self.votes().take(server));\n", "", REACHES),
     edit("a caller that reaches no majority has no place in a queue", REACH, "            attempt.abort();\n", "            seat.attempt = Some(attempt);\n", REACHES),
     edit("a caller that reaches a majority comes back", REACH, "                (true, false) => self.ask(server, Duration::ZERO),\n", "                (true, false) => {}\n", REACHES),
-    edit("a caller follows the connections", BALLOT, "Ok(()) = self.connected.changed() => {}", "Ok(()) = self.connected.changed(), if false => {}", REACHES),
-    edit("a client follows its connections", CONNECTED, "if news.changed().await.is_err() {", "if true {", REACHES),
-    edit("a server without a connection is not reached", REACH, "self.connected.borrow().has(server) && ", "", REACHES),
+    edit("a server whose calls fail is not reached", REACH, " && !waitlists.is_failing(&self.params.channel)", " && (true || waitlists.is_failing(&self.params.channel))", REACHES),
     edit("a server that was left counts as answering", SEAT, "answering += usize::from(seat.is_left)", "{}", REACHES),
     edit("a caller with too few votes looks often enough for a client that is cut off again and again", LOOK, ".min(MAX_PAUSE)", "", REACHES),
-    edit("a server that refuses is not reached", REACH, " && !has_failed", " && (true || has_failed)", REACHES),
+    edit("a server that refuses is not reached", REACH, "!has_failed && ", "(true || has_failed) && ", REACHES),
     edit("the next holder has a larger fence than all turns, at all servers", VOTES, "fences.chain(state.fence()).max()", "fences.max()", TURNS),
     edit("a vote that is lost while the hold lasts may have used all fences", HOLD_VOTES, "match state.last_turn.or(of_majority) {", "match state.last_turn.or(of_majority.filter(|_| false)) {", &["--lib hold::tests"]),
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),

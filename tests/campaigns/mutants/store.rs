@@ -155,7 +155,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a cluster that is down leaves it unknown whether a call was executed", FAILURE,
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(message(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(message(error)),", FAILURES),
 
-    edit("the loss of a connection is reported to those that follow it", PIPELINE, "        self.set_gate(&mut state, Gate::Down(failure));\n", "        state.gate = Gate::Down(failure);\n", PIPELINE_TESTS),
     edit("a call that keeps a hold waits for no answer to another", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
     edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
     edit("a call that waited is sent on the runtime of its connection", BACKLOG, "        let _runtime = wire.enter();\n", "", &["--lib pipeline"]),

@@ -240,8 +240,8 @@ async fn waiter_that_is_cut_off_from_a_majority_keeps_no_vote_from_others() {
     let began = Instant::now();
     guard.release().await.unwrap();
     let next = second.await.unwrap().unwrap();
-    // The calls of the first one fail after 10 s.
-    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    // The first one polls within 4.5 s, and that fails after 2 s. It would go on for 10 s.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     next.release().await.unwrap();
     let error = first.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error}");
