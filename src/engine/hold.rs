@@ -56,8 +56,8 @@ struct State {
     lease: Duration,
     /// That lease is longer than the one that the server knows.
     lengthened: bool,
-    /// The hold is a vote of a majority that was decided.
-    has_joined: bool,
+    /// `None` for a lock on one server.
+    vote: Option<VoteState>,
     /// The local deadline. The server's deadline has not passed before it.
     deadline: LocalTime,
     server_deadline: ServerTime,
@@ -70,12 +70,24 @@ struct State {
     in_doubt: bool,
     /// When a guard had the hold: from when on its release keeps the lock taken, if the terms say so.
     kept_from: Option<ServerTime>,
-    /// The last fence that turns have used. Of a vote, it is set when the turns of its majority are over.
+    /// The last fence that turns have used, on one server.
     last_turn: Option<Fence>,
     over: Option<LostReason>,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
     /// quorum have no guards of their own.
     holding: Option<Holding>,
+}
+
+/// What a hold is in a quorum. The turns are those of its majority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VoteState {
+    /// It was part of no majority, so no turn has used a fence of it.
+    Alone,
+    /// Its majority lasts, as far as it knows. Turns may use all fences that it reserved, also when it is
+    /// lost before the others.
+    Joined,
+    /// Its majority is over. No turn used a fence after this one.
+    Over(Fence),
 }
 
 impl Hold {
@@ -96,6 +108,7 @@ impl Hold {
         // margin.
         let local_cap = deadline.after(terms.longest().saturating_sub(granted_for));
         let granted_at = grant.deadline.before(granted_for);
+        let vote = calls.are_of_a_vote().then_some(VoteState::Alone);
         Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
@@ -109,7 +122,8 @@ impl Hold {
                 asked: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
-                has_joined: false,
+                vote,
+                last_turn: None,
                 deadline,
                 server_deadline: grant.deadline,
                 cap: granted_at.after(terms.longest()),
@@ -117,7 +131,6 @@ impl Hold {
                 claimed: !grant.pushed,
                 in_doubt: false,
                 kept_from: None,
-                last_turn: None,
                 over: None,
                 holding: None,
             }),
@@ -198,7 +211,8 @@ impl Hold {
         state.last_turn.unwrap_or(state.fence)
     }
 
-    /// How a release ends the hold.
+    /// How a release ends the hold. It tells the server the last fence that was used, if that is not the
+    /// hold's own.
     pub(super) fn ending(&self) -> ReleaseWhat {
         let state = locked(&self.state);
         let fence = state.fence;
@@ -212,9 +226,13 @@ impl Hold {
                 until,
             };
         }
-        // As long as the majority lasts without this vote, its turns may use all that the vote reserved.
-        let of_majority = state.has_joined.then(|| fence.plus(RESERVED));
-        match state.last_turn.or(of_majority) {
+        let last = match state.vote {
+            None => state.last_turn,
+            Some(VoteState::Alone) => None,
+            Some(VoteState::Joined) => Some(fence.plus(RESERVED)),
+            Some(VoteState::Over(last)) => Some(last),
+        };
+        match last {
             Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },
             _ => ReleaseWhat::Grant(fence),
         }
@@ -437,9 +455,10 @@ impl Hold {
     /// on, and lasts for no longer than the majority may. Returns whether its renewals begin again.
     pub(crate) fn join(&self, decided: LocalTime, lease: Duration) -> bool {
         let mut state = locked(&self.state);
-        if std::mem::replace(&mut state.has_joined, true) {
+        if state.vote != Some(VoteState::Alone) {
             return false;
         }
+        state.vote = Some(VoteState::Joined);
         state.lengthened |= lease > state.lease;
         state.lease = lease;
         let longest = self.terms.longest();
@@ -456,7 +475,7 @@ impl Hold {
 
     /// The majority is over, and its turns used no fence after this one.
     pub(crate) fn end_turns(&self, last: Fence) {
-        locked(&self.state).last_turn = Some(last);
+        locked(&self.state).vote = Some(VoteState::Over(last));
     }
 }
 

@@ -78,6 +78,11 @@ impl PendingCalls {
         self.lease
     }
 
+    /// Whether a grant to them is a vote of a quorum.
+    pub(super) fn are_of_a_vote(&self) -> bool {
+        self.floor.is_some()
+    }
+
     /// In a quorum: the least fence of a grant by a call that is made now.
     pub(super) fn floor(&self, now: impl FnOnce() -> LocalTime) -> Option<Fence> {
         self.floor.as_ref().map(|floor| floor.at(now()))

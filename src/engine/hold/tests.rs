@@ -26,7 +26,7 @@ fn hold_with(max_hold: Option<Duration>, left: Duration) -> Hold {
 }
 
 /// A vote of a quorum with one server.
-fn vote() -> Hold {
+fn vote(max_hold: Option<Duration>) -> Hold {
     let clock = Clock::tokio();
     let at = Sample {
         sent: clock.now(),
@@ -42,7 +42,7 @@ fn vote() -> Hold {
         clock, &first,
     ))]));
     let floor = Floor::of_ballot(&clocks, clock.now(), &Arc::default()).unwrap();
-    hold_of(None, LEASE, Fence::new(1).unwrap(), Some(floor))
+    hold_of(max_hold, LEASE, Fence::new(1).unwrap(), Some(floor))
 }
 
 fn hold_of(max_hold: Option<Duration>, left: Duration, fence: Fence, floor: Option<Floor>) -> Hold {
@@ -287,7 +287,7 @@ async fn only_a_fence_that_follows_a_loss_of_the_lock_takes_turns_away() {
 /// The hold of the majority may go on without the vote, and its turns with it.
 #[tokio::test(start_paused = true)]
 async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told_the_last_one() {
-    let vote = vote();
+    let vote = vote(None);
     let (first, grant) = (vote.fence(), ReleaseWhat::Grant(vote.fence()));
     let turns = |last| ReleaseWhat::Turns {
         first,
@@ -304,7 +304,7 @@ async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told
 
 #[tokio::test(start_paused = true)]
 async fn vote_ends_with_its_majority_though_its_own_lease_is_longer() {
-    let vote = hold_with(Some(LEASE / 2), LEASE);
+    let vote = vote(Some(LEASE / 2));
     vote.join(LocalTime::ZERO, LEASE / 2);
     assert_eq!(vote.deadline(), LocalTime::ZERO.after(LEASE / 2));
 }
