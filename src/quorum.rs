@@ -183,7 +183,7 @@ impl Quorum {
             .map(|server| server.background().drained())
             .collect();
         let drained = drained.take(self.majority()).for_each(async |()| {});
-        let unconfirmed = if self.client().within_patience(drained).await {
+        let unconfirmed = if self.client().within_server_timeout(drained).await {
             0
         } else {
             let pending = self.servers.iter().map(|server| server.background().pending());

@@ -173,7 +173,7 @@ impl SpinLock {
         let until = client.now().after(wait);
         let request = Uuid::new_v4();
         let mut pause = Duration::from_millis(1);
-        let mut patience = RetryBudget::new(client);
+        let mut budget = RetryBudget::new(client);
         loop {
             let call = SpinAcquire {
                 keys: Arc::clone(&keys),
@@ -184,7 +184,7 @@ impl SpinLock {
             match client.store.call(call).await {
                 Ok(answer) if matches!(answer.reply, SpinAcquired::Held(_)) => return Ok(true),
                 Ok(_) => {
-                    patience.reset();
+                    budget.reset();
                     let left = until.since(client.now());
                     if left.is_zero() {
                         return Ok(false);
@@ -192,7 +192,7 @@ impl SpinLock {
                     tokio::time::sleep(pause.min(left)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Err(failure) => tokio::time::sleep(patience.next_delay(failure)?).await,
+                Err(failure) => tokio::time::sleep(budget.next_delay(failure)?).await,
             }
         }
     }

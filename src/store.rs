@@ -26,14 +26,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use self::interface::{
-    Answer, Call, ConnectionId, Connections, Failure, Forever, Grant, Heard, Listener, Page, Position,
+    Answer, Call, ConnectionId, Connections, Failure, Grant, KeepAlive, Listener, OnAnswer, Page, Position,
     RESERVED, ServerId, Stamp, TURNS_AHEAD_US,
 };
 #[cfg(test)]
 pub(crate) use self::interface::{Priority, StoreFuture};
 use self::memory::Connection;
 #[cfg(all(test, feature = "redis"))]
-pub(crate) use self::operations::inspect::Holding;
+pub(crate) use self::operations::inspect::InspectedHold;
 #[cfg(test)]
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{
@@ -97,7 +97,7 @@ impl Store {
         not(feature = "redis"),
         allow(unused_variables, clippy::needless_pass_by_value)
     )]
-    pub(crate) fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+    pub(crate) fn keep_label(&self, call: SetLabel, every: Duration, heard: OnAnswer) -> KeepAlive {
         match self {
             Store::Memory(connection) => connection.keep_label(call),
             #[cfg(test)]

@@ -315,12 +315,12 @@ impl Entry<'_> {
             return WaitOutcome::Done(Err(Error::Closed));
         };
         let client = self.waitlists.client();
-        let mut patience = RetryBudget::new(client);
+        let mut budget = RetryBudget::new(client);
         // The outcome is not polled meanwhile. Each grant would wake this task once more, although the reply
         // wakes it anyway.
         while let Some(prepared) = self.waitlist.prepare(waiter.request.number(), false) {
             match Box::pin(self.waitlist.send(prepared)).await {
-                Ok((Progress::Again, _)) => patience.reset(),
+                Ok((Progress::Again, _)) => budget.reset(),
                 Ok((Progress::Settled, _)) => break,
                 Ok((Progress::Queued, _)) => {
                     if self.waitlist.needs_driver() {
@@ -333,7 +333,7 @@ impl Entry<'_> {
                     break;
                 }
                 Err(failure) => {
-                    let next = patience.next_delay(failure);
+                    let next = budget.next_delay(failure);
                     // The grant may have come another way meanwhile. So may the end of the client.
                     let pause = *next.as_ref().unwrap_or(&Duration::ZERO);
                     let outcome = tokio::time::timeout(pause, &mut waiter.outcome);

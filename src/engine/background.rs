@@ -100,7 +100,7 @@ impl Background {
     }
 
     /// The time until which a caller waits for a server that does not answer.
-    pub(super) fn patience_until(&self) -> LocalTime {
+    pub(super) fn give_up_at(&self) -> LocalTime {
         self.client.now().after(self.client.options.server_timeout)
     }
 
@@ -266,7 +266,7 @@ impl Background {
             let call = Release {
                 keys: Arc::clone(&hold.keys),
                 request: hold.request.clone(),
-                what: hold.ending(),
+                what: hold.release_kind(),
                 floor: hold.next_floor(),
             };
             let fence = hold.fence();

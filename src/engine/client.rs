@@ -16,7 +16,8 @@ use crate::owner::Owner;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::label_key;
 use crate::store::{
-    Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, Forever, Operation, Renew, SetLabel, Store,
+    Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, KeepAlive, Operation, Renew, SetLabel,
+    Store,
 };
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
@@ -139,7 +140,7 @@ impl Client {
 
     /// Keeps the label of this client on its server, for as long as this is polled. The answers tell a client
     /// that makes no other calls the server's time.
-    pub(super) fn keep_label(&self) -> Forever {
+    pub(super) fn keep_label(&self) -> KeepAlive {
         let call = SetLabel {
             key: label_key(&self.options.prefix, &self.id),
             client: self.id.clone(),
@@ -162,7 +163,7 @@ impl Client {
 
     /// Waits for this, up to the `server_timeout`, and returns whether it came. Outside of a runtime nothing
     /// can be waited for.
-    pub(crate) async fn within_patience(&self, awaited: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn within_server_timeout(&self, awaited: impl Future<Output = ()>) -> bool {
         if self.runtime.check().is_err() {
             return false;
         }

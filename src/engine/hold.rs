@@ -51,7 +51,7 @@ struct State {
     /// Changes only in a quorum, which raises it.
     fence: Fence,
     /// The largest fence to which the server was asked to raise it. It may have done so unheard.
-    asked: Fence,
+    raise_requested: Fence,
     /// The lease of the next renewal. In a quorum it is short until there is a majority.
     lease: Duration,
     /// That lease is longer than the one that the server knows.
@@ -119,7 +119,7 @@ impl Hold {
             clock,
             state: Mutex::new(State {
                 fence: grant.fence,
-                asked: grant.fence,
+                raise_requested: grant.fence,
                 lease: terms.lease(),
                 lengthened: false,
                 vote,
@@ -213,7 +213,7 @@ impl Hold {
 
     /// How a release ends the hold. It tells the server the last fence that was used, if that is not the
     /// hold's own.
-    pub(super) fn ending(&self) -> ReleaseWhat {
+    pub(super) fn release_kind(&self) -> ReleaseWhat {
         let state = locked(&self.state);
         let fence = state.fence;
         // Of a hold that was lost, the work may not be done.
@@ -394,9 +394,9 @@ impl Hold {
     }
 
     /// The server is asked to raise the fence to this one, if it is smaller.
-    pub(super) fn asks_for(&self, fence: Fence) {
+    pub(super) fn ask_to_raise(&self, fence: Fence) {
         let mut state = locked(&self.state);
-        state.asked = state.asked.max(fence);
+        state.raise_requested = state.raise_requested.max(fence);
     }
 
     /// The server knows no hold under this fence. Returns whether there is another one to try, since the
@@ -404,7 +404,7 @@ impl Hold {
     pub(super) fn has_another_fence(&self, tried: Fence) -> bool {
         let mut state = locked(&self.state);
         if state.fence == tried {
-            state.fence = state.asked;
+            state.fence = state.raise_requested;
         }
         state.fence != tried
     }

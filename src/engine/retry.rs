@@ -78,14 +78,14 @@ pub(crate) async fn answered_within<T, C>(
 where
     C: Future<Output = std::result::Result<T, Failure>>,
 {
-    let mut patience = RetryBudget::of(client, limit);
+    let mut budget = RetryBudget::of(client, limit);
     let mut unknown = false;
     loop {
         match call().await {
             Ok(answer) => return Ok((answer, unknown)),
             Err(failure) => {
                 unknown |= matches!(failure, Failure::Unknown(_));
-                tokio::time::sleep(patience.next_delay(failure)?).await;
+                tokio::time::sleep(budget.next_delay(failure)?).await;
             }
         }
     }

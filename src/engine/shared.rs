@@ -71,7 +71,7 @@ impl Shared {
     /// the server has not confirmed in time.
     pub(crate) async fn drained(&self) -> usize {
         let background = self.background();
-        let is_drained = self.client().within_patience(background.drained()).await;
+        let is_drained = self.client().within_server_timeout(background.drained()).await;
         // Once all was confirmed, the background task ends, and what is pending for a moment is that.
         let unconfirmed = if is_drained { 0 } else { background.pending() };
         background.wake_if_closing();

@@ -31,9 +31,9 @@ pub(crate) type Call<T> = StoreFuture<Answer<T>>;
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// A future that does its work for as long as it is polled.
-pub(crate) type Forever = Pin<Box<dyn Future<Output = Infallible> + Send>>;
+pub(crate) type KeepAlive = Pin<Box<dyn Future<Output = Infallible> + Send>>;
 /// Takes the answers of calls that are made again and again.
-pub(crate) type Heard = Box<dyn Fn(Answer<()>) + Send>;
+pub(crate) type OnAnswer = Box<dyn Fn(Answer<()>) + Send>;
 
 /// Identifies one server of a store. Clocks and connections belong to one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::fence::Fence;
 use crate::store::interface::{
-    Answer, Call, ConnectionId, Connections, Failure, Forever, Listener, Page, Position, ServerId, Stamp,
+    Answer, Call, ConnectionId, Connections, Failure, KeepAlive, Listener, Page, Position, ServerId, Stamp,
     StoreFuture,
 };
 use crate::store::operations::{Operation, SetLabel};
@@ -283,7 +283,7 @@ impl Connection {
     }
 
     /// Sets a label at once, and keeps it until the future is dropped.
-    pub(crate) fn keep_label(&self, call: SetLabel) -> Forever {
+    pub(crate) fn keep_label(&self, call: SetLabel) -> KeepAlive {
         labels::keep(&self.0.store, call)
     }
 }

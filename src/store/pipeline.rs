@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use self::backlog::{Backlog, Place, Resumed};
+use self::backlog::{Backlog, BacklogKey, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::MAX_IN_FLIGHT;
 use self::wire::Reply;
@@ -78,7 +78,7 @@ pub(super) enum Why {
 }
 
 struct State<W: Wire> {
-    gate: Gate<W>,
+    wiring: Wiring<W>,
     /// The number of connections so far.
     generation: u64,
     /// A reload is under way.
@@ -91,7 +91,7 @@ struct State<W: Wire> {
     backlog: Backlog<W>,
 }
 
-enum Gate<W> {
+enum Wiring<W> {
     Open(W),
     Down(Failure),
     Closed,
@@ -139,7 +139,7 @@ impl<W: Wire> Pipeline<W> {
     ) -> (Arc<Pipeline<W>>, mpsc::UnboundedReceiver<Replacement>) {
         let (condemned, to_replace) = mpsc::unbounded_channel();
         let state = State {
-            gate: Gate::Down(not_executed("not connected yet: the server has not answered")),
+            wiring: Wiring::Down(not_executed("not connected yet: the server has not answered")),
             generation: 0,
             reloading: false,
             reloads: 0,
@@ -231,11 +231,15 @@ impl<W: Wire> Pipeline<W> {
         }
     }
 
-    fn enter(self: &Arc<Self>, place: &mut Option<Place>, command: W::Command) -> Result<Entry<W>, Failure> {
+    fn enter(
+        self: &Arc<Self>,
+        place: &mut Option<BacklogKey>,
+        command: W::Command,
+    ) -> Result<Entry<W>, Failure> {
         let mut state = self.state();
         let place = *place.get_or_insert_with(|| {
             state.entered += 1;
-            Place {
+            BacklogKey {
                 priority: command.priority(),
                 entered: state.entered,
                 gives_up: command.gives_up(),
@@ -244,13 +248,13 @@ impl<W: Wire> Pipeline<W> {
         // While the pipeline is open, the backlog contains no `Keep` call that this one could overtake.
         let can_go =
             place.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_capacity());
-        match &state.gate {
-            Gate::Open(wire) if !state.reloading && can_go => {
+        match &state.wiring {
+            Wiring::Open(wire) if !state.reloading && can_go => {
                 return Ok(Entry::Sent(self.send(&state, wire, command)?));
             }
-            Gate::Closed => return Err(Failure::Closed),
-            Gate::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
-            Gate::Open(_) | Gate::Down(_) => {}
+            Wiring::Closed => return Err(Failure::Closed),
+            Wiring::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
+            Wiring::Open(_) | Wiring::Down(_) => {}
         }
         Ok(Entry::Waiting(Resumed::wait(self, state, place, command)))
     }
@@ -287,8 +291,8 @@ impl<W: Wire> Pipeline<W> {
             }
             WireErrorKind::Timeout | WireErrorKind::NoScript | WireErrorKind::Other => {}
         }
-        match self.state().gate {
-            Gate::Closed => Failure::Closed,
+        match self.state().wiring {
+            Wiring::Closed => Failure::Closed,
             _ => failure,
         }
     }
@@ -309,8 +313,8 @@ impl<W: Wire> Pipeline<W> {
     /// Opens the pipeline to a new connection, and returns its number.
     pub(crate) fn open(self: &Arc<Self>, wire: W) -> u64 {
         let mut state = self.state();
-        if !matches!(state.gate, Gate::Closed) {
-            state.gate = Gate::Open(wire);
+        if !matches!(state.wiring, Wiring::Closed) {
+            state.wiring = Wiring::Open(wire);
             state.generation += 1;
             self.in_flight.start_over();
         }
@@ -323,30 +327,30 @@ impl<W: Wire> Pipeline<W> {
     /// too long. If the server refuses this client, waiting does not help, and they fail at once.
     pub(crate) fn down(&self, failure: Failure) {
         let mut state = self.state();
-        if matches!(state.gate, Gate::Closed) {
+        if matches!(state.wiring, Wiring::Closed) {
             return;
         }
         if matches!(failure, Failure::Refused(_)) {
             std::mem::take(&mut state.backlog).fail(&failure);
         }
-        state.gate = Gate::Down(failure);
+        state.wiring = Wiring::Down(failure);
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.state();
-        state.gate = Gate::Closed;
+        state.wiring = Wiring::Closed;
         let backlog = std::mem::take(&mut state.backlog);
         drop(state);
         drop(backlog);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self.state().gate, Gate::Closed)
+        matches!(self.state().wiring, Wiring::Closed)
     }
 
     /// Whether there is a connection.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state().gate, Gate::Open(_))
+        matches!(self.state().wiring, Wiring::Open(_))
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {

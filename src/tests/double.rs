@@ -10,7 +10,7 @@ use crate::store::memory::lock::Run;
 use crate::store::memory::rules::Rules;
 use crate::store::script::{Declared, PubSubMode, ReplyError, ScriptCall};
 use crate::store::{
-    Answer, Call, CallKind, Connections, Forever, Heard, Operation, Priority, SetLabel, Stamp,
+    Answer, Call, CallKind, Connections, KeepAlive, OnAnswer, Operation, Priority, SetLabel, Stamp,
 };
 use crate::time::server_time::ServerTime;
 
@@ -18,7 +18,7 @@ use crate::time::server_time::ServerTime;
 pub(crate) trait Double: Connections {
     fn call(&self, operation: AnyOperation) -> Call<AnyReply>;
 
-    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: OnAnswer) -> KeepAlive {
         let _ = (call, every, heard);
         Box::pin(pending())
     }

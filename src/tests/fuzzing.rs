@@ -20,9 +20,9 @@ use crate::store::keys::Keys;
 use crate::store::label::Label;
 use crate::store::script::ReplyError;
 use crate::store::{
-    Acquire, Acquired, Contended, GetLabel, Grant, Holding, Inspect, Inspected, Look, Looked, Mode, Push,
-    Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease,
-    SpinReleased, Withdraw, Withdrawn,
+    Acquire, Acquired, Contended, GetLabel, Grant, Inspect, Inspected, InspectedHold, Look, Looked, Mode,
+    Push, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired,
+    SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::ClockOffset;
@@ -297,7 +297,7 @@ fn looked(reply: &Looked, now: ServerTime) -> Written {
 fn inspected(reply: &Inspected, _: ServerTime) -> Written {
     let first = reply.first.map_or(0, |ticket| ticket.0).to_string();
     match &reply.holder {
-        Some(Holding {
+        Some(InspectedHold {
             owner,
             client,
             fence,

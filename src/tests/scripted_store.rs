@@ -13,8 +13,8 @@ use crate::error::ServerError;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
 use crate::store::{
-    Acquire, Call, ConnectionId, Connections, Failure, Forever, GetLabel, Heard, Inspect, Look, Operation,
-    Page, Position, Release, Released, Renew, SetLabel, Store, StoreFuture, Withdraw, Withdrawn,
+    Acquire, Call, ConnectionId, Connections, Failure, GetLabel, Inspect, KeepAlive, Look, OnAnswer,
+    Operation, Page, Position, Release, Released, Renew, SetLabel, Store, StoreFuture, Withdraw, Withdrawn,
 };
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply, Double};
@@ -267,7 +267,7 @@ impl Double for Scripted {
         self.passed(self.store.call(operation))
     }
 
-    fn keep_label(&self, call: SetLabel, every: Duration, heard: Heard) -> Forever {
+    fn keep_label(&self, call: SetLabel, every: Duration, heard: OnAnswer) -> KeepAlive {
         self.store.keep_label(call, every, heard)
     }
 }

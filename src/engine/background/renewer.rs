@@ -179,7 +179,7 @@ impl Background {
         floor: Fence,
         ticket: Ticket,
     ) -> Result<bool, Failure> {
-        hold.asks_for(floor);
+        hold.ask_to_raise(floor);
         let renew = hold.renewal();
         let lease = renew.lease;
         let call = Look { renew, floor, ticket };

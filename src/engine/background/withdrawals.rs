@@ -50,13 +50,13 @@ pub(super) struct Withdrawal {
 pub(super) struct Withdrawals {
     client: Arc<Client>,
     /// By lock name.
-    locks: HashMap<Arc<str>, Lock>,
+    locks: HashMap<Arc<str>, LockWithdrawals>,
     /// When the next call of each lock is due.
     schedule: BTreeSet<(LocalTime, Arc<str>)>,
 }
 
 #[derive(Debug)]
-struct Lock {
+struct LockWithdrawals {
     keys: Arc<Keys>,
     /// By due time and request number.
     waiting: BTreeMap<(LocalTime, u64), Waiting>,
@@ -122,14 +122,17 @@ impl Withdrawals {
             Some(not_after) => self.local_after(keys, not_after),
             None => return,
         };
-        let lock = self.locks.entry(Arc::clone(&keys.name)).or_insert_with(|| Lock {
-            keys: Arc::clone(keys),
-            waiting: BTreeMap::new(),
-            due: None,
-            under_way: 0,
-            not_before: LocalTime::ZERO,
-            backoff: Backoff::new(),
-        });
+        let lock = self
+            .locks
+            .entry(Arc::clone(&keys.name))
+            .or_insert_with(|| LockWithdrawals {
+                keys: Arc::clone(keys),
+                waiting: BTreeMap::new(),
+                due: None,
+                under_way: 0,
+                not_before: LocalTime::ZERO,
+                backoff: Backoff::new(),
+            });
         lock.wait(due, Waiting { withdrawal, old_at });
         lock.schedule(&mut self.schedule);
     }
@@ -220,7 +223,7 @@ impl Withdrawals {
     }
 }
 
-impl Lock {
+impl LockWithdrawals {
     fn wait(&mut self, due: LocalTime, waiting: Waiting) {
         let place = (due, waiting.withdrawal.request.number());
         let at_once = waiting.withdrawal.at_once;

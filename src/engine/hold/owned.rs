@@ -49,7 +49,7 @@ impl OwnedHold {
         let now = held.background.now();
         let (lost, holding) = held.finish(now);
         let mut over = holding.map(|holding| holding.over(held.background.counters(), now));
-        let give_up = held.background.patience_until();
+        let give_up = held.background.give_up_at();
         let released = held.background.release(&held.hold, give_up, false).await;
         if let Some(over) = &mut over {
             over.released(&released);

@@ -86,7 +86,7 @@ async fn release_of_a_lost_hold_keeps_nothing() {
         hold.mark_used();
         hold.end(end);
         assert_eq!(
-            matches!(hold.ending(), ReleaseWhat::Keep { .. }),
+            matches!(hold.release_kind(), ReleaseWhat::Keep { .. }),
             is_kept,
             "{end:?}"
         );
@@ -260,13 +260,13 @@ async fn the_last_fence_of_a_hold_is_that_of_its_last_turn() {
     let hold = hold(None);
     let first = hold.fence();
     assert_eq!(
-        (hold.last_fence(), hold.ending()),
+        (hold.last_fence(), hold.release_kind()),
         (first, ReleaseWhat::Grant(first))
     );
     let last = first.next().next();
     assert!(hold.begin_turn(last, hold.clock.now()));
     assert_eq!((hold.fence(), hold.last_fence()), (first, last));
-    assert_eq!(hold.ending(), ReleaseWhat::Turns { first, last });
+    assert_eq!(hold.release_kind(), ReleaseWhat::Turns { first, last });
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,13 +293,13 @@ async fn vote_that_was_part_of_a_hold_may_have_used_all_fences_unless_it_is_told
         first,
         last: Fence::new(last).unwrap(),
     };
-    assert_eq!(vote.ending(), grant, "no hold, no turns");
+    assert_eq!(vote.release_kind(), grant, "no hold, no turns");
     vote.join(LocalTime::ZERO, LEASE);
-    assert_eq!(vote.ending(), turns(first.get() + RESERVED));
+    assert_eq!(vote.release_kind(), turns(first.get() + RESERVED));
     vote.end_turns(Fence::new(3).unwrap());
-    assert_eq!(vote.ending(), turns(3));
+    assert_eq!(vote.release_kind(), turns(3));
     vote.end_turns(first);
-    assert_eq!(vote.ending(), grant);
+    assert_eq!(vote.release_kind(), grant);
 }
 
 #[tokio::test(start_paused = true)]

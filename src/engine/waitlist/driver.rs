@@ -22,7 +22,7 @@ use crate::time::clock::LocalTime;
 /// Drives a waitlist until it has been empty for long enough, or its client is closed.
 pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Waitlist>) {
     let client = Arc::clone(waitlists.client());
-    let mut patience = RetryBudget::new(&client);
+    let mut budget = RetryBudget::new(&client);
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(LocalTime::ZERO);
     // The driver has subscribed again because the server did not see the subscription.
@@ -75,15 +75,15 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
                     () = waitlist.call.notified() => {}
                     () = client.clock.sleep_until(until) => {}
                 }
-                patience.reset();
+                budget.reset();
                 continue;
             }
             Action::Leave if waitlists.remove(&waitlist) => return,
             Action::Leave => continue,
         };
         match done {
-            Ok(()) => patience.reset(),
-            Err(failure) => match patience.next_delay(failure) {
+            Ok(()) => budget.reset(),
+            Err(failure) => match budget.next_delay(failure) {
                 Ok(pause) => tokio::time::sleep(pause).await,
                 Err(error) => waitlist.fail_all(&error),
             },

@@ -4,11 +4,11 @@ use std::future::pending;
 use std::sync::Arc;
 
 use super::Shared;
-use crate::store::interface::Forever;
+use crate::store::interface::KeepAlive;
 use crate::store::operations::SetLabel;
 
 /// Keeps a label until the future is dropped. Nothing has to be repeated for that.
-pub(super) fn keep(store: &Arc<Shared>, call: SetLabel) -> Forever {
+pub(super) fn keep(store: &Arc<Shared>, call: SetLabel) -> KeepAlive {
     store.state().rules.labels.insert(call.key.clone(), call.label);
     let kept = Kept {
         store: Arc::clone(store),

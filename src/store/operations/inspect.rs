@@ -21,14 +21,14 @@ pub(crate) struct Inspect {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inspected {
-    pub(crate) holder: Option<Holding>,
+    pub(crate) holder: Option<InspectedHold>,
     pub(crate) waiting: u64,
     /// The ticket of the first request in the queue.
     pub(crate) first: Option<Ticket>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holding {
+pub(crate) struct InspectedHold {
     pub(crate) owner: Owner,
     /// The client of the request by which the owner holds the lock.
     pub(crate) client: ClientId,
@@ -71,7 +71,7 @@ impl Operation for Inspect {
                 let (deadline, fence) = (words.deadline, words.fence()?);
                 let (owner, holds) = (words.text()?, words.number()?);
                 let (waiting, client) = (words.number()?, words.text()?);
-                let holding = Holding {
+                let holding = InspectedHold {
                     owner: Owner::from_wire(owner),
                     client: ClientId::from_wire(client),
                     fence,
@@ -107,7 +107,7 @@ impl Operation for Inspect {
         Inspected {
             holder: held
                 .zip(Fence::new(holder.fence))
-                .map(|(request, fence)| Holding {
+                .map(|(request, fence)| InspectedHold {
                     owner: Owner::from_wire(request.owner()),
                     client: ClientId::from_wire(request.client()),
                     fence,

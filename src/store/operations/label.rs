@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{CallKind, Operation};
 use crate::store::ids::ClientId;
-use crate::store::interface::{Call, Forever, Heard, Priority};
+use crate::store::interface::{Call, KeepAlive, OnAnswer, Priority};
 use crate::store::keys::label_key;
 use crate::store::label::Label;
 use crate::store::memory::lock::Run;
@@ -106,8 +106,8 @@ impl Operation for GetLabel {
 pub(crate) fn repeated(
     every: Duration,
     call: impl Fn() -> Call<()> + Send + 'static,
-    heard: Heard,
-) -> Forever {
+    heard: OnAnswer,
+) -> KeepAlive {
     Box::pin(async move {
         loop {
             // If this fails, people miss the label for a while, and nothing else does.

@@ -6,14 +6,14 @@ use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::in_flight::InFlight;
-use super::{Gate, Pipeline, Priority, Sent, State, Wire, not_executed};
+use super::{Pipeline, Priority, Sent, State, Wire, Wiring, not_executed};
 use crate::store::interface::Failure;
 use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::{DeadlineQueue, GivesUp};
 
 /// A call's place in the backlog.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BacklogKey {
     pub(super) priority: Priority,
     pub(super) entered: u64,
     pub(super) gives_up: GivesUp,
@@ -36,17 +36,17 @@ impl<W: Wire> Default for Backlog<W> {
 }
 
 impl<W: Wire> Backlog<W> {
-    fn insert(&mut self, place: Place, waiting: Waiting<W>) {
-        match place.priority {
-            Priority::Ask => self.asks.push(place.entered, place.gives_up, waiting),
-            urgent => drop(self.urgent.insert((urgent, place.entered), waiting)),
+    fn insert(&mut self, key: BacklogKey, waiting: Waiting<W>) {
+        match key.priority {
+            Priority::Ask => self.asks.push(key.entered, key.gives_up, waiting),
+            urgent => drop(self.urgent.insert((urgent, key.entered), waiting)),
         }
     }
 
-    fn remove(&mut self, place: Place) -> Option<Waiting<W>> {
-        match place.priority {
-            Priority::Ask => self.asks.remove(place.entered, place.gives_up),
-            urgent => self.urgent.remove(&(urgent, place.entered)),
+    fn remove(&mut self, key: BacklogKey) -> Option<Waiting<W>> {
+        match key.priority {
+            Priority::Ask => self.asks.remove(key.entered, key.gives_up),
+            urgent => self.urgent.remove(&(urgent, key.entered)),
         }
     }
 
@@ -88,24 +88,24 @@ pub(super) struct Waiting<W: Wire> {
 /// callers that are gone.
 pub(super) struct Resumed<W: Wire> {
     pipeline: Arc<Pipeline<W>>,
-    place: Place,
+    key: BacklogKey,
     result: oneshot::Receiver<Result<Sent<W>, Failure>>,
 }
 
 impl<W: Wire> Resumed<W> {
-    /// Puts a call into the backlog at this place.
+    /// Puts a call into the backlog at this key.
     pub(super) fn wait(
         pipeline: &Arc<Pipeline<W>>,
         mut state: MutexGuard<'_, State<W>>,
-        place: Place,
+        key: BacklogKey,
         command: W::Command,
     ) -> Resumed<W> {
         let (resume, result) = oneshot::channel();
-        state.backlog.insert(place, Waiting { command, resume });
+        state.backlog.insert(key, Waiting { command, resume });
         pipeline.mark(state);
         Resumed {
             pipeline: Arc::clone(pipeline),
-            place,
+            key,
             result,
         }
     }
@@ -120,7 +120,7 @@ impl<W: Wire> Resumed<W> {
                 return result.unwrap_or(Err(Failure::Closed));
             }
             if let Some(failure) = pipeline.why_waiting(since) {
-                let left = pipeline.state().backlog.remove(self.place);
+                let left = pipeline.state().backlog.remove(self.key);
                 if left.is_some() {
                     return Err(failure);
                 }
@@ -133,7 +133,7 @@ impl<W: Wire> Resumed<W> {
 
 impl<W: Wire> Drop for Resumed<W> {
     fn drop(&mut self) {
-        let left = self.pipeline.state().backlog.remove(self.place);
+        let left = self.pipeline.state().backlog.remove(self.key);
         // `left` is dropped after the lock is released, because the drop of its content may take the lock.
         drop(left);
     }
@@ -144,19 +144,19 @@ impl<W: Wire> Pipeline<W> {
     /// answered.
     fn why_waiting(&self, since: LocalTime) -> Option<Failure> {
         let state = self.state();
-        match &state.gate {
-            Gate::Open(_) if state.reloading => Some(not_executed("the scripts were not loaded in time")),
-            Gate::Open(_) if self.in_flight.has_heard_since(since) => None,
-            Gate::Open(_) => Some(not_executed("the server does not answer")),
-            Gate::Down(failure) => Some(failure.clone()),
-            Gate::Closed => Some(Failure::Closed),
+        match &state.wiring {
+            Wiring::Open(_) if state.reloading => Some(not_executed("the scripts were not loaded in time")),
+            Wiring::Open(_) if self.in_flight.has_heard_since(since) => None,
+            Wiring::Open(_) => Some(not_executed("the server does not answer")),
+            Wiring::Down(failure) => Some(failure.clone()),
+            Wiring::Closed => Some(Failure::Closed),
         }
     }
 
     /// Why the server has answered no call since this time. `None` if it has answered one, or if it was not
     /// asked for most of the time: those who wait for a place in this process make no calls.
     pub(crate) fn why_unheard(&self, since: LocalTime) -> Option<Failure> {
-        let is_open = matches!(self.state().gate, Gate::Open(_));
+        let is_open = matches!(self.state().wiring, Wiring::Open(_));
         let is_answering = match is_open {
             true => !self.in_flight.is_silent_since(since, self.clock.now()),
             false => self.in_flight.has_heard_since(since),
@@ -169,7 +169,7 @@ impl<W: Wire> Pipeline<W> {
 
     /// Sends the waiting calls, as far as the window allows.
     pub(super) fn resume(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
-        let Gate::Open(wire) = &state.gate else { return };
+        let Wiring::Open(wire) = &state.wiring else { return };
         if state.reloading {
             return;
         }
@@ -195,7 +195,7 @@ impl<W: Wire> Pipeline<W> {
         if state.backlog.is_empty()
             || state.reloading
             || state.marking
-            || !matches!(state.gate, Gate::Open(_))
+            || !matches!(state.wiring, Wiring::Open(_))
         {
             return;
         }

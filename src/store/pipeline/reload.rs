@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gate, Pipeline, Wire};
+use super::{Pipeline, Wire, Wiring};
 use crate::store::interface::Failure;
 
 /// How long and how often a reload waits for callers that have not read their reply. Many short waits are
@@ -17,7 +17,7 @@ impl<W: Wire> Pipeline<W> {
     /// Starts a reload, unless there was one since the call was sent.
     pub(super) fn reload(self: &Arc<Self>, reloads_when_sent: u64) {
         let mut state = self.state();
-        let Gate::Open(wire) = &state.gate else { return };
+        let Wiring::Open(wire) = &state.wiring else { return };
         if state.reloading || state.reloads != reloads_when_sent {
             return;
         }

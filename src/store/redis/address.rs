@@ -18,7 +18,7 @@ const SENTINEL_PORT: u16 = 26379;
 
 /// A server and the credentials for it.
 pub(super) struct Address {
-    pub(super) place: Place,
+    pub(super) target: Target,
     pub(super) tls: bool,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct Address {
     pub(super) protocol: RespVersion,
 }
 
-pub(super) enum Place {
+pub(super) enum Target {
     Server(ServerConfig),
     /// Some servers of a cluster. They know the others.
     Cluster(Vec<Node>),
@@ -78,10 +78,10 @@ impl Address {
     /// Parses a URL that must name one server, and not several that know each other.
     pub(super) fn parse_independent(text: &str) -> Result<Address, Invalid> {
         let address = Address::parse(text)?;
-        let named = match &address.place {
-            Place::Server(_) => return Ok(address),
-            Place::Cluster(_) => "a cluster",
-            Place::Sentinels(_) => "sentinels",
+        let named = match &address.target {
+            Target::Server(_) => return Ok(address),
+            Target::Cluster(_) => "a cluster",
+            Target::Sentinels(_) => "sentinels",
         };
         Err(Invalid::new(format!(
             "server URL of {address}: it names {named}, and a quorum is made of independent servers: redis://, \
@@ -91,9 +91,9 @@ impl Address {
 
     /// The server's location, alike in all URLs that spell it in the same words.
     pub(super) fn identity(&self) -> String {
-        match &self.place {
+        match &self.target {
             #[cfg(unix)]
-            Place::Server(ServerConfig::Unix { .. }) => self.to_string(),
+            Target::Server(ServerConfig::Unix { .. }) => self.to_string(),
             _ => self.to_string().to_lowercase(),
         }
     }
@@ -130,12 +130,12 @@ fn kind_of(scheme: &str) -> Option<(Kind, bool)> {
 /// The server's location, for people.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.target {
             #[cfg(unix)]
-            Place::Server(ServerConfig::Unix { path }) => path.display().fmt(f),
-            Place::Server(server) => server.hosts().into_iter().try_for_each(|host| host.fmt(f)),
-            Place::Cluster(nodes) => nodes[0].fmt(f),
-            Place::Sentinels(group) => write!(f, "{} of sentinel {}", group.service, group.hosts[0]),
+            Target::Server(ServerConfig::Unix { path }) => path.display().fmt(f),
+            Target::Server(server) => server.hosts().into_iter().try_for_each(|host| host.fmt(f)),
+            Target::Cluster(nodes) => nodes[0].fmt(f),
+            Target::Sentinels(group) => write!(f, "{} of sentinel {}", group.service, group.hosts[0]),
         }
     }
 }
@@ -175,13 +175,13 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
             Some("3") => RespVersion::RESP3,
             Some(_) => return Err("the protocol must be 2 or 3".into()),
         },
-        place: match kind {
-            Kind::Server => Place::Server(ServerConfig::Centralized {
+        target: match kind {
+            Kind::Server => Target::Server(ServerConfig::Centralized {
                 server: host(&url, PORT)?,
             }),
-            Kind::Socket => Place::Server(socket(&url)?),
-            Kind::Cluster => Place::Cluster(hosts(&url, PORT)?.iter().map(node).collect()),
-            Kind::Sentinels => Place::Sentinels(sentinels(&url)?),
+            Kind::Socket => Target::Server(socket(&url)?),
+            Kind::Cluster => Target::Cluster(hosts(&url, PORT)?.iter().map(node).collect()),
+            Kind::Sentinels => Target::Sentinels(sentinels(&url)?),
         },
     })
 }

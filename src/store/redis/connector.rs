@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fred::types::config::{Config, Server, ServerConfig};
 
-use super::address::{Address, Node, Place};
+use super::address::{Address, Node, Target};
 use super::connection::Connection;
 use super::credentials::Login;
 use super::dial::{dial, server_of};
@@ -56,7 +56,7 @@ impl Connector {
             },
             sentinels: None,
             seeds: Vec::new(),
-            is_alone: matches!(address.place, Place::Server(_)),
+            is_alone: matches!(address.target, Target::Server(_)),
             was_primary: AtomicBool::new(false),
             distinct: None,
             server,
@@ -65,10 +65,10 @@ impl Connector {
             label: None,
             login: None,
         };
-        match address.place {
-            Place::Server(server) => connector.config.server = server,
-            Place::Cluster(nodes) => connector.seeds = nodes,
-            Place::Sentinels(group) => {
+        match address.target {
+            Target::Server(server) => connector.config.server = server,
+            Target::Cluster(nodes) => connector.seeds = nodes,
+            Target::Sentinels(group) => {
                 let config = |server| Config {
                     server: ServerConfig::Centralized { server },
                     username: group.username.clone(),

@@ -11,7 +11,7 @@ use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::future::join_all;
 
-use self::rights::Tried;
+use self::rights::RightsReport;
 use super::cluster::owners_by;
 use super::connection::Connection;
 use super::connector::Connector;
@@ -156,7 +156,7 @@ impl Examination<'_> {
             ),
         );
         let info = state::info(&connection).await;
-        let mut tried = Tried::default();
+        let mut tried = RightsReport::default();
         self.state(&connection, setting, info.as_deref(), &mut found)
             .await;
         self.try_commands(&connection, connector, setting, info.as_deref(), &mut tried)

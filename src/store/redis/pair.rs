@@ -46,7 +46,7 @@ impl ConnectionPair {
             listener.clone(),
             ping_every,
         );
-        let link = Supervisor {
+        let supervisor = Supervisor {
             server,
             connector: Arc::clone(connector),
             pipeline: Arc::clone(&pipeline),
@@ -60,7 +60,7 @@ impl ConnectionPair {
         ConnectionPair {
             pipeline,
             requests,
-            tasks: [link.start(), tokio::spawn(subscriber.run()).abort_handle()],
+            tasks: [supervisor.start(), tokio::spawn(subscriber.run()).abort_handle()],
             patience: options.attempt_timeout,
         }
     }

@@ -35,7 +35,7 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 
 pub(super) struct Replication {
     pipeline: Arc<RedisPipeline>,
-    entrants: mpsc::UnboundedSender<WaitRequest>,
+    requests: mpsc::UnboundedSender<WaitRequest>,
     tasks: [AbortHandle; 2],
 }
 
@@ -57,7 +57,7 @@ impl Replication {
         listener: &Weak<dyn Listener>,
     ) -> Replication {
         let (pipeline, condemned) = pipeline(server, options.attempt_timeout);
-        let link = Supervisor {
+        let supervisor = Supervisor {
             server,
             connector: Arc::clone(connector),
             pipeline: Arc::clone(&pipeline),
@@ -68,16 +68,16 @@ impl Replication {
             condemned,
             ping_every: options.heartbeat / 3,
         };
-        let (entrants, inbox) = mpsc::unbounded_channel();
+        let (requests, inbox) = mpsc::unbounded_channel();
         let rounds = WaitBatcher {
             pipeline: Arc::clone(&pipeline),
             replicas: options.replicas,
             inbox,
         };
-        let tasks = [link.start(), tokio::spawn(rounds.run()).abort_handle()];
+        let tasks = [supervisor.start(), tokio::spawn(rounds.run()).abort_handle()];
         Replication {
             pipeline,
-            entrants,
+            requests,
             tasks,
         }
     }
@@ -98,7 +98,7 @@ impl Replication {
         call_options: CallOptions,
     ) -> Call<Confirmed> {
         let pipeline = Arc::clone(&self.pipeline);
-        let entrants = self.entrants.clone();
+        let requests = self.requests.clone();
         Box::pin(async move {
             let since = Instant::now();
             let answer = execute(&pipeline, call, call_options).await?;
@@ -112,7 +112,7 @@ impl Replication {
                 until: since + within,
                 got,
             };
-            entrants.send(wait_request).map_err(|_| Failure::Closed)?;
+            requests.send(wait_request).map_err(|_| Failure::Closed)?;
             let got = told.await.unwrap_or(Err(Failure::Closed))?;
             Ok(answer.confirmed(got))
         })
@@ -222,7 +222,7 @@ mod tests {
                 until: since,
                 got,
             };
-            replication.entrants.send(wait_request).ok().unwrap();
+            replication.requests.send(wait_request).ok().unwrap();
             told.await.unwrap()
         };
         assert!(matches!(enter(1).await, Ok(0)), "its own connection");

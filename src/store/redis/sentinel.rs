@@ -203,9 +203,9 @@ impl Sentinels {
         })
     }
 
-    async fn sentinel(&self, client: &Client, poll: &'static str) -> Result<Value, Failure> {
+    async fn sentinel(&self, client: &Client, subcommand: &'static str) -> Result<Value, Failure> {
         let command = CustomCommand::new_static("SENTINEL", ClusterHash::Random, false);
-        let answer = client.custom(command, vec![poll, &self.service]).await;
+        let answer = client.custom(command, vec![subcommand, &self.service]).await;
         answer.map_err(|error| {
             failure::with_advice(failure::classify(&error), |words| {
                 let is_other = words.contains("unknown command");

@@ -75,7 +75,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        Some(free_at)\n", "        Some(free_at)\n", IN_MEMORY),
     edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        was_queued: ticket.is_some(),", "                        ticket: ticket.and(None),\n                        was_queued: ticket.is_some(),", WAITERS),
     edit("a caller whose last call failed gets what came meanwhile", ACQUIRE,
-        "let next = patience.next_delay(failure);", "let next = match patience.next_delay(failure) {\n                        Err(error) => return WaitOutcome::Done(Err(error)),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
+        "let next = budget.next_delay(failure);", "let next = match budget.next_delay(failure) {\n                        Err(error) => return WaitOutcome::Done(Err(error)),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
 
     edit("a request that brings a ticket does not count as queued before", WAITLIST, "was_queued: wait.was_queued,", "was_queued: wait.ticket.is_some(),", &[WAITLIST_TESTS, "--lib quorum::"]),
 
@@ -185,7 +185,7 @@ pub(super) const EDITS: &[Edit] = &[
         "        waitlist.poll_now();\n",
         "        waitlist.ask_again(waitlist.first().unwrap_or_default());\n", &[WAITLIST_TESTS]),
     edit("a rest of the driver resets its retry budget", DRIVER,
-        "                patience.reset();\n                continue;",
+        "                budget.reset();\n                continue;",
         "                continue;", &[WAITLIST_TESTS]),
     edit("a waiter that may not subscribe is told so", DRIVER,
         "Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {",

@@ -150,7 +150,7 @@ fn servers_of_a_cluster_are_named_each() {
     let address = Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2&protocol=3").unwrap();
     assert_eq!(address.protocol, RespVersion::RESP3);
     assert_eq!(address.username.as_deref(), Some("user"));
-    let Place::Cluster(nodes) = address.place else {
+    let Target::Cluster(nodes) = address.target else {
         panic!("a cluster")
     };
     let nodes: Vec<_> = nodes.iter().map(Node::to_string).collect();
@@ -163,7 +163,7 @@ fn sentinels_are_named_each_and_have_a_password_of_their_own() {
     let address = Address::parse(url).unwrap();
     assert_eq!(address.password.as_deref(), Some("word"));
     assert_eq!(address.database, Some(2));
-    let Place::Sentinels(group) = address.place else {
+    let Target::Sentinels(group) = address.target else {
         panic!("sentinels")
     };
     let hosts: Vec<_> = group.hosts.iter().map(Server::to_string).collect();

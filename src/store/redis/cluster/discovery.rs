@@ -96,7 +96,7 @@ async fn slots_by(
 }
 
 /// A master of a cluster.
-pub(in crate::store::redis) struct Owner {
+pub(in crate::store::redis) struct SlotOwner {
     pub(in crate::store::redis) master: Node,
     /// How many slots it has.
     pub(in crate::store::redis) slots: usize,
@@ -109,14 +109,14 @@ pub(in crate::store::redis) async fn owners_by(
     connector: &Connector,
     connection: &Connection,
     asked: &Node,
-) -> Result<Vec<Owner>, Failure> {
-    let mut owners: Vec<Owner> = Vec::new();
+) -> Result<Vec<SlotOwner>, Failure> {
+    let mut owners: Vec<SlotOwner> = Vec::new();
     for range in slots_by(connector, connection, asked).await? {
         let slots = range.last - range.first + 1;
         let master = &range.servers[0];
         match owners.iter_mut().find(|known| known.master == *master) {
             Some(known) => known.slots += slots,
-            None => owners.push(Owner {
+            None => owners.push(SlotOwner {
                 master: master.clone(),
                 slots,
                 range: (range.first, range.last),

@@ -28,14 +28,14 @@ pub(super) struct Table {
     /// The time within which subscribers follow a slot.
     settling: Duration,
     /// Where the channels are subscribed, by their slots.
-    channels: HashMap<usize, HashMap<Arc<str>, Place>>,
+    channels: HashMap<usize, HashMap<Arc<str>, Subscribed>>,
     /// Subscriptions end with the slot at a server.
     ends_with_the_slot: bool,
 }
 
 /// Where a channel is subscribed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Subscribed {
     /// Nowhere yet. The caller subscribes.
     #[default]
     Asked,
@@ -161,8 +161,8 @@ impl Table {
             if let Some(store) = self.servers[index(by)].store() {
                 store.forget(channel);
             }
-            if *place == Place::At(by) {
-                *place = Place::Left;
+            if *place == Subscribed::At(by) {
+                *place = Subscribed::Left;
             }
         }
     }
@@ -245,7 +245,7 @@ impl Table {
         retired
     }
 
-    fn place(&mut self, channel: &str) -> Option<&mut Place> {
+    fn place(&mut self, channel: &str) -> Option<&mut Subscribed> {
         self.channels.get_mut(&slot_of(channel))?.get_mut(channel)
     }
 
@@ -259,7 +259,7 @@ impl Table {
     pub(super) fn subscribed(&mut self, channel: &Arc<str>, at: ServerId) -> bool {
         let is_served_there = self.serving(slot_of(channel)) == Some(at);
         match self.place(channel) {
-            Some(place) => *place = Place::At(at),
+            Some(place) => *place = Subscribed::At(at),
             None => return false,
         }
         is_served_there
@@ -273,7 +273,7 @@ impl Table {
     /// Stores that the channel is subscribed nowhere.
     pub(super) fn left(&mut self, channel: &str) {
         if let Some(place) = self.place(channel) {
-            *place = Place::Left;
+            *place = Subscribed::Left;
         }
     }
 
@@ -286,8 +286,8 @@ impl Table {
             self.channels.remove(&slot);
         }
         let at = match place {
-            Place::At(at) => at,
-            Place::Asked | Place::Left => self.serving(slot)?,
+            Subscribed::At(at) => at,
+            Subscribed::Asked | Subscribed::Left => self.serving(slot)?,
         };
         self.store_at(at).cloned()
     }
@@ -295,29 +295,29 @@ impl Table {
     /// The client that listens to the channel.
     pub(super) fn listening(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
         match *self.place(channel)? {
-            Place::At(at) => self.store_at(at).cloned(),
-            Place::Asked | Place::Left => None,
+            Subscribed::At(at) => self.store_at(at).cloned(),
+            Subscribed::Asked | Subscribed::Left => None,
         }
     }
 
     /// The channels that are not subscribed at the servers that have their slots.
-    pub(super) fn astray(&self) -> Vec<Misplaced> {
-        let mut astray = Vec::new();
+    pub(super) fn misplaced(&self) -> Vec<Misplaced> {
+        let mut misplaced = Vec::new();
         for (slot, channels) in &self.channels {
             let Some(owner) = self.serving(*slot) else {
                 continue;
             };
             for (channel, place) in channels {
                 let at = match *place {
-                    Place::At(at) if at != owner => Some(at),
-                    Place::Left => None,
-                    Place::At(_) | Place::Asked => continue,
+                    Subscribed::At(at) if at != owner => Some(at),
+                    Subscribed::Left => None,
+                    Subscribed::At(_) | Subscribed::Asked => continue,
                 };
                 let channel = Arc::clone(channel);
-                astray.push(Misplaced { channel, at });
+                misplaced.push(Misplaced { channel, at });
             }
         }
-        astray
+        misplaced
     }
 
     /// The client of a server, if there is one.

@@ -138,10 +138,10 @@ impl Cluster {
     /// Moves the subscriptions of channels whose slots have moved, and makes all waiters at the new servers
     /// ask again. Returns whether all subscriptions are in place.
     async fn resubscribe_moved(self: &Arc<Self>) -> bool {
-        let astray = self.table().astray();
-        let moves = astray
+        let misplaced = self.table().misplaced();
+        let moves = misplaced
             .into_iter()
-            .map(|astray| Arc::clone(self).resubscribe(astray));
+            .map(|misplaced| Arc::clone(self).resubscribe(misplaced));
         let moved: Vec<Option<ServerId>> = join_all(moves).await;
         let in_place = moved.iter().all(Option::is_some);
         let servers: BTreeSet<u32> = moved.iter().flatten().map(|server| server.0).collect();

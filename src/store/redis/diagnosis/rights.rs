@@ -71,7 +71,7 @@ const SPARED: &[(&str, &str)] = &[
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum Right {
     Granted,
     Denied(String),
     /// The server does not know the command.
@@ -82,41 +82,41 @@ enum Outcome {
 
 /// What was tried at one server. What is denied once is denied.
 #[derive(Default)]
-pub(super) struct Tried {
-    commands: BTreeMap<String, Outcome>,
-    keys: Option<Outcome>,
-    channels: Option<Outcome>,
+pub(super) struct RightsReport {
+    commands: BTreeMap<String, Right>,
+    keys: Option<Right>,
+    channels: Option<Right>,
     /// Why the server executes nothing now.
     unwilling: Option<String>,
 }
 
-impl Tried {
+impl RightsReport {
     /// Takes the answer to a command.
     fn heard(&mut self, line: &[String], error: Option<&Error>) {
         let uses = |what: &str| line.iter().any(|word| word.contains(what));
         let (key, channel) = (uses(":{") && !uses(":unlock:"), uses(":unlock:"));
         let (mut of_command, mut of_key, mut of_channel) = (
-            Outcome::Granted,
-            key.then_some(Outcome::Granted),
-            channel.then_some(Outcome::Granted),
+            Right::Granted,
+            key.then_some(Right::Granted),
+            channel.then_some(Right::Granted),
         );
         if let Some(error) = error {
             let text = failure::message(error).to_string();
             match failure::code(error) {
                 Some("NOPERM") if text.contains("permissions to access") => {
-                    let denied = Outcome::Denied(text.clone());
+                    let denied = Right::Denied(text.clone());
                     if text.contains("channel") {
                         of_channel = Some(denied);
                     } else {
-                        of_key = Some(Outcome::Denied(format!("{}: {text}", line[1])));
+                        of_key = Some(Right::Denied(format!("{}: {text}", line[1])));
                     }
                 }
-                Some("NOPERM") => (of_command, of_key, of_channel) = (Outcome::Denied(text), None, None),
+                Some("NOPERM") => (of_command, of_key, of_channel) = (Right::Denied(text), None, None),
                 Some("ERR") if text.to_lowercase().contains("unknown") => {
-                    (of_command, of_key, of_channel) = (Outcome::Unknown(text), None, None);
+                    (of_command, of_key, of_channel) = (Right::Unknown(text), None, None);
                 }
                 // No reply of the server.
-                None => (of_command, of_key, of_channel) = (Outcome::NotTried(text), None, None),
+                None => (of_command, of_key, of_channel) = (Right::NotTried(text), None, None),
                 Some("MOVED" | "ASK" | "NOSCRIPT") => {}
                 Some(_) => {
                     if let Failure::NotExecuted(error) | Failure::Unknown(error) = failure::classify(error) {
@@ -125,11 +125,11 @@ impl Tried {
                 }
             }
         }
-        let command = self.commands.entry(right_of(line)).or_insert(Outcome::Granted);
+        let command = self.commands.entry(right_of(line)).or_insert(Right::Granted);
         worse(command, of_command);
         for (known, outcome) in [(&mut self.keys, of_key), (&mut self.channels, of_channel)] {
             if let Some(outcome) = outcome {
-                worse(known.get_or_insert(Outcome::Granted), outcome);
+                worse(known.get_or_insert(Right::Granted), outcome);
             }
         }
     }
@@ -146,28 +146,28 @@ impl Tried {
             (format!("&{prefix}:*"), self.channels),
         ];
         let patterns = patterns.map(|(right, outcome)| {
-            let unheard = || Outcome::NotTried("the commands that use it are denied".to_owned());
+            let unheard = || Right::NotTried("the commands that use it are denied".to_owned());
             (right, outcome.unwrap_or_else(unheard))
         });
         for (right, outcome) in patterns.into_iter().chain(self.commands) {
             let spared = SPARED.iter().find(|(spared, _)| *spared == right);
             let (verdict, text) = match (outcome, spared) {
-                (Outcome::Granted, _) => (Verdict::Fine, "granted".to_owned()),
-                (Outcome::Denied(why), Some((_, missed))) => {
+                (Right::Granted, _) => (Verdict::Fine, "granted".to_owned()),
+                (Right::Denied(why), Some((_, missed))) => {
                     (Verdict::Warning, format!("missing, so {missed}: {why}"))
                 }
-                (Outcome::Denied(why), None) => (
+                (Right::Denied(why), None) => (
                     Verdict::Refused,
                     format!("missing: grant it by ACL SETUSER ({why})"),
                 ),
-                (Outcome::Unknown(why), Some((_, missed))) => (
+                (Right::Unknown(why), Some((_, missed))) => (
                     Verdict::Warning,
                     format!("the server does not know it, so {missed}: {why}"),
                 ),
-                (Outcome::Unknown(why), None) => {
+                (Right::Unknown(why), None) => {
                     (Verdict::Refused, format!("the server does not know it: {why}"))
                 }
-                (Outcome::NotTried(why), _) => (Verdict::Warning, format!("not tried: {why}")),
+                (Right::NotTried(why), _) => (Verdict::Warning, format!("not tried: {why}")),
             };
             found.add(Subject::Right(right), verdict, text);
         }
@@ -175,8 +175,8 @@ impl Tried {
 }
 
 /// Keeps the first thing that is wrong.
-fn worse(known: &mut Outcome, outcome: Outcome) {
-    if *known == Outcome::Granted {
+fn worse(known: &mut Right, outcome: Right) {
+    if *known == Right::Granted {
         *known = outcome;
     }
 }
@@ -240,7 +240,7 @@ impl Examination<'_> {
         connector: &Connector,
         setting: Setting,
         info: Option<&str>,
-        tried: &mut Tried,
+        tried: &mut RightsReport,
     ) {
         let in_cluster = matches!(setting, Setting::InCluster(..));
         let groups = [
@@ -283,7 +283,7 @@ impl Examination<'_> {
         mut connection: Connection,
         setting: Setting,
         info: Option<&str>,
-        tried: &mut Tried,
+        tried: &mut RightsReport,
     ) {
         let channel = Names::new(self.prefix, setting).channel;
         let line = |command: &str| vec![command.to_owned(), channel.clone()];
@@ -353,14 +353,10 @@ mod tests {
                 Some(true),
             ),
         ] {
-            let mut tried = Tried::default();
+            let mut tried = RightsReport::default();
             tried.heard(&line, Some(&Error::new(ErrorKind::Unknown, text)));
-            assert_eq!(tried.commands["+hget"] == Outcome::Granted, command, "{text}");
-            assert_eq!(
-                tried.keys.map(|outcome| outcome == Outcome::Granted),
-                key,
-                "{text}"
-            );
+            assert_eq!(tried.commands["+hget"] == Right::Granted, command, "{text}");
+            assert_eq!(tried.keys.map(|outcome| outcome == Right::Granted), key, "{text}");
         }
     }
 
