@@ -253,19 +253,24 @@ impl Ballot {
 
     /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.
     pub(super) fn decide(&mut self) -> Option<Fence> {
-        if let Some(fence) = self.votes.agreed() {
-            return Some(fence);
+        let agreed = self.votes.agreed();
+        if agreed.is_none() {
+            self.plan();
         }
+        agreed
+    }
+
+    /// Plans what to do about a ballot that is not decided.
+    fn plan(&mut self) {
         let holds = self.votes.holds();
         if self.votes.are_too_few() {
             if !holds.is_empty() || self.seats.iter().any(|seat| seat.is_left) {
                 let look_at = Instant::now() + self.look_after;
                 self.look_at.get_or_insert(look_at);
             }
-            return None;
+        } else if let Some(largest) = holds.iter().map(|(_, hold)| hold.fence()).max() {
+            self.raise_to(largest);
         }
-        self.raise_to(holds.iter().map(|(_, hold)| hold.fence()).max()?);
-        None
     }
 
     /// Waits for whatever happens next, and handles it.
@@ -292,12 +297,11 @@ impl Ballot {
             self.ask(server, Duration::ZERO);
         }
         loop {
-            if self.votes.agreed().is_none() {
-                self.leave_or_come_back();
-            }
-            if let Some(fence) = self.decide() {
+            if let Some(fence) = self.votes.agreed() {
                 return Ok(fence);
             }
+            self.leave_or_come_back();
+            self.plan();
             self.step().await?;
         }
     }
