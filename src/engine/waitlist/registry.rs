@@ -108,23 +108,26 @@ impl Waitlists {
         self.waitlists.remove_if(&waitlist.channel, leaves).is_some()
     }
 
+    fn of_channel(&self, channel: &str) -> Option<Arc<Waitlist>> {
+        Some(Arc::clone(&*self.waitlists.get(channel)?))
+    }
+
     /// The time until the lock of a channel can next be free, as far as is known.
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
-        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
+        let waitlist = self.of_channel(channel);
         waitlist.map_or(Duration::ZERO, |waitlist| waitlist.free_in())
     }
 
     /// Whether the last call that asked for the lock failed.
     pub(crate) fn is_failing(&self, channel: &str) -> bool {
-        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
-        waitlist.is_some_and(|waitlist| waitlist.is_failing())
+        self.of_channel(channel)
+            .is_some_and(|waitlist| waitlist.is_failing())
     }
 
     /// Why the server of a lock has said nothing about it since this time, or `None` if it has, also if it is
     /// known to be busy with other calls.
     pub(crate) fn why_unheard(&self, keys: &Keys, channel: &str, since: LocalTime) -> Option<Failure> {
-        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
-        match waitlist {
+        match self.of_channel(channel) {
             Some(waitlist) => waitlist.why_unheard(None, since),
             None => self.client.store.why_unheard(keys, since),
         }
@@ -157,8 +160,7 @@ impl Listener for Waitlists {
     }
 
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
-        let waitlist = self.waitlists.get(channel).map(|waitlist| Arc::clone(&waitlist));
-        if let Some(waitlist) = waitlist {
+        if let Some(waitlist) = self.of_channel(channel) {
             waitlist.pushed(from, message);
         }
     }
