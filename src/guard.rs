@@ -107,8 +107,8 @@ impl LockGuard {
     /// Reports the end of the lease to others.
     pub(crate) fn watched(&self) -> Watched {
         let what = match &self.kept {
-            Kept::Hold(held) => Shared::Hold(held.hold().share()),
-            Kept::Turn(turn) => Shared::Turn(turn.share()),
+            Kept::Hold(held) => HoldOrTurn::Hold(held.hold().share()),
+            Kept::Turn(turn) => HoldOrTurn::Turn(turn.share()),
         };
         Watched {
             what,
@@ -359,12 +359,12 @@ pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, wor
 /// Reports the end of a guard's lease, and does not keep the lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
-    what: Shared,
+    what: HoldOrTurn,
     client: Arc<Client>,
 }
 
 #[derive(Clone, Debug)]
-enum Shared {
+enum HoldOrTurn {
     Hold(SharedHold),
     Turn(SharedTurn),
 }
@@ -377,8 +377,8 @@ impl Watched {
     /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
     pub(crate) fn check(&self) -> Result<(), Lost> {
         match &self.what {
-            Shared::Hold(hold) => hold.as_ref().check(),
-            Shared::Turn(turn) => turn.hold().check(),
+            HoldOrTurn::Hold(hold) => hold.as_ref().check(),
+            HoldOrTurn::Turn(turn) => turn.hold().check(),
         }
     }
 
@@ -386,8 +386,8 @@ impl Watched {
     pub(crate) async fn lost(self) -> Lost {
         let lost = pin!(async {
             match &self.what {
-                Shared::Hold(hold) => hold.as_ref().lost().await,
-                Shared::Turn(turn) => turn.over().await,
+                HoldOrTurn::Hold(hold) => hold.as_ref().lost().await,
+                HoldOrTurn::Turn(turn) => turn.over().await,
             }
         });
         self.client.runtime.serves(lost).await

@@ -216,7 +216,7 @@ impl Hold {
     pub(super) fn release_kind(&self) -> ReleaseWhat {
         let state = locked(&self.state);
         let fence = state.fence;
-        // Of a hold that was lost, the work may not be done.
+        // The work of a hold that was lost may be unfinished.
         let kept_from = (state.kept_from).filter(|_| state.over == Some(LostReason::Released));
         if let Some((at_least, from)) = self.terms.at_least.zip(kept_from) {
             let until = from.after(at_least);

@@ -401,7 +401,8 @@ impl Votes {
     /// are left are no majority, it does not wait for servers that are much slower. The background tasks do
     /// what is left, also if this is dropped midway.
     ///
-    /// Fails with `Lost` if so many servers had lost their votes before that others could hold the lock.
+    /// Fails with `Lost` if so many votes were lost before the release that another client could hold the
+    /// lock.
     pub(super) async fn release(&self) -> Result<()> {
         let (before, holding, votes) = self.end_to_release();
         let mut over = holding.map(|holding| holding.over(&self.quorum.counters, self.quorum.clock().now()));

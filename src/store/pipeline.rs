@@ -177,10 +177,10 @@ impl<W: Wire> Pipeline<W> {
         self: Arc<Self>,
         command: impl Fn() -> W::Command,
     ) -> Result<Response<W::Reply>, Failure> {
-        let mut place = None;
+        let mut key = None;
         let mut forgotten = None;
         for _ in 0..SENDINGS {
-            let entry = self.enter(&mut place, command())?;
+            let entry = self.enter(&mut key, command())?;
             // A call that met a missing script counts as in flight until it waits in the backlog, so it keeps
             // its place.
             drop(forgotten.take());
@@ -233,11 +233,11 @@ impl<W: Wire> Pipeline<W> {
 
     fn enter(
         self: &Arc<Self>,
-        place: &mut Option<BacklogKey>,
+        key: &mut Option<BacklogKey>,
         command: W::Command,
     ) -> Result<Entry<W>, Failure> {
         let mut state = self.state();
-        let place = *place.get_or_insert_with(|| {
+        let key = *key.get_or_insert_with(|| {
             state.entered += 1;
             BacklogKey {
                 priority: command.priority(),
@@ -247,7 +247,7 @@ impl<W: Wire> Pipeline<W> {
         });
         // While the pipeline is open, the backlog contains no `Keep` call that this one could overtake.
         let can_go =
-            place.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_capacity());
+            key.priority == Priority::Keep || (state.backlog.is_empty() && self.in_flight.has_capacity());
         match &state.wiring {
             Wiring::Open(wire) if !state.reloading && can_go => {
                 return Ok(Entry::Sent(self.send(&state, wire, command)?));
@@ -256,7 +256,7 @@ impl<W: Wire> Pipeline<W> {
             Wiring::Down(refused @ Failure::Refused(_)) => return Err(refused.clone()),
             Wiring::Open(_) | Wiring::Down(_) => {}
         }
-        Ok(Entry::Waiting(Resumed::wait(self, state, place, command)))
+        Ok(Entry::Waiting(Resumed::wait(self, state, key, command)))
     }
 
     /// Passes the command to the connection and polls it once, which writes the command.

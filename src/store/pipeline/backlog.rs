@@ -93,7 +93,7 @@ pub(super) struct Resumed<W: Wire> {
 }
 
 impl<W: Wire> Resumed<W> {
-    /// Puts a call into the backlog at this key.
+    /// Puts a call into the backlog under this key.
     pub(super) fn wait(
         pipeline: &Arc<Pipeline<W>>,
         mut state: MutexGuard<'_, State<W>>,

@@ -31,7 +31,7 @@ use crate::time::server_time::ServerTime;
 pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
-    lines: Vec<ConnectionPair>,
+    pairs: Vec<ConnectionPair>,
     /// Exists only if the options ask for replicas.
     replication: Option<Replication>,
     /// The task that listens to the sentinels, if there are any.
@@ -50,9 +50,9 @@ impl RedisStore {
     ) -> Arc<RedisStore> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let connector = Arc::new(connector);
-        let lines = (0..options.connections)
+        let pairs = (0..options.connections)
             .map(|_| ConnectionPair::start(place, &connector, options, listener, &scripts));
-        let lines = lines.collect();
+        let pairs = pairs.collect();
         let listening = connector.sentinels().map(|sentinels| {
             let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
             tokio::spawn(listening).abort_handle()
@@ -60,7 +60,7 @@ impl RedisStore {
         Arc::new(RedisStore {
             id: place.0,
             server: connector.server().to_owned(),
-            lines,
+            pairs,
             replication: (options.replicas > 0)
                 .then(|| Replication::start(place.0, &connector, options, listener)),
             listening,
@@ -69,23 +69,23 @@ impl RedisStore {
 
     /// The connection pair of a key or a channel. It is the same one for the whole lock, so that the lock's
     /// calls keep their order.
-    pub(super) fn line(&self, of: &str) -> &ConnectionPair {
-        &self.lines[slot_of(of) % self.lines.len()]
+    pub(super) fn pair(&self, of: &str) -> &ConnectionPair {
+        &self.pairs[slot_of(of) % self.pairs.len()]
     }
 
     /// The pipeline for calls that concern no lock.
     pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
-        &self.lines[0].pipeline
+        &self.pairs[0].pipeline
     }
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.lines.iter().any(|line| line.pipeline.is_open())
+        self.pairs.iter().any(|pair| pair.pipeline.is_open())
     }
 
     /// Reports that the server has ended a subscription by itself.
     pub(super) fn forget(&self, channel: &str) {
-        self.line(channel).forget(channel);
+        self.pair(channel).forget(channel);
     }
 
     pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
@@ -93,7 +93,7 @@ impl RedisStore {
     }
 
     pub(super) fn call_in<O: Operation>(&self, call_options: CallOptions, operation: O) -> Call<O::Reply> {
-        let pipeline = Arc::clone(&self.line(operation.key()).pipeline);
+        let pipeline = Arc::clone(&self.pair(operation.key()).pipeline);
         Box::pin(async move { execute(&pipeline, operation, call_options).await })
     }
 
@@ -157,20 +157,20 @@ impl Connections for RedisStore {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
-        let line = self.line(&channel);
-        Box::pin(line.subscribe(channel))
+        let pair = self.pair(&channel);
+        Box::pin(pair.subscribe(channel))
     }
 
     fn unsubscribe(&self, channel: &str) {
-        self.line(channel).unsubscribe(channel);
+        self.pair(channel).unsubscribe(channel);
     }
 
     fn unseen(&self, channel: &str) {
-        self.line(channel).unseen();
+        self.pair(channel).unseen();
     }
 
     fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
-        self.line(&keys.lock).pipeline.why_unheard(since)
+        self.pair(&keys.lock).pipeline.why_unheard(since)
     }
 
     fn clock(&self) -> Clock {
@@ -178,8 +178,8 @@ impl Connections for RedisStore {
     }
 
     fn close(&self) {
-        for line in &self.lines {
-            line.close();
+        for pair in &self.pairs {
+            pair.close();
         }
         if let Some(replication) = &self.replication {
             replication.close();

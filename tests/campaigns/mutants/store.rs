@@ -155,13 +155,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a cluster that is down leaves it unknown whether a call was executed", FAILURE,
         "Some(\"CLUSTERDOWN\") => Failure::Unknown(message(error)),", "Some(\"CLUSTERDOWN\") => Failure::NotExecuted(message(error)),", FAILURES),
 
-    edit("a call that keeps a hold waits for no answer to another", PIPELINE, "place.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
+    edit("a call that keeps a hold waits for no answer to another", PIPELINE, "key.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
     edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
     edit("a call that waited is sent on the runtime of its connection", BACKLOG, "        let _runtime = wire.enter();\n", "", &["--lib pipeline"]),
     edit("a call that enters the backlog causes a PING", BACKLOG,
         "        pipeline.mark(state);\n", "        drop(state);\n", PIPELINE_TESTS),
     edit("a reload stops all sending", PIPELINE, "Wiring::Open(wire) if !state.reloading && can_go => {", "Wiring::Open(wire) if can_go => {", PIPELINE_TESTS),
-    edit("a call that met a missing script keeps its place", PIPELINE, "place.get_or_insert_with(|| {", "place.insert({", PIPELINE_TESTS),
+    edit("a call that met a missing script keeps its place", PIPELINE, "key.get_or_insert_with(|| {", "key.insert({", PIPELINE_TESTS),
     edit("a call that met a missing script is in flight until it has its place", PIPELINE, "            forgotten = Some(sent.flight);\n", "            forgotten = Some(sent.flight).filter(|_| false);\n", &["--lib pipeline::", "--lib calls", "--lib flood"])
         .equal("only another thread can come between the two steps"),
     edit("one slow answer does not replace a connection that answers others", PIPELINE,
