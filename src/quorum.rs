@@ -11,15 +11,9 @@
 
 mod answers;
 mod ballot;
-mod look;
-mod majority;
 mod operator;
-mod reach;
-mod repair;
-mod seat;
 #[cfg(test)]
 mod tests;
-mod try_acquire;
 mod votes;
 
 use std::collections::BTreeMap;
@@ -35,10 +29,9 @@ pub(crate) use self::answers::{majority_of, no_majority};
 #[cfg(feature = "redis")]
 pub(crate) use self::answers::{next_until, stragglers_until};
 use self::ballot::Ballot;
-pub(crate) use self::majority::Majority;
 pub(crate) use self::operator::Seen;
-pub(crate) use self::votes::Votes;
-use crate::engine::acquire::{AcquireParams, Arrival, replies_read, timed_out};
+pub(crate) use self::votes::{Majority, Votes};
+use crate::engine::acquire::{AcquireParams, Arrival, Tried, replies_read, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
 use crate::engine::floor::QuorumClocks;
@@ -152,7 +145,15 @@ impl Quorum {
     ) -> Result<Majority> {
         let mut ballot = Ballot::new(self, params, arrival, until)?;
         let fence = self.client().runtime.hosts(ballot.decided()).await?;
-        Ok(Majority::begin(ballot, fence))
+        Ok(ballot.begin_hold(fence))
+    }
+
+    /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
+    /// may get too few votes.
+    pub(crate) async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<Majority>> {
+        let mut ballot = Ballot::new(self, params, self.arrival(), None)?;
+        let tried = self.client().runtime.hosts(ballot.tried()).await?;
+        Ok(tried.map(|fence| ballot.begin_hold(fence)))
     }
 
     /// The holds whose guards live, unless they are lost.

@@ -4,13 +4,14 @@
 //! out of the waitlist and withdraws it. If a grant was already on its way, the granted hold releases itself
 //! instead.
 
+use std::borrow::Borrow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::engine::client::Client;
@@ -63,17 +64,6 @@ pub(crate) struct VoteParams {
     pub(crate) floor: Floor,
     /// Numbers the requests, in place of the client. So all requests for one hold have numbers of one range.
     pub(crate) numbers: Arc<AtomicU64>,
-    /// Is told of this attempt when its request is in the queue. It may be granted without that.
-    pub(crate) queued: mpsc::UnboundedSender<VoteAttempt>,
-    pub(crate) attempt: VoteAttempt,
-}
-
-/// One request for the vote of one server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VoteAttempt {
-    /// The number of the server in its quorum.
-    pub(crate) server: usize,
-    pub(crate) number: u64,
 }
 
 impl AcquireParams {
@@ -94,53 +84,105 @@ impl AcquireParams {
 pub(crate) async fn acquire(
     waitlists: &Arc<Waitlists>,
     params: &AcquireParams,
-    Arrival { at: began, ticket }: Arrival,
+    arrival: Arrival,
     until: Option<Instant>,
 ) -> Result<OwnedHold> {
-    let client = waitlists.client();
-    let is_unheard = || client.store.why_unheard(&params.keys, began).is_some();
-    let mut bound = pin!(bound(until, is_unheard));
-    let mut wait = WaitTerms {
-        until: until.map(|until| {
-            client
-                .now()
-                .after(until.saturating_duration_since(Instant::now()))
-        }),
-        ticket,
-        was_queued: false,
-        floor: params.floor(),
-        group: params.group.clone(),
-    };
-    loop {
-        let mut entry = Entry::new(waitlists, params, wait.clone())?;
-        let free_at = tokio::select! {
-            biased;
-            outcome = entry.wait() => match outcome {
-                WaitOutcome::Done(done) => return confirmed(client, done?).await,
-                WaitOutcome::TooLate(ticket) => {
-                    wait = WaitTerms {
-                        ticket,
-                        was_queued: ticket.is_some(),
-                        ..wait
+    Attempt::new(waitlists, params, arrival, until)?.granted().await
+}
+
+/// The same as two waits: for a place in the queue, and for the grant.
+#[derive(Debug)]
+pub(crate) struct Attempt<P> {
+    params: P,
+    began: LocalTime,
+    until: Option<Instant>,
+    wait: WaitTerms,
+    entry: Entry,
+}
+
+impl<P: Borrow<AcquireParams>> Attempt<P> {
+    pub(crate) fn new(
+        waitlists: &Arc<Waitlists>,
+        params: P,
+        Arrival { at: began, ticket }: Arrival,
+        until: Option<Instant>,
+    ) -> Result<Attempt<P>> {
+        let now = waitlists.client().now();
+        let wait = WaitTerms {
+            until: until.map(|until| now.after(until.saturating_duration_since(Instant::now()))),
+            ticket,
+            was_queued: false,
+            floor: params.borrow().floor(),
+            group: params.borrow().group.clone(),
+        };
+        Ok(Attempt {
+            entry: Entry::new(waitlists, params.borrow(), wait.clone())?,
+            params,
+            began,
+            until,
+            wait,
+        })
+    }
+
+    /// Waits until the request is in the queue. Returns the hold if it is granted without that.
+    pub(crate) async fn queued(&mut self) -> Result<Option<OwnedHold>> {
+        self.until(Stage::Queued).await
+    }
+
+    /// Waits until the lock is granted.
+    pub(crate) async fn granted(mut self) -> Result<OwnedHold> {
+        self.until(Stage::Granted).await?.ok_or(Error::Closed)
+    }
+
+    async fn until(&mut self, stage: Stage) -> Result<Option<OwnedHold>> {
+        let Attempt {
+            params,
+            began,
+            until,
+            wait,
+            entry,
+        } = self;
+        let (params, waitlists) = ((*params).borrow(), Arc::clone(&entry.waitlists));
+        let client = waitlists.client();
+        let is_unheard = || client.store.why_unheard(&params.keys, *began).is_some();
+        let mut bound = pin!(bound(*until, is_unheard));
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                outcome = entry.wait(stage) => match outcome {
+                    Some(outcome) => outcome,
+                    None => return Ok(None),
+                },
+                () = &mut bound => {
+                    let unheard = entry.why_unheard(*began);
+                    let free_at = match entry.quit() {
+                        Ok(free_at) => unheard.map_or(Ok(free_at), Err)?,
+                        Err(outcome) => match settle(outcome.await) {
+                            // The grant came at the same moment as the bound. The grant counts.
+                            WaitOutcome::Done(done) => return confirmed(client, done?).await.map(Some),
+                            WaitOutcome::TooLate(_) => None,
+                        },
                     };
-                    continue;
+                    let free_in = free_at.map_or(Duration::ZERO, |at| at.since(client.now()));
+                    return Err(timed_out(client, *began, free_in));
                 }
-            },
-            () = &mut bound => {
-                let unheard = entry.why_unheard(began);
-                match entry.quit() {
-                    Ok(free_at) => unheard.map_or(Ok(free_at), Err)?,
-                    Err(outcome) => match settle(outcome.await) {
-                        // The grant came at the same moment as the bound. The grant counts.
-                        WaitOutcome::Done(done) => return confirmed(client, done?).await,
-                        WaitOutcome::TooLate(_) => None,
-                    },
+            };
+            match outcome {
+                WaitOutcome::Done(done) => return confirmed(client, done?).await.map(Some),
+                WaitOutcome::TooLate(ticket) => {
+                    (wait.ticket, wait.was_queued) = (ticket, ticket.is_some());
+                    *entry = Entry::new(&waitlists, params, wait.clone())?;
                 }
             }
-        };
-        let free_in = free_at.map_or(Duration::ZERO, |at| at.since(client.now()));
-        return Err(timed_out(client, began, free_in));
+        }
     }
+}
+
+/// How far a wait goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    Granted,
 }
 
 /// Waits until the bound of a wait and [for unread replies](replies_read), for ever if there is no bound.
@@ -283,54 +325,55 @@ impl Drop for Cancelled<'_> {
 }
 
 /// A caller in a waitlist.
-struct Entry<'a> {
-    waitlists: &'a Arc<Waitlists>,
-    params: &'a AcquireParams,
+#[derive(Debug)]
+struct Entry {
+    waitlists: Arc<Waitlists>,
     waitlist: Arc<Waitlist>,
     /// `None` once the wait is over.
     waiter: Option<Joined>,
+    /// The request has been asked for. The driver does what is left.
+    has_asked: bool,
 }
 
-impl Entry<'_> {
+impl Entry {
     /// Joins the waitlist before anything is sent, because the grant may come before the reply.
-    fn new<'a>(
-        waitlists: &'a Arc<Waitlists>,
-        params: &'a AcquireParams,
-        wait: WaitTerms,
-    ) -> Result<Entry<'a>> {
+    fn new(waitlists: &Arc<Waitlists>, params: &AcquireParams, wait: WaitTerms) -> Result<Entry> {
         let request = || params.next_request(waitlists.client());
         let join = |waitlist: &Waitlist| waitlist.join(params.terms, wait, request);
         let (waitlist, joined) = waitlists.enter(&params.keys, &params.channel, join);
         let waiter = joined.inspect_err(|_| waitlists.discard(&waitlist))?;
         Ok(Entry {
-            waitlists,
-            params,
+            waitlists: Arc::clone(waitlists),
             waitlist,
             waiter: Some(waiter),
+            has_asked: false,
         })
     }
 
-    async fn wait(&mut self) -> WaitOutcome {
+    /// Waits for the outcome. `None` if the request is in the queue, and the wait goes no farther.
+    async fn wait(&mut self, stage: Stage) -> Option<WaitOutcome> {
         let Some(waiter) = &mut self.waiter else {
-            return WaitOutcome::Done(Err(Error::Closed));
+            return Some(WaitOutcome::Done(Err(Error::Closed)));
         };
         let client = self.waitlists.client();
         let mut budget = RetryBudget::new(client);
         // The outcome is not polled meanwhile. Each grant would wake this task once more, although the reply
         // wakes it anyway.
-        while let Some(prepared) = self.waitlist.prepare(waiter.request.number(), false) {
+        while !self.has_asked {
+            let Some(prepared) = self.waitlist.prepare(waiter.request.number(), false) else {
+                break;
+            };
             match Box::pin(self.waitlist.send(prepared)).await {
                 Ok((Progress::Again, _)) => budget.reset(),
                 Ok((Progress::Settled, _)) => break,
                 Ok((Progress::Queued, _)) => {
+                    self.has_asked = true;
                     if self.waitlist.needs_driver() {
-                        client.spawn(drive(Arc::clone(self.waitlists), Arc::clone(&self.waitlist)));
+                        client.spawn(drive(Arc::clone(&self.waitlists), Arc::clone(&self.waitlist)));
                     }
-                    if let Some(vote) = &self.params.vote {
-                        // The receiver is gone when this wait is over, too.
-                        let _ = vote.queued.send(vote.attempt);
+                    if stage == Stage::Queued {
+                        return None;
                     }
-                    break;
                 }
                 Err(failure) => {
                     let next = budget.next_delay(failure);
@@ -339,17 +382,17 @@ impl Entry<'_> {
                     let outcome = tokio::time::timeout(pause, &mut waiter.outcome);
                     if let Ok(outcome) = Box::pin(outcome).await {
                         self.waiter = None;
-                        return settle(outcome);
+                        return Some(settle(outcome));
                     }
                     if let Err(error) = next {
-                        return WaitOutcome::Done(Err(error));
+                        return Some(WaitOutcome::Done(Err(error)));
                     }
                 }
             }
         }
         let outcome = settle((&mut waiter.outcome).await);
         self.waiter = None;
-        outcome
+        Some(outcome)
     }
 
     /// Why the server has said nothing about the lock since the wait began, or `None` if it has.
@@ -373,7 +416,7 @@ fn settle(outcome: std::result::Result<WaitOutcome, RecvError>) -> WaitOutcome {
     outcome.unwrap_or(WaitOutcome::Done(Err(Error::Closed)))
 }
 
-impl Drop for Entry<'_> {
+impl Drop for Entry {
     fn drop(&mut self) {
         // If the request has already left the waitlist, the code that removed it does the rest. A granted
         // hold that nobody receives releases itself.

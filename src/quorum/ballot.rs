@@ -4,12 +4,19 @@
 //! everywhere. It is decided when a majority of its votes have one fence. Dropping it withdraws all requests
 //! that have no vote.
 //!
-//! While it has too few votes, it [looks](super::look) at each of them from time to time, to hear whether an
-//! earlier request is queued at that server. Such a vote is given up. It counts no more; a new request queues
-//! under the same ticket, and thus behind the earlier one; once that is queued, the vote is released. A lost
-//! vote takes the same way. A ballot that [reaches](super::reach) too few servers leaves them.
+//! While it has too few votes, it *looks* at each of them from time to time, to hear whether an earlier
+//! request is queued at that server. Such a vote is given up. It counts no more; a new request queues under
+//! the same ticket, and thus behind the earlier one; once that is queued, the vote is released. A lost vote
+//! takes the same way.
 //!
-//! A ballot that is decided goes on for as long as the hold lasts ([repair](super::repair)).
+//! A client may be cut off from so many servers that the others are no majority. Its ballots cannot be
+//! decided then, but their votes may be in the way of the other clients, which need every vote because a
+//! minority of the servers is down. So a ballot that has a vote *leaves* the servers that it reaches while
+//! they are no majority. It comes back to all of them at once, under its ticket.
+//!
+//! A ballot that is decided goes on for as long as its hold lasts. It replaces votes that are lost, and asks
+//! for those that it has not got, before all who wait. So a hold that lasts outlives one server after the
+//! other, as long as a majority is there at any time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,19 +26,20 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::seat::{Failures, Seat, SeatAnswer};
-use super::votes::Votes;
-use super::{Quorum, no_majority};
-use crate::engine::acquire::{AcquireParams, Arrival, Tried, VoteAttempt, VoteParams, acquire};
+use super::Quorum;
+use super::answers::{next_until, no_majority, stragglers_until};
+use super::votes::{Majority, Votes};
+use crate::engine::acquire::{AcquireParams, Arrival, Attempt, Tried, VoteParams, try_acquire};
 use crate::engine::counters::count;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::store::Failure;
+use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
@@ -42,15 +50,78 @@ const REQUESTS_OF_A_BALLOT: u64 = 1 << 24;
 
 /// When the votes of a ballot that has too few are looked at first. In an undisturbed hand-over, all pushes
 /// arrive within this time.
-pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
+/// The longest pause between two looks. A client that is cut off again and again may reach its servers for
+/// some 100 ms at a time, and needs the votes of others then.
+const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(160);
+
+/// The ticket of a holder that asks for a missing vote: before all who wait, since nobody can hold the lock
+/// with that vote while this client does.
+const BEFORE_ALL: Ticket = Ticket(1);
 
 /// The ballot to which the request of this number belongs.
 pub(super) fn ballot_of(request: u64) -> u64 {
     request / REQUESTS_OF_A_BALLOT
 }
 
+pub(super) struct Ballot {
+    quorum: Arc<Quorum>,
+    params: AcquireParams,
+    /// Which of this client's ballots it is.
+    number: u64,
+    /// When the caller began to wait.
+    arrived: LocalTime,
+    /// Numbers the requests.
+    numbers: Arc<AtomicU64>,
+    /// The least fences that are asked for.
+    floor: Floor,
+    votes: Arc<Votes>,
+    phase: Phase,
+    /// By server.
+    seats: Vec<Seat>,
+    pending: FuturesUnordered<Pending>,
+}
+
+enum Phase {
+    /// The votes are no hold yet.
+    Asking {
+        ticket: Ticket,
+        /// When the caller gives up. `None` means never.
+        until: Option<Instant>,
+        look_after: Duration,
+        look_at: Option<Instant>,
+    },
+    /// The votes are a hold. A hold that ends before its first renewal sends nothing for what it lacks.
+    Decided { first_renewal: Instant },
+    /// What the hold lacks is asked for.
+    Keeping,
+}
+
+/// What the ballot does at one server, besides a vote that counts.
+struct Seat {
+    attempt: Option<AbortHandle>,
+    /// A vote that counts no more. It is released once the present attempt has its place.
+    leaving: Option<OwnedHold>,
+    is_looking: bool,
+    state: SeatState,
+    /// The pauses before a server that failed is asked again.
+    backoff: Backoff,
+}
+
+/// What the server answered last to an attempt.
+enum SeatState {
+    Outstanding,
+    /// The request is in the queue, or has the vote.
+    Placed,
+    Failed(Error),
+    /// Nothing is asked of the server, until the ballot reaches a majority.
+    Left,
+}
+
 /// Something that happened at a server.
-pub(super) enum Event {
+enum Event {
+    Queued(Box<Attempt<AcquireParams>>),
     Acquired(Result<OwnedHold>),
     /// The server was asked without waiting.
     Tried(Result<Tried<OwnedHold>>),
@@ -67,30 +138,27 @@ pub(super) enum Event {
 
 type Pending = Pin<Box<dyn Future<Output = (usize, Event)> + Send>>;
 
-pub(crate) struct Ballot {
-    pub(super) quorum: Arc<Quorum>,
-    pub(super) params: AcquireParams,
-    /// When the caller gives up. `None` means never.
-    pub(super) until: Option<Instant>,
-    /// Which of this client's ballots it is.
-    pub(super) number: u64,
-    /// When the caller began to wait.
-    pub(super) arrived: LocalTime,
-    /// Numbers the requests.
-    numbers: Arc<AtomicU64>,
-    pub(super) ticket: Ticket,
-    /// The least fences that are asked for.
-    pub(super) floor: Floor,
-    votes: Arc<Votes>,
-    pub(super) seats: Vec<Seat>,
-    pub(super) pending: FuturesUnordered<Pending>,
-    /// Attempts whose requests are in the queue.
-    queued: (
-        mpsc::UnboundedSender<VoteAttempt>,
-        mpsc::UnboundedReceiver<VoteAttempt>,
-    ),
-    pub(super) look_after: Duration,
-    pub(super) look_at: Option<Instant>,
+impl Seat {
+    fn new() -> Seat {
+        Seat {
+            attempt: None,
+            leaving: None,
+            is_looking: false,
+            state: SeatState::Outstanding,
+            backoff: Backoff::new(),
+        }
+    }
+
+    fn is_left(&self) -> bool {
+        matches!(self.state, SeatState::Left)
+    }
+
+    /// The present attempt is in the queue, or has the vote. Releases the vote before.
+    fn has_its_place(&mut self) {
+        self.leaving = None;
+        self.state = SeatState::Placed;
+        self.backoff = Backoff::new();
+    }
 }
 
 impl Ballot {
@@ -111,184 +179,19 @@ impl Ballot {
             number,
             arrived: arrival.at,
             numbers: Arc::new(AtomicU64::new(number * REQUESTS_OF_A_BALLOT)),
-            ticket: arrival.ticket.unwrap_or_else(|| quorum.next_ticket()),
             floor,
+            votes: Arc::new(votes),
+            phase: Phase::Asking {
+                ticket: arrival.ticket.unwrap_or_else(|| quorum.next_ticket()),
+                until,
+                look_after: FIRST_LOOK,
+                look_at: None,
+            },
             quorum: Arc::clone(quorum),
             params,
-            until,
-            votes: Arc::new(votes),
             seats,
             pending: FuturesUnordered::new(),
-            queued: mpsc::unbounded_channel(),
-            look_after: FIRST_LOOK,
-            look_at: None,
         }))
-    }
-
-    pub(super) fn votes(&self) -> &Arc<Votes> {
-        &self.votes
-    }
-
-    /// Asks a server for its vote, after a pause. Gives up the attempt before, if that is under way.
-    pub(super) fn ask(&mut self, server: usize, pause: Duration) {
-        let params = self.next_params(server);
-        let (until, ticket) = (self.until, Some(self.ticket));
-        let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
-        let (abort, registration) = AbortHandle::new_pair();
-        if let Some(before) = self.seats[server].attempt.replace(abort) {
-            before.abort();
-        }
-        let attempt = async move {
-            if !pause.is_zero() {
-                sleep(pause).await;
-            }
-            let at = waitlists.client().now();
-            acquire(&waitlists, &params, Arrival { at, ticket }, until).await
-        };
-        let attempt = Abortable::new(attempt, registration);
-        self.pending.push(Box::pin(attempt.map(move |acquired| {
-            (server, acquired.map_or(Event::Aborted, Event::Acquired))
-        })));
-    }
-
-    /// The next request for the vote of a server.
-    pub(super) fn next_params(&mut self, server: usize) -> AcquireParams {
-        let seat = &mut self.seats[server];
-        seat.attempts += 1;
-        AcquireParams {
-            terms: terms_of_votes(&self.params.terms),
-            vote: Some(Box::new(VoteParams {
-                floor: self.floor.clone(),
-                numbers: Arc::clone(&self.numbers),
-                queued: self.queued.0.clone(),
-                attempt: VoteAttempt {
-                    server,
-                    number: seat.attempts,
-                },
-            })),
-            ..self.params.clone()
-        }
-    }
-
-    /// Stops counting a vote, and asks for it again.
-    pub(super) fn begin_again(&mut self, server: usize) {
-        let seat = &mut self.seats[server];
-        seat.leaving = self.votes.take(server);
-        self.ask(server, Duration::ZERO);
-    }
-
-    /// Counts a vote from now on, until it is lost.
-    fn add_vote(&mut self, server: usize, vote: OwnedHold) {
-        let hold = Arc::clone(vote.hold());
-        self.pending.push(Box::pin(async move {
-            hold.lost().await;
-            (server, Event::Lost(hold))
-        }));
-        self.seats[server].has_its_place();
-        self.seats[server].attempt = None;
-        self.seats[server].is_looking = false;
-        self.votes.put(server, vote);
-        (self.look_after, self.look_at) = (FIRST_LOOK, None);
-        if self.is_hold() && self.seats[server].attempts > 1 {
-            count(&self.quorum.counters.repaired);
-        }
-    }
-
-    /// Handles what happened at a server. Fails if the whole call does.
-    pub(super) fn on(&mut self, server: usize, event: Event) -> Result<()> {
-        match event {
-            Event::Acquired(Ok(vote)) | Event::Tried(Ok(Tried::Held(vote))) => self.add_vote(server, vote),
-            Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
-                self.failed(server, error)?;
-            }
-            Event::Acquired(Err(error @ Error::Timeout { .. })) => {
-                self.seats[server].attempt = None;
-                self.seats[server].answer = SeatAnswer::Failed(error);
-                self.check_failures()?;
-            }
-            Event::Acquired(Err(error)) => return Err(error),
-            // Once the try is over, the first renewal asks for what is missing.
-            Event::Aborted | Event::Tried(_) => {}
-            Event::Lost(hold) => {
-                if self.votes.counts(server, &hold) {
-                    if self.is_hold() {
-                        self.repair(server);
-                    } else {
-                        self.begin_again(server);
-                    }
-                }
-            }
-            Event::Looked { hold, earlier } => self.looked(server, &hold, earlier)?,
-        }
-        Ok(())
-    }
-
-    /// A server gives no vote. Asks it again after a pause. Fails if it is one of so many that the others are
-    /// no majority.
-    pub(super) fn failed(&mut self, server: usize, error: Error) -> Result<()> {
-        let seat = &mut self.seats[server];
-        seat.answer = SeatAnswer::Failed(error);
-        let pause = seat.backoff.step();
-        self.ask(server, pause);
-        self.check_failures()
-    }
-
-    /// Fails once the remaining servers cannot form a majority.
-    fn check_failures(&self) -> Result<()> {
-        let (quorum, params) = (&self.quorum, &self.params);
-        Err(match Failures::of(&self.seats, quorum.majority()) {
-            Failures::Few => return Ok(()),
-            Failures::Many { errors, answering } => no_majority(self.seats.len(), answering, &errors),
-            Failures::BoundOver {
-                mut errors,
-                outstanding,
-                free_in,
-            } => {
-                let unheard = |server| quorum.unheard(server, &params.keys, &params.channel, self.arrived);
-                errors.extend(outstanding.into_iter().filter_map(unheard));
-                quorum.timed_out(&errors, self.arrived, free_in)
-            }
-        })
-    }
-
-    /// Returns the fence of the hold, if the ballot is decided. If not, plans what to do about it.
-    pub(super) fn decide(&mut self) -> Option<Fence> {
-        let agreed = self.votes.agreed();
-        if agreed.is_none() {
-            self.plan();
-        }
-        agreed
-    }
-
-    /// Plans what to do about a ballot that is not decided.
-    fn plan(&mut self) {
-        let holds = self.votes.holds();
-        if self.votes.are_too_few() {
-            if !holds.is_empty() || self.seats.iter().any(|seat| seat.is_left) {
-                let look_at = Instant::now() + self.look_after;
-                self.look_at.get_or_insert(look_at);
-            }
-        } else if let Some(largest) = holds.iter().map(|(_, hold)| hold.fence()).max() {
-            self.raise_to(largest);
-        }
-    }
-
-    /// Waits for whatever happens next, and handles it.
-    pub(super) async fn step(&mut self) -> Result<()> {
-        let look_at = self.look_at;
-        tokio::select! {
-            biased;
-            Some(VoteAttempt { server, number }) = self.queued.1.recv() => {
-                // An attempt may have ended in the same poll in which it got its place.
-                let seat = &mut self.seats[server];
-                if seat.attempt.is_some() && number == seat.attempts {
-                    seat.has_its_place();
-                }
-            }
-            Some((server, event)) = self.pending.next() => self.on(server, event)?,
-            () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => self.look_at_all(),
-        }
-        Ok(())
     }
 
     /// Asks all servers, and runs until the ballot is decided.
@@ -300,9 +203,458 @@ impl Ballot {
             if let Some(fence) = self.votes.agreed() {
                 return Ok(fence);
             }
-            self.leave_or_come_back();
-            self.plan();
+            self.make_decidable();
             self.step().await?;
+        }
+    }
+
+    /// Asks each server once, and returns when the ballot is decided or can no longer be. If a majority of
+    /// the servers have answered, and it depends on the others, it does not wait for those that are much
+    /// slower: its votes would keep the lock from all others meanwhile.
+    ///
+    /// If the lock is busy, a majority can be free after `ttl` at the earliest, unless somebody releases it.
+    pub(super) async fn tried(&mut self) -> Result<Tried<Fence>> {
+        let (servers, majority) = (self.seats.len(), self.quorum.majority());
+        let (began, mut until) = (Instant::now(), None);
+        for server in 0..servers {
+            let params = self.next_params();
+            let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
+            self.wait_for(server, async move {
+                Event::Tried(try_acquire(waitlists, params).await)
+            });
+        }
+        let (mut ttls, mut waiting, mut errors) = (Vec::new(), 0, Vec::new());
+        let mut outstanding = servers;
+        loop {
+            let answered = servers - outstanding - errors.len();
+            let is_majority_away = errors.len() > servers - majority;
+            // Too few may be left although most have not answered: then it is not known yet whether the lock
+            // is busy, or the servers are away.
+            let is_known = answered >= majority || is_majority_away;
+            if is_known && self.votes.count() + outstanding < majority {
+                break;
+            }
+            if let Some(fence) = self.votes.agreed() {
+                return Ok(Tried::Held(fence));
+            }
+            if !self.votes.are_too_few() {
+                self.make_decidable();
+            }
+            if answered >= majority {
+                until.get_or_insert_with(|| stragglers_until(began));
+            }
+            let until = until.filter(|_| self.votes.are_too_few());
+            let Some((server, event)) = next_until(&mut self.pending, until).await else {
+                // A server that may be away does not count as free.
+                outstanding = 0;
+                break;
+            };
+            outstanding -= usize::from(matches!(event, Event::Tried(_)));
+            match event {
+                Event::Tried(Ok(Tried::Busy { ttl, ahead })) => {
+                    ttls.push(ttl);
+                    waiting = waiting.max(ahead);
+                }
+                Event::Tried(Err(error)) => errors.push(error),
+                Event::Looked {
+                    hold,
+                    earlier: Err(error @ Error::Refused(_)),
+                } if self.votes.counts(server, &hold) => {
+                    drop(self.votes.take(server));
+                    errors.push(error);
+                }
+                event => self.on(server, event)?,
+            }
+        }
+        if errors.len() > servers - majority {
+            let answering = servers - outstanding - errors.len();
+            return Err(no_majority(servers, answering, &errors));
+        }
+        if let Some(closed) = errors.into_iter().find(|error| matches!(error, Error::Closed)) {
+            return Err(closed);
+        }
+        // The servers that granted the lock count as free, and those that have not answered may be.
+        ttls.resize(ttls.len() + self.votes.count() + outstanding, Duration::ZERO);
+        ttls.sort_unstable();
+        let last = ttls.len().min(majority).saturating_sub(1);
+        Ok(Tried::Busy {
+            ttl: ttls.get(last).copied().unwrap_or_default(),
+            ahead: waiting,
+        })
+    }
+
+    /// The votes are a hold from now on, under this fence: they get their whole lease. A task keeps them
+    /// together.
+    pub(super) fn begin_hold(mut self: Box<Self>, fence: Fence) -> Majority {
+        let majority = Majority::begin(&self.votes, self.number, fence);
+        self.floor.begin_hold(fence);
+        self.phase = Phase::Decided {
+            first_renewal: Instant::now() + self.params.terms.grant() / 3,
+        };
+        self.join_votes();
+        let client = Arc::clone(self.quorum.client());
+        client.spawn(self.keep());
+        majority
+    }
+
+    /// Keeps the votes of a hold together until it is over.
+    async fn keep(mut self: Box<Self>) {
+        let votes = Arc::clone(&self.votes);
+        while votes.check().is_ok() {
+            tokio::select! {
+                biased;
+                _ = votes.lost() => {}
+                // One server after the other may fail. An error of one of them does not end the hold.
+                _ = self.step() => {}
+            }
+            self.join_votes();
+            if let Phase::Keeping = self.phase {
+                // A vote that came later may have a smaller fence. Its server may be one of a majority whose
+                // others forget the fence of this hold.
+                self.raise_to(self.floor.own());
+            }
+        }
+        // What is left of the votes is of no use.
+        votes.give_up();
+    }
+
+    fn join_votes(&self) {
+        let decided = self.votes.decided();
+        for (server, hold) in self.votes.holds() {
+            if hold.join(decided, self.params.terms.lease()) {
+                self.quorum.servers[server].background().watch(&hold);
+            }
+        }
+    }
+
+    /// Waits for whatever happens next, and handles it.
+    async fn step(&mut self) -> Result<()> {
+        let timer = match self.phase {
+            Phase::Asking { look_at, .. } => look_at,
+            Phase::Decided { first_renewal } => Some(first_renewal),
+            Phase::Keeping => None,
+        };
+        let over = async {
+            match timer {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some((server, event)) = self.pending.next() => self.on(server, event)?,
+            () = over => match self.phase {
+                Phase::Asking { .. } => self.look_at_all(),
+                Phase::Decided { .. } | Phase::Keeping => self.ask_for_the_missing(),
+            },
+        }
+        Ok(())
+    }
+
+    /// Handles what happened at a server. Fails if the whole call does.
+    fn on(&mut self, server: usize, event: Event) -> Result<()> {
+        match event {
+            Event::Queued(attempt) => {
+                self.seats[server].has_its_place();
+                self.wait_for(server, async move { Event::Acquired(attempt.granted().await) });
+            }
+            Event::Acquired(Ok(vote)) | Event::Tried(Ok(Tried::Held(vote))) => self.add_vote(server, vote),
+            Event::Acquired(Err(error @ (Error::Unavailable(_) | Error::Refused(_)))) => {
+                self.failed(server, error)?;
+            }
+            Event::Acquired(Err(error @ Error::Timeout { .. })) => {
+                self.seats[server].attempt = None;
+                self.seats[server].state = SeatState::Failed(error);
+                self.check_failures()?;
+            }
+            Event::Acquired(Err(error)) => return Err(error),
+            // Once the try is over, the first renewal asks for what is missing.
+            Event::Aborted | Event::Tried(_) => {}
+            Event::Lost(hold) if !self.votes.counts(server, &hold) => {}
+            Event::Lost(_) if !self.is_hold() => self.begin_again(server),
+            Event::Lost(_) => {
+                drop(self.votes.take(server));
+                // A lock that was taken by force must not come back.
+                if self.votes.missing().contains(&server) {
+                    self.ask(server, Duration::ZERO);
+                }
+            }
+            Event::Looked { hold, earlier } => self.looked(server, &hold, earlier)?,
+        }
+        Ok(())
+    }
+
+    fn is_hold(&self) -> bool {
+        !matches!(self.phase, Phase::Asking { .. })
+    }
+
+    /// When the caller gives up, and the place in all queues. A hold asks for votes without a bound.
+    fn bound_and_ticket(&self) -> (Option<Instant>, Ticket) {
+        match self.phase {
+            Phase::Asking { until, ticket, .. } => (until, ticket),
+            Phase::Decided { .. } | Phase::Keeping => (None, BEFORE_ALL),
+        }
+    }
+
+    // Asking for votes.
+
+    /// Asks a server for its vote, after a pause. Gives up the attempt before, if that is under way.
+    fn ask(&mut self, server: usize, pause: Duration) {
+        let (params, (until, ticket)) = (self.next_params(), self.bound_and_ticket());
+        let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
+        let queued = async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            let (at, ticket) = (waitlists.client().now(), Some(ticket));
+            let mut attempt = Box::new(Attempt::new(&waitlists, params, Arrival { at, ticket }, until)?);
+            Ok(match attempt.queued().await? {
+                Some(vote) => Event::Acquired(Ok(vote)),
+                None => Event::Queued(attempt),
+            })
+        };
+        let queued = queued.map(|event| event.unwrap_or_else(|error| Event::Acquired(Err(error))));
+        self.wait_for(server, queued);
+    }
+
+    /// Waits for the next event of the present attempt at a server, instead of the one before.
+    fn wait_for(&mut self, server: usize, event: impl Future<Output = Event> + Send + 'static) {
+        let (abort, registration) = AbortHandle::new_pair();
+        if let Some(before) = self.seats[server].attempt.replace(abort) {
+            before.abort();
+        }
+        let event = Abortable::new(event, registration);
+        self.pending.push(Box::pin(
+            event.map(move |event| (server, event.unwrap_or(Event::Aborted))),
+        ));
+    }
+
+    fn next_params(&self) -> AcquireParams {
+        AcquireParams {
+            terms: terms_of_votes(&self.params.terms),
+            vote: Some(Box::new(VoteParams {
+                floor: self.floor.clone(),
+                numbers: Arc::clone(&self.numbers),
+            })),
+            ..self.params.clone()
+        }
+    }
+
+    /// From the first renewal of a hold on.
+    fn ask_for_the_missing(&mut self) {
+        self.phase = Phase::Keeping;
+        for server in self.votes.missing() {
+            self.ask(server, Duration::ZERO);
+        }
+    }
+
+    /// Counts a vote from now on, until it is lost.
+    fn add_vote(&mut self, server: usize, vote: OwnedHold) {
+        let hold = Arc::clone(vote.hold());
+        self.pending.push(Box::pin(async move {
+            hold.lost().await;
+            (server, Event::Lost(hold))
+        }));
+        let seat = &mut self.seats[server];
+        seat.has_its_place();
+        (seat.attempt, seat.is_looking) = (None, false);
+        self.votes.put(server, vote);
+        match &mut self.phase {
+            Phase::Asking {
+                look_after, look_at, ..
+            } => (*look_after, *look_at) = (FIRST_LOOK, None),
+            Phase::Decided { .. } => {}
+            Phase::Keeping => count(&self.quorum.counters.repaired),
+        }
+    }
+
+    /// Stops counting a vote, and asks for it again.
+    fn begin_again(&mut self, server: usize) {
+        self.seats[server].leaving = self.votes.take(server);
+        self.ask(server, Duration::ZERO);
+    }
+
+    /// A server gives no vote. Asks it again after a pause. Fails if it is one of so many that the others are
+    /// no majority.
+    fn failed(&mut self, server: usize, error: Error) -> Result<()> {
+        let seat = &mut self.seats[server];
+        seat.state = SeatState::Failed(error);
+        let pause = seat.backoff.step();
+        self.ask(server, pause);
+        self.check_failures()
+    }
+
+    /// Fails once the remaining servers cannot form a majority.
+    fn check_failures(&self) -> Result<()> {
+        let (servers, majority) = (self.seats.len(), self.quorum.majority());
+        let (mut errors, mut free_in, mut outstanding) = (Vec::new(), Vec::new(), Vec::new());
+        for (server, seat) in self.seats.iter().enumerate() {
+            match &seat.state {
+                SeatState::Failed(Error::Timeout { retry_after, .. }) => free_in.push(*retry_after),
+                SeatState::Failed(error) => errors.push(error.clone()),
+                SeatState::Outstanding => outstanding.push(server),
+                SeatState::Placed | SeatState::Left => {}
+            }
+        }
+        if servers - errors.len() - free_in.len() >= majority {
+            return Ok(());
+        }
+        free_in.sort_unstable();
+        let Some(&free_in) = free_in.get(free_in.len().min(majority).wrapping_sub(1)) else {
+            let answering = servers - errors.len() - outstanding.len();
+            return Err(no_majority(servers, answering, &errors));
+        };
+        // The bound of the wait is over. The servers that are outstanding may have failed as well.
+        let (keys, channel) = (&self.params.keys, &self.params.channel);
+        let unheard = |server| self.quorum.unheard(server, keys, channel, self.arrived);
+        errors.extend(outstanding.into_iter().filter_map(unheard));
+        Err(self.quorum.timed_out(&errors, self.arrived, free_in))
+    }
+
+    // Leaving servers, and coming back.
+
+    /// Whether the server may give its vote: it answers this client.
+    fn reaches(&self, server: usize) -> bool {
+        let waitlists = self.quorum.servers[server].waitlists();
+        let has_failed = matches!(self.seats[server].state, SeatState::Failed(_));
+        !has_failed && !waitlists.is_failing(&self.params.channel)
+    }
+
+    /// Leaves the servers that are reached, if they are no majority. Otherwise comes back to those that were
+    /// left.
+    fn leave_or_come_back(&mut self) {
+        let servers = 0..self.seats.len();
+        let reached: Vec<_> = servers.map(|server| self.reaches(server)).collect();
+        let reaches_majority =
+            reached.iter().filter(|is_reached| **is_reached).count() >= self.quorum.majority();
+        for (server, is_reached) in reached.into_iter().enumerate() {
+            match (self.seats[server].is_left(), !reaches_majority && is_reached) {
+                (false, true) => self.leave(server),
+                (true, false) => self.come_back(server),
+                _ => {}
+            }
+        }
+    }
+
+    /// Withdraws whatever the ballot has at this server.
+    fn leave(&mut self, server: usize) {
+        drop(self.votes.take(server));
+        let seat = &mut self.seats[server];
+        (seat.leaving, seat.state) = (None, SeatState::Left);
+        if let Some(attempt) = seat.attempt.take() {
+            attempt.abort();
+        }
+    }
+
+    fn come_back(&mut self, server: usize) {
+        self.seats[server].state = SeatState::Outstanding;
+        self.ask(server, Duration::ZERO);
+    }
+
+    // Looks: renewals, which a vote needs anyway, whose replies say whether an earlier request is queued at
+    // that server. A look can also raise the fence of its vote.
+
+    /// Does what the ballot needs to be decided. If there are too few votes, they may be in the way of
+    /// others: leaves the servers, or looks at the votes after a while. Otherwise they have different fences,
+    /// which it raises.
+    fn make_decidable(&mut self) {
+        let holds = self.votes.holds();
+        if !self.votes.are_too_few() {
+            let largest = holds.iter().map(|(_, hold)| hold.fence()).max();
+            largest.into_iter().for_each(|fence| self.raise_to(fence));
+        } else if !holds.is_empty() || self.seats.iter().any(Seat::is_left) {
+            self.leave_or_come_back();
+            if let Phase::Asking {
+                look_after, look_at, ..
+            } = &mut self.phase
+            {
+                look_at.get_or_insert(Instant::now() + *look_after);
+            }
+        }
+    }
+
+    /// Looks at all votes, since there are too few.
+    fn look_at_all(&mut self) {
+        if let Phase::Asking {
+            look_after, look_at, ..
+        } = &mut self.phase
+        {
+            *look_after = (2 * *look_after)
+                .min(LONGEST_LOOK_PAUSE)
+                .min(self.params.terms.grant() / 3);
+            *look_at = None;
+        }
+        for (server, hold) in self.votes.holds() {
+            let fence = hold.fence();
+            self.look(server, hold, fence);
+        }
+    }
+
+    /// Raises the votes with a smaller fence.
+    fn raise_to(&mut self, fence: Fence) {
+        for (server, hold) in self.votes.holds() {
+            if hold.fence() < fence {
+                self.look(server, hold, fence);
+            }
+        }
+    }
+
+    /// Renews a vote, raises its fence, and hears whether an earlier request is queued. This is repeated
+    /// until it is answered or refused, until the vote is lost, or until the caller gives up.
+    fn look(&mut self, server: usize, hold: Arc<Hold>, floor: Fence) {
+        if std::mem::replace(&mut self.seats[server].is_looking, true) {
+            return;
+        }
+        if hold.fence() < floor {
+            count(&self.quorum.counters.raised);
+        }
+        let background = Arc::clone(self.quorum.servers[server].background());
+        let ((until, ticket), arrived) = (self.bound_and_ticket(), self.arrived);
+        let quorum = Arc::clone(&self.quorum);
+        let (keys, channel) = (Arc::clone(&self.params.keys), Arc::clone(&self.params.channel));
+        self.pending.push(Box::pin(async move {
+            let looked = async {
+                let mut backoff = Backoff::new();
+                while hold.check().is_ok() {
+                    match background.look_for_earlier(&hold, floor, ticket).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(refused @ Failure::Refused(_)) => return Err(refused.into()),
+                        Err(_) => backoff.pause().await,
+                    }
+                }
+                Ok(false)
+            };
+            let earlier = match until {
+                None => looked.await,
+                // The votes may be a majority, so that no attempt is left that would end in time.
+                Some(until) => match timeout_at(until, looked).await {
+                    Ok(looked) => looked,
+                    Err(_) => Err(quorum.bound_over(&keys, &channel, arrived).await),
+                },
+            };
+            (server, Event::Looked { hold, earlier })
+        }));
+    }
+
+    /// Handles the answer to a look. Fails if the whole call does.
+    fn looked(&mut self, server: usize, hold: &Arc<Hold>, earlier: Result<bool>) -> Result<()> {
+        if !self.votes.counts(server, hold) {
+            return Ok(());
+        }
+        self.seats[server].is_looking = false;
+        match earlier {
+            Ok(true) if self.votes.are_too_few() => {
+                count(&self.quorum.counters.yielded);
+                self.begin_again(server);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            // Nobody knows whether this vote keeps an earlier request waiting.
+            Err(refused @ Error::Refused(_)) if !self.is_hold() => {
+                drop(self.votes.take(server));
+                self.failed(server, refused)
+            }
+            Err(error) => Err(error),
         }
     }
 }

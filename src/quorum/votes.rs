@@ -1,4 +1,4 @@
-//! A hold of a majority: the holds of its servers, and what they are together.
+//! A hold of a majority: the holds of its servers, what they are together, and how they end.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use crate::error::{Error, Lost, LostReason, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
+use crate::store::RESERVED;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
@@ -180,7 +181,7 @@ impl Votes {
     }
 
     /// How a majority of the grants came.
-    pub(super) fn how(&self) -> How {
+    fn how(&self) -> How {
         let state = locked(&self.state);
         let came = |how| {
             let holds = state.votes.iter().filter_map(Vote::hold);
@@ -191,7 +192,7 @@ impl Votes {
     }
 
     /// The votes are a hold from now on, under this fence.
-    pub(super) fn begin_hold(&self, fence: Fence) {
+    fn begin_hold(&self, fence: Fence) {
         self.next_floor.begin_hold(fence);
         locked(&self.state).decided = Some((self.quorum.clock().now(), fence));
     }
@@ -359,42 +360,37 @@ impl Votes {
         answers.of_majority().map(drop)
     }
 
-    /// Ends the hold, and takes all votes. The task that kept them together ends too. Returns whether the
-    /// hold was over before, and otherwise what its guard held.
+    /// Ends the hold, and takes all votes for their release. The task that kept them together ends too.
+    /// Returns whether the hold was over before, and otherwise what its guard held.
+    ///
+    /// The next hold begins now, and its fence says so. It is larger than those of all votes and turns, and
+    /// the same on all servers. A vote that comes late is released with the same floor.
     fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
         let over = *state.over.get_or_insert(LostReason::Released);
-        self.set_next_floor(&state);
-        let holding = state.holding.take();
-        let votes = state.votes.iter_mut();
-        let votes = votes.filter_map(|vote| vote.take(Some(over))).collect();
-        drop(state);
-        self.changed.notify_waiters();
-        (before, holding, votes)
-    }
-
-    /// The next hold begins now, and its fence says so. It is larger than those of all votes and turns. A
-    /// vote that comes late is released with the same floor.
-    fn set_next_floor(&self, state: &State) {
+        let last = state.fence();
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
-        if let Some(largest) = fences.chain(state.fence()).max() {
+        if let Some(largest) = fences.chain(last).max() {
             self.next_floor.end_hold(|| {
                 let now = self.quorum.clocks.floor().unwrap_or(largest);
                 now.max(largest.next())
             });
         }
-    }
-
-    /// Ends the hold and takes all votes, for their release. Their servers give one fence to the next
-    /// request, larger than those of all turns.
-    pub(super) fn end_to_release(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
-        let (before, holding, votes) = self.end();
-        let last_fence = locked(&self.state).fence();
-        if let Some(last) = last_fence {
+        let holding = state.holding.take();
+        let votes = state.votes.iter_mut().filter_map(|vote| vote.take(Some(over)));
+        let votes: Vec<_> = votes.collect();
+        drop(state);
+        if let Some(last) = last {
             votes.iter().for_each(|vote| vote.hold().end_turns(last));
         }
+        self.changed.notify_waiters();
         (before, holding, votes)
+    }
+
+    /// Releases what is left of a hold that is over.
+    pub(super) fn give_up(&self) {
+        drop(self.end().2);
     }
 
     /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
@@ -403,8 +399,8 @@ impl Votes {
     ///
     /// Fails with `Lost` if so many votes were lost before the release that another client could hold the
     /// lock.
-    pub(super) async fn release(&self) -> Result<()> {
-        let (before, holding, votes) = self.end_to_release();
+    async fn release(&self) -> Result<()> {
+        let (before, holding, votes) = self.end();
         let mut over = holding.map(|holding| holding.over(&self.quorum.counters, self.quorum.clock().now()));
         let released = self.release_votes(before, votes).await;
         if let Some(over) = &mut over {
@@ -445,5 +441,68 @@ impl Votes {
             _ if is_free(answers.so_far().len() + lost) => Ok(()),
             _ => answers.of_majority().map(drop),
         }
+    }
+}
+
+/// A lock that is held on a majority of the servers, with an owner in this process. It is released when the
+/// owner drops it.
+#[derive(Debug)]
+pub(crate) struct Majority {
+    pub(crate) fence: Fence,
+    ballot: u64,
+    votes: Arc<Votes>,
+    how: How,
+}
+
+impl Majority {
+    /// The votes of this ballot are a hold from now on, under this fence.
+    pub(super) fn begin(votes: &Arc<Votes>, ballot: u64, fence: Fence) -> Majority {
+        let majority = Majority {
+            fence,
+            ballot,
+            how: votes.how(),
+            votes: Arc::clone(votes),
+        };
+        votes.begin_hold(fence);
+        locked(&votes.quorum.held).insert(ballot, Arc::clone(votes));
+        majority
+    }
+
+    pub(crate) fn votes(&self) -> &Arc<Votes> {
+        &self.votes
+    }
+
+    /// The last fence that a turn of it may have.
+    pub(crate) fn last_reserved(&self) -> Fence {
+        self.fence.plus(RESERVED)
+    }
+
+    /// How most of the votes were got.
+    pub(crate) fn how(&self) -> How {
+        self.how
+    }
+
+    /// Releases the lock, and returns when a majority of the servers have confirmed it, or no slower one
+    /// matters.
+    pub(crate) async fn release(self) -> Result<()> {
+        self.leave();
+        self.votes.release().await
+    }
+
+    /// Takes the hold out of those whose guards live.
+    fn leave(&self) {
+        let left = locked(&self.votes.quorum.held).remove(&self.ballot);
+        drop(left);
+    }
+}
+
+impl Drop for Majority {
+    fn drop(&mut self) {
+        self.leave();
+        let (_, holding, votes) = self.votes.end();
+        if let Some(holding) = holding {
+            holding.ended(&self.votes.quorum.counters, End::Dropped);
+        }
+        drop(votes);
     }
 }

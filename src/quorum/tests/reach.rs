@@ -75,6 +75,24 @@ async fn waiter_that_reaches_no_majority_gives_its_place_to_others_once_a_call_f
     }
 }
 
+/// It reaches two servers of five. One gives it a vote, and the other one is taken.
+#[tokio::test(start_paused = true)]
+async fn caller_that_reaches_no_majority_has_no_place_in_a_queue() {
+    let servers = Servers::new(5);
+    let taken = servers.held_alone(2).await;
+    let process = servers.process(1);
+    for server in [0, 3, 4] {
+        process.set(server, State::Down);
+    }
+    let waits = process.waits();
+    sleep(100 * MS).await;
+    assert_eq!(servers.left().await, 1);
+    taken.release().await.unwrap();
+    process.set(0, NEAR);
+    let held = timeout(2 * SECOND, waits).await.expect("a majority").unwrap();
+    held.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn caller_that_reaches_a_majority_again_is_served_in_order() {
     let servers = Servers::new(3);

@@ -73,9 +73,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a dropped try leaves nothing on the server", ACQUIRE, "if !self.done {", "if false {", &["--test promises cancellation::"]),
     edit("a wait that ends leaves nothing on the server", WAITLIST,
         "        self.background\n            .withdraw(&self.keys, &waiter.request, true, &waiter.calls);\n        Some(free_at)\n", "        Some(free_at)\n", IN_MEMORY),
-    edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "                        ticket,\n                        was_queued: ticket.is_some(),", "                        ticket: ticket.and(None),\n                        was_queued: ticket.is_some(),", WAITERS),
+    edit("a caller whose grant came too late keeps its ticket", ACQUIRE, "(wait.ticket, wait.was_queued) = (ticket, ticket.is_some());", "(wait.ticket, wait.was_queued) = (None, ticket.is_some());", WAITERS),
     edit("a caller whose last call failed gets what came meanwhile", ACQUIRE,
-        "let next = budget.next_delay(failure);", "let next = match budget.next_delay(failure) {\n                        Err(error) => return WaitOutcome::Done(Err(error)),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
+        "let next = budget.next_delay(failure);", "let next = match budget.next_delay(failure) {\n                        Err(error) => return Some(WaitOutcome::Done(Err(error))),\n                        next => next,\n                    };", &[WAITLIST_TESTS]),
 
     edit("a request that brings a ticket does not count as queued before", WAITLIST, "was_queued: wait.was_queued,", "was_queued: wait.ticket.is_some(),", &[WAITLIST_TESTS, "--lib quorum::"]),
 
@@ -114,7 +114,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a skipped call can leave", DEADLINE_QUEUE, "        self.passed_over.remove(&(gives_up.bound()?, number))\n", "        let _ = gives_up;\n        None\n", DEADLINE_QUEUE_TESTS),
 
     edit("a grant that arrives together with the bound counts", ACQUIRE,
-        "WaitOutcome::Done(done) => return confirmed(client, done?).await,\n                        WaitOutcome::TooLate(_) => None,",
+        "WaitOutcome::Done(done) => return confirmed(client, done?).await.map(Some),\n                            WaitOutcome::TooLate(_) => None,",
         "WaitOutcome::Done(_) | WaitOutcome::TooLate(_) => None,", IN_MEMORY)
         .equal("only a grant by another thread can come between the two checks of one poll; it is then released, and the call times out"),
     edit("a try that found the lock busy is withdrawn if an attempt may still run", ACQUIRE,
