@@ -99,6 +99,7 @@ mod time;
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
+mod try_acquire;
 
 #[cfg(feature = "redis")]
 pub use credentials::Credentials;
@@ -112,13 +113,14 @@ pub use lease::{Lease, LeaseState};
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
 pub use owner::Owner;
-pub use status::{Busy, Holder, Listed, Status, TryAcquire};
+pub use status::{Holder, Listed, Status};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]
 pub use tests::fuzzing;
 #[cfg(feature = "redis")]
 pub use tls::Tls;
+pub use try_acquire::{Busy, TryAcquire};
 
 /// The programs in the README and in `docs`, which `cargo test --doc` compiles. It runs those that need no
 /// server.

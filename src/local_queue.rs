@@ -36,12 +36,18 @@ use crate::place::held::Held;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
+/// What a tenure asks for, and how many turns it may serve inside this process.
+#[derive(Clone, Debug)]
+pub(crate) struct TenureParams {
+    pub(crate) hold: AcquireParams,
+    pub(crate) turns: u16,
+}
+
 /// The local queue of one lock, for requests with one lease and one number of turns.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     all: Arc<LocalQueues>,
-    /// What each tenure asks for.
-    params: AcquireParams,
+    tenure: TenureParams,
     state: Mutex<State>,
 }
 
@@ -79,18 +85,18 @@ impl LocalQueues {
     /// Waits in the local queue for a turn, until `until` if there is a bound. The call began at `began`.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
-        params: &AcquireParams,
+        tenure: &TenureParams,
         began: LocalTime,
         until: Option<Instant>,
     ) -> Result<Turn> {
-        let mut waiting = self.enter(params);
+        let mut waiting = self.enter(tenure);
         if until.is_none() {
             return waiting.told().await;
         }
         tokio::select! {
             biased;
             turn = waiting.told() => return turn,
-            () = self.place().bound(params, began, until) => {}
+            () = self.place().bound(&tenure.hold, began, until) => {}
         }
         let timed_out = waiting.queue.timed_out(began);
         if !waiting.queue.leave(waiting.number) {
@@ -101,20 +107,20 @@ impl LocalQueues {
     }
 
     /// Takes the lock if it is free, and if nobody waits for it here or on the servers.
-    pub(crate) async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<Turn>> {
-        if let Some(busy) = self.busy(&params) {
+    pub(crate) async fn try_acquire(self: &Arc<Self>, tenure: TenureParams) -> Result<Tried<Turn>> {
+        if let Some(busy) = self.busy(&tenure) {
             return Ok(busy);
         }
-        let tried = self.place().try_acquire(params.clone()).await?;
-        Ok(tried.map(|held| self.first_turn(&params, held)))
+        let tried = self.place().try_acquire(tenure.hold.clone()).await?;
+        Ok(tried.map(|held| self.first_turn(&tenure, held)))
     }
 }
 
 impl LocalQueue {
-    fn new(all: &Arc<LocalQueues>, params: &AcquireParams) -> LocalQueue {
+    fn new(all: &Arc<LocalQueues>, tenure: &TenureParams) -> LocalQueue {
         LocalQueue {
             all: Arc::clone(all),
-            params: params.clone(),
+            tenure: tenure.clone(),
             state: Mutex::default(),
         }
     }
@@ -162,7 +168,7 @@ impl LocalQueue {
 
     /// The turns of a tenure that begins now. The replicas that must have its grant have it by now.
     fn turns_of(&self, held: &Held) -> Arc<Turns> {
-        Arc::new(Turns::begin(held, self.params.turns, self.client().now()))
+        Arc::new(Turns::begin(held, self.tenure.turns, self.client().now()))
     }
 
     /// The first turn of a tenure.
@@ -252,7 +258,7 @@ impl LocalQueue {
         let present = locked(&self.state).present_lease();
         match present {
             Some(lease) => timed_out(self.client(), began, lease.remaining()),
-            None => self.place().timed_out(&self.params, began),
+            None => self.place().timed_out(&self.tenure.hold, began),
         }
     }
 
@@ -267,7 +273,7 @@ impl LocalQueue {
         drop(state);
         let ttl = present.map(|lease| lease.remaining());
         Some(Tried::Busy {
-            ttl: ttl.unwrap_or_else(|| self.place().free_in(&self.params.channel)),
+            ttl: ttl.unwrap_or_else(|| self.place().free_in(&self.tenure.hold.channel)),
             ahead,
         })
     }

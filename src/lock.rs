@@ -1,32 +1,35 @@
 //! A lock: a name and options. Making one does no I/O.
 
-mod asking;
-mod operator;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod with;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
+use tracing::Instrument;
+use tracing::field::Empty;
 
-use self::asking::Bound;
-use crate::engine::acquire::AcquireParams;
+use crate::engine::acquire::{AcquireParams, Tried};
 use crate::engine::client::Client;
-use crate::engine::counters::Outcome;
+use crate::engine::counters::{Ask, How, Outcome};
+use crate::engine::operator::{Labels, Seen};
 use crate::error::{Error, Invalid, Result};
+use crate::fence::Fence;
 use crate::guard::LockGuard;
-use crate::local_queue::LocalQueues;
+use crate::local_queue::{LocalQueues, TenureParams};
 use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
 use crate::place::Place;
-use crate::status::TryAcquire;
+use crate::status::Status;
 use crate::store::keys::Keys;
+use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
+use crate::try_acquire::{Busy, TryAcquire};
 
 /// A named lock and the options for acquiring it.
 ///
@@ -68,6 +71,14 @@ pub struct Lock {
     keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
     options: LockOptions,
     owner: Option<Owner>,
+}
+
+/// Until when to wait.
+#[derive(Clone, Copy)]
+enum Bound {
+    None,
+    Within(Duration),
+    Until(Instant),
 }
 
 impl Lock {
@@ -226,6 +237,180 @@ impl Lock {
         self.clone().attempt(Outcome::Busy)
     }
 
+    /// Waits for the lock, runs the work, and releases the lock.
+    ///
+    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by
+    /// [`LockGuard::run`]. The future does not borrow the lock, so it can be spawned.
+    /// It takes its place in the queue when it is first polled.
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire), and [`Error::Lost`] if the work was stopped, or
+    /// if the lease no longer covered its end. The work's own result stays nested, as with
+    /// `tokio::time::timeout`.
+    ///
+    /// The result of work that is done waits for the server for 10 ms at most. A release that is confirmed
+    /// later goes on by itself, and a failure of it is reported at WARN alone. Await
+    /// [`LockManager::close`](crate::LockManager::close) before the program ends, so that nothing is cut off.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn settle(_account: u32, _fence: fairlock::Fence) {}
+    /// use tokio::task::JoinSet;
+    ///
+    /// let mut set = JoinSet::new();
+    /// for account in [1, 2, 3] {
+    ///     let lock = locks.lock(format!("account:{account}"));
+    ///     set.spawn(lock.with(async move |fence| settle(account, fence).await));
+    /// }
+    /// for settled in set.join_all().await {
+    ///     settled?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        self.clone().run_within(Bound::None, work)
+    }
+
+    /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
+    /// no time limit.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout) and [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    /// As for [`with`](Self::with).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
+    /// use std::time::Duration;
+    ///
+    /// let receipt = lock.with_timeout(Duration::from_secs(2), charge).await?;
+    /// assert_eq!(receipt, 7);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with_timeout<F, W>(
+        &self,
+        wait: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<W::Output>> + use<F, W>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        self.clone().run_within(Bound::Within(wait), work)
+    }
+
+    /// Returns the holder of the lock, if there is one, and how many requests wait. If there is a holder, a
+    /// second call asks for its label, for at most 50 ms longer than the first one took.
+    /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
+    ///
+    /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
+    /// several clients have a minority each.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] (in a quorum
+    /// [`Error::NoQuorum`]), [`Error::Refused`],
+    /// [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let _guard = lock.acquire().await?;
+    /// let status = lock.status().await?;
+    /// if let Some(holder) = status.holder {
+    ///     println!("held by {:?} for {:?}, {} wait", holder.label, holder.held_for, status.waiting);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "is_locked")]
+    #[doc(alias = "who")]
+    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
+        self.status_with(Arc::default())
+    }
+
+    /// The status of one of several locks, whose holders may be the same clients.
+    pub(crate) fn status_with(
+        &self,
+        labels: Arc<Labels>,
+    ) -> impl Future<Output = Result<Status>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            let (keys, terms, _) = lock.open()?;
+            let asking = pin!(async {
+                let began = Instant::now();
+                let Seen { mut status, client } = lock.place().inspect(&keys, &terms).await?;
+                let took = began.elapsed();
+                if let (Some(holder), Some(client)) = (&mut status.holder, client) {
+                    let label = labels.within(took, &client, || lock.place().label_of(&client));
+                    holder.label = label.await;
+                }
+                Ok(status)
+            });
+            lock.client().runtime.serves(asking).await
+        }
+    }
+
+    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
+    /// the lock was held under that fence.
+    ///
+    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
+    /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
+    /// both may believe that they hold the lock. With a [fixed lease](Self::fixed_lease), it learns of it
+    /// when the lease ends.
+    ///
+    /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
+    /// It returns `true` if too few are left for the holder to keep the lock.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] (in a quorum
+    /// [`Error::NoQuorum`]), [`Error::Refused`],
+    /// [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped midway, the lock may or may not have been released.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let stuck = lock.acquire().await?;
+    /// if let Some(holder) = lock.status().await?.holder {
+    ///     assert!(lock.force_release(holder.fence).await?);
+    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "force_unlock")]
+    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            let (keys, terms, _) = lock.open()?;
+            let releasing = pin!(lock.place().force_release(&keys, &terms, fence));
+            lock.client().runtime.serves(releasing).await
+        }
+    }
+
     pub(crate) fn client(&self) -> &Arc<Client> {
         self.place().client()
     }
@@ -271,25 +456,161 @@ impl Lock {
             .map_err(|invalid| Error::Invalid(invalid.clone()))
     }
 
-    fn params(&self) -> Result<AcquireParams> {
+    fn params(&self) -> Result<TenureParams> {
         let (keys, terms, turns) = self.open()?;
         let (_, channel) = self.keys()?;
         // A hold with an owner, or whose length is limited, is for one guard alone.
         let is_plain =
             self.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
-        Ok(AcquireParams {
+        let metrics = &self.place().counters().metrics;
+        let hold = AcquireParams {
             keys,
             channel: Arc::clone(channel),
             terms,
             owner: self.owner.clone(),
-            turns: if is_plain { turns } else { 1 },
-            group: self
-                .place()
-                .counters()
-                .metrics
-                .group(&self.name, self.options.group.as_ref()),
+            group: metrics.group(&self.name, self.options.group.as_ref()),
             vote: None,
+        };
+        Ok(TenureParams {
+            hold,
+            turns: if is_plain { turns } else { 1 },
         })
+    }
+
+    async fn acquire_within(self, bound: Bound) -> Result<LockGuard> {
+        let began = self.client().now();
+        let span = tracing::debug_span!(
+            "fairlock.acquire",
+            lock.name = &*self.name,
+            lock.fence = Empty,
+            lock.votes = Empty,
+            lock.local_handoff = Empty,
+            lock.outcome = Empty,
+            wait_ms = Empty
+        );
+        let mut ask = None;
+        let acquired = {
+            // Pinned here, since a future that is passed on is copied.
+            let asking = pin!(self.acquire_held(began, bound, &mut ask));
+            let asking = asking.instrument(span.clone());
+            self.client().runtime.serves(asking).await
+        };
+        let now = self.client().now();
+        let waited = now.since(began);
+        if let Some(ask) = &mut ask {
+            match &acquired {
+                Ok(guard) => guard.begin(self.place().counters(), ask.acquired(guard.how(), waited, now)),
+                Err(error) => ask.failed(error),
+            }
+        }
+        let outcome = match &acquired {
+            Ok(guard) => {
+                span.record("lock.fence", guard.fence().get());
+                if let Some(votes) = guard.votes() {
+                    span.record("lock.votes", votes);
+                }
+                if guard.how() == How::LocalHandoff {
+                    span.record("lock.local_handoff", true);
+                }
+                "acquired"
+            }
+            Err(Error::Timeout { .. }) => "timeout",
+            Err(_) => "error",
+        };
+        let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
+        let slow_acquire = self.client().options.slow_acquire;
+        if slow_acquire.is_some_and(|slow| waited >= slow && !self.options.is_led) {
+            tracing::warn!(
+                lock.name = &*self.name,
+                lock.outcome = outcome,
+                wait_ms,
+                "slow acquire"
+            );
+        }
+        acquired
+    }
+
+    /// `ask` is set once the call asks for the lock.
+    async fn acquire_held<'a>(
+        &'a self,
+        began: LocalTime,
+        bound: Bound,
+        ask: &mut Option<Ask<'a>>,
+    ) -> Result<LockGuard> {
+        let until = match bound {
+            Bound::None => None,
+            // Beyond the end of time is no bound.
+            Bound::Within(wait) => Instant::now().checked_add(wait),
+            Bound::Until(deadline) => Some(deadline),
+        };
+        if until.is_none_or(|until| until > Instant::now()) {
+            let tenure = self.params()?;
+            let group = &tenure.hold.group;
+            let counters = self.place().counters();
+            *ask = Some(match self.options.is_led {
+                true => counters.campaign(group),
+                false => counters.wait(group, began),
+            });
+            // A tenure is no caller: those that wait for it are counted.
+            let _permit = self.place().count_caller()?;
+            if tenure.turns > 1 {
+                // On the heap, so that those without it do not carry it along.
+                let turn = Box::pin(self.queues.acquire(&tenure, began, until));
+                return Ok(LockGuard::of_turn(turn.await?));
+            }
+            return Ok(LockGuard::new(
+                self.queues.gate().acquire(&tenure.hold, until).await?,
+            ));
+        }
+        // On the heap, so that those that wait do not carry it along.
+        match Box::pin(self.clone().attempt(Outcome::Timeout)).await? {
+            TryAcquire::Acquired(guard) => Ok(guard),
+            TryAcquire::Busy(busy) => Err(Error::Timeout {
+                waited: self.client().now().since(began),
+                retry_after: busy.retry_after(),
+            }),
+        }
+    }
+
+    /// Asks once. If the lock is busy, the call counts as ended in this way.
+    async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
+        let tenure = self.params()?;
+        let mut ask = self.place().counters().attempt(&tenure.hold.group);
+        let trying = pin!(async {
+            if tenure.turns > 1 {
+                let tried = Box::pin(self.queues.try_acquire(tenure)).await;
+                tried.map(|tried| found(tried, LockGuard::of_turn))
+            } else {
+                let tried = self.place().try_acquire(tenure.hold).await;
+                tried.map(|tried| found(tried, LockGuard::new))
+            }
+        });
+        let tried = self.client().runtime.serves(trying).await;
+        match &tried {
+            Ok(TryAcquire::Acquired(guard)) => {
+                let now = self.client().now();
+                guard.begin(
+                    self.place().counters(),
+                    ask.acquired(guard.how(), Duration::ZERO, now),
+                );
+            }
+            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
+            Err(error) => ask.failed(error),
+        }
+        tried
+    }
+
+    async fn run_within<F, W>(self, bound: Bound, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        let guard = self.acquire_within(bound).await?;
+        let output = guard.run(work(guard.fence())).await?;
+        guard.check()?;
+        guard.release_after_work().await?;
+        Ok(output)
     }
 }
 
@@ -300,5 +621,13 @@ impl fmt::Debug for Lock {
             .field("options", &self.options)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a try found, with the guard of what it got.
+fn found<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> TryAcquire {
+    match tried {
+        Tried::Held(held) => TryAcquire::Acquired(guard(held)),
+        Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
     }
 }

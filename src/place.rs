@@ -5,6 +5,7 @@ pub(crate) mod held;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use self::held::Held;
@@ -12,12 +13,16 @@ use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Arrival, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
+use crate::engine::operator::{self, Seen};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::Permit;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::quorum::Quorum;
+use crate::store::ids::ClientId;
+use crate::store::keys::Keys;
 use crate::time::clock::LocalTime;
+use crate::time::deadline::LeaseTerms;
 
 /// The servers of a manager, and its clients there.
 #[derive(Clone, Debug)]
@@ -158,6 +163,38 @@ impl Place {
                 let tried = Box::pin(quorum.try_acquire(params)).await?;
                 Ok(tried.map(|majority| Held::Majority(Box::new(majority))))
             }
+        }
+    }
+
+    /// Who holds the lock, and how many requests wait for it.
+    pub(crate) async fn inspect(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Seen> {
+        match self {
+            Place::One(shared) => {
+                let answer = operator::inspect(shared.client(), keys, terms).await?;
+                Ok(Seen::on_one(answer))
+            }
+            Place::Quorum(quorum) => Box::pin(quorum.inspect(keys, terms)).await,
+        }
+    }
+
+    /// The label of a client.
+    pub(crate) fn label_of(&self, client: &ClientId) -> BoxFuture<'static, Option<String>> {
+        match self {
+            Place::One(shared) => operator::label_of(shared.client(), client),
+            Place::Quorum(quorum) => quorum.label_of(client),
+        }
+    }
+
+    /// Takes the lock away from the holder with this fence. Returns whether it was held under that fence.
+    pub(crate) async fn force_release(
+        &self,
+        keys: &Arc<Keys>,
+        terms: &LeaseTerms,
+        fence: Fence,
+    ) -> Result<bool> {
+        match self {
+            Place::One(shared) => operator::force_release(shared.client(), keys, terms, fence, None).await,
+            Place::Quorum(quorum) => Box::pin(quorum.force_release(keys, terms, fence)).await,
         }
     }
 

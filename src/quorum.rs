@@ -29,7 +29,6 @@ pub(crate) use self::answers::{majority_of, no_majority};
 #[cfg(feature = "redis")]
 pub(crate) use self::answers::{next_until, stragglers_until};
 use self::ballot::Ballot;
-pub(crate) use self::operator::Seen;
 pub(crate) use self::votes::{Majority, Votes};
 use crate::engine::acquire::{AcquireParams, Arrival, Tried, replies_read, timed_out};
 use crate::engine::client::Client;

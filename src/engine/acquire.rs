@@ -42,8 +42,6 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
-    /// How many turns the hold may serve inside this process. Only a request without an owner has several.
-    pub(crate) turns: u16,
     /// In which the holds are counted, and what their requests come across.
     pub(crate) group: Group,
     /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because

@@ -12,14 +12,55 @@ use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
 use crate::error::Result;
 use crate::fence::Fence;
+use crate::status::{Holder, Status};
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
 use crate::sync::locked;
 use crate::time::deadline::LeaseTerms;
+use crate::time::server_time::ServerTime;
 
 /// A status waits for the label of the holder this much longer than it waited for the answer about the lock.
 const LABEL_PATIENCE: Duration = Duration::from_millis(50);
+
+/// A lock as its server sees it, or a majority of its servers.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Without the label of the holder.
+    pub(crate) status: Status,
+    /// The client of the holder.
+    pub(crate) client: Option<ClientId>,
+}
+
+impl Seen {
+    pub(crate) fn on_one(answer: Answer<Inspected>) -> Seen {
+        let Answer { at, reply, .. } = answer;
+        let client = reply.holder.as_ref().map(|holding| holding.client.clone());
+        let holder = reply.holder.map(|holding| Holder {
+            label: None,
+            held_for: held_for(holding.fence, at.now),
+            ttl: holding.deadline.since(at.now),
+            owner: holding.owner,
+            fence: holding.fence,
+            holds: holding.holds,
+            kept: holding.kept,
+        });
+        Seen {
+            status: Status {
+                holder,
+                waiting: reply.waiting,
+                longest_wait: reply.first.map(|ticket| at.now.since(ticket.time())),
+            },
+            client,
+        }
+    }
+}
+
+/// How long a lock has been held at this server time. Its fence is the server time of the grant in µs, unless
+/// the clock was set back.
+pub(crate) fn held_for(fence: Fence, now: ServerTime) -> Duration {
+    now.since(ServerTime::from_ms(fence.get() / 1000))
+}
 
 pub(crate) async fn inspect(
     client: &Client,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use dashmap::DashMap;
 
 use super::turn::Turn;
-use super::{LocalQueue, Waiting};
-use crate::engine::acquire::{AcquireParams, Tried};
+use super::{LocalQueue, TenureParams, Waiting};
+use crate::engine::acquire::Tried;
 use crate::gate::Gate;
 use crate::place::Place;
 use crate::place::held::Held;
@@ -23,11 +23,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    fn of(params: &AcquireParams) -> Key {
+    fn of(tenure: &TenureParams) -> Key {
         Key {
-            name: Arc::clone(&params.keys.name),
-            lease: params.terms.lease(),
-            turns: params.turns,
+            name: Arc::clone(&tenure.hold.keys.name),
+            lease: tenure.hold.terms.lease(),
+            turns: tenure.turns,
         }
     }
 }
@@ -63,8 +63,8 @@ impl LocalQueues {
     }
 
     /// Enters the local queue of a lock, and creates it if needed.
-    pub(super) fn enter(self: &Arc<Self>, params: &AcquireParams) -> Waiting {
-        let (waiting, ask) = self.with(params, LocalQueue::join);
+    pub(super) fn enter(self: &Arc<Self>, tenure: &TenureParams) -> Waiting {
+        let (waiting, ask) = self.with(tenure, LocalQueue::join);
         if let Some(ask) = ask {
             self.place().client().spawn(ask.run());
         }
@@ -72,8 +72,8 @@ impl LocalQueues {
     }
 
     /// The first turn of a tenure that did not come through the queue.
-    pub(super) fn first_turn(self: &Arc<Self>, params: &AcquireParams, held: Held) -> Turn {
-        self.with(params, |queue| {
+    pub(super) fn first_turn(self: &Arc<Self>, tenure: &TenureParams, held: Held) -> Turn {
+        self.with(tenure, |queue| {
             let turns = queue.turns_of(&held);
             queue.first_turn(&mut locked(&queue.state), held, &turns)
         })
@@ -82,23 +82,23 @@ impl LocalQueues {
     /// Runs `work` before the queue can be discarded.
     pub(super) fn with<T>(
         self: &Arc<Self>,
-        params: &AcquireParams,
+        tenure: &TenureParams,
         work: impl FnOnce(&Arc<LocalQueue>) -> T,
     ) -> T {
-        let make = || Arc::new(LocalQueue::new(self, params));
-        work(&self.queues.entry(Key::of(params)).or_insert_with(make))
+        let make = || Arc::new(LocalQueue::new(self, tenure));
+        work(&self.queues.entry(Key::of(tenure)).or_insert_with(make))
     }
 
     /// Why a try need not ask the servers.
-    pub(super) fn busy<T>(&self, params: &AcquireParams) -> Option<Tried<T>> {
-        self.queues.get(&Key::of(params))?.busy()
+    pub(super) fn busy<T>(&self, tenure: &TenureParams) -> Option<Tried<T>> {
+        self.queues.get(&Key::of(tenure))?.busy()
     }
 
     /// Removes a queue in which nothing is left.
     pub(super) fn discard(&self, queue: &LocalQueue) {
         if queue.is_idle() {
             self.queues
-                .remove_if(&Key::of(&queue.params), |_, queue| queue.is_idle());
+                .remove_if(&Key::of(&queue.tenure), |_, queue| queue.is_idle());
         }
     }
 

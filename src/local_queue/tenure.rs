@@ -43,7 +43,7 @@ impl Ask {
             let held = tokio::select! {
                 biased;
                 _ = &mut self.given_up => return,
-                held = queue.all.gate().acquire(&queue.params, None) => held,
+                held = queue.all.gate().acquire(&queue.tenure.hold, None) => held,
             };
             match held {
                 Ok(held) => queue.begin(held),

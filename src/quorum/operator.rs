@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -13,37 +12,20 @@ use tokio::time::Instant;
 use super::Quorum;
 use super::answers::{Answers, next_until, stragglers_until};
 use super::ballot::ballot_of;
-use crate::engine::operator;
+use crate::engine::operator::{self, Seen};
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::owner::Owner;
+use crate::status::{Holder, Status};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{Answer, Inspected};
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::ServerTime;
 
-/// A lock as a majority of the servers see it.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) holder: Option<SeenHolder>,
-    /// The largest number of requests that a server has queued.
-    pub(crate) waiting: u64,
-    /// The longest wait of a request at the head of a queue.
-    pub(crate) longest_wait: Option<Duration>,
-}
-
 /// The holds of one ballot on a majority of the servers.
-#[derive(Debug)]
-pub(crate) struct SeenHolder {
-    pub(crate) owner: Owner,
-    pub(crate) client: ClientId,
-    /// The fence that a majority of the holds have, or else the smallest one.
-    pub(crate) fence: Fence,
-    /// The time until too few leases are left.
-    pub(crate) ttl: Duration,
-    /// The time that fences follow, when this was told.
-    pub(crate) now: ServerTime,
+struct SeenHolder {
+    client: ClientId,
+    holder: Holder,
     /// The server of each hold, and its fence there.
     fences: Vec<(usize, Fence)>,
 }
@@ -58,6 +40,23 @@ struct Told {
 impl Quorum {
     /// Asks all servers who holds the lock. A lock that is held on too few of them has no holder.
     pub(crate) async fn inspect(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Seen> {
+        let told = self.told(keys, terms).await?;
+        let now = self.clocks.median_time();
+        let (client, holder) = self.holder(&told).map(|seen| (seen.client, seen.holder)).unzip();
+        Ok(Seen {
+            status: Status {
+                holder,
+                waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
+                longest_wait: (told.iter())
+                    .filter_map(|told| Some(now.since(told.inspected.first?.time())))
+                    .max(),
+            },
+            client,
+        })
+    }
+
+    /// What a majority of the servers tell, until it is certain who holds the lock.
+    async fn told(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Vec<Told>> {
         let mut asked: FuturesUnordered<_> = (self.servers.iter().enumerate())
             .map(|(server, shared)| async move {
                 let asked = operator::inspect(shared.client(), keys, terms).await;
@@ -81,15 +80,7 @@ impl Quorum {
                 break;
             }
         }
-        let told = answers.of_majority()?;
-        let now = self.clocks.median_time();
-        Ok(Seen {
-            waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
-            longest_wait: (told.iter())
-                .filter_map(|told| Some(now.since(told.inspected.first?.time())))
-                .max(),
-            holder: self.holder(&told),
-        })
+        answers.of_majority()
     }
 
     /// The holds of each ballot.
@@ -128,12 +119,19 @@ impl Quorum {
         let mut ttls: Vec<_> = holds.map(|(told, hold)| hold.deadline.since(told.now)).collect();
         ttls.sort_unstable();
         let client = ClientId::from_wire(client);
-        Some(SeenHolder {
+        let fence = agreed.unwrap_or(smallest);
+        let holder = Holder {
+            label: None,
             owner: self.owner_of(&client, ballot),
-            client,
-            fence: agreed.unwrap_or(smallest),
+            fence,
+            holds: 1,
+            held_for: operator::held_for(fence, self.clocks.latest_time()),
             ttl: ttls[ttls.len() - self.majority()],
-            now: self.clocks.latest_time(),
+            kept: false,
+        };
+        Some(SeenHolder {
+            client,
+            holder,
             fences,
         })
     }
@@ -146,8 +144,8 @@ impl Quorum {
         terms: &LeaseTerms,
         fence: Fence,
     ) -> Result<bool> {
-        let holder = self.inspect(keys, terms).await?.holder;
-        let Some(holder) = holder.filter(|holder| holder.fence == fence) else {
+        let told = self.told(keys, terms).await?;
+        let Some(seen) = (self.holder(&told)).filter(|seen| seen.holder.fence == fence) else {
             return Ok(false);
         };
         let floor = Some(self.clocks.floor()?);
@@ -156,7 +154,7 @@ impl Quorum {
                 let (client, keys, terms) = (Arc::clone(shared.client()), Arc::clone(keys), *terms);
                 // A server that has not told may have a hold under the same fence. It ends now, and not only
                 // when the holder hears that it has lost the lock.
-                let told = holder.fences.iter().find(|(told, _)| *told == server);
+                let told = seen.fences.iter().find(|(told, _)| *told == server);
                 let fence = told.map_or(fence, |(_, fence)| *fence);
                 let has_told = told.is_some();
                 async move {
@@ -166,7 +164,7 @@ impl Quorum {
             })
             .collect();
         let mut answers = Answers::of(self);
-        let (mut released, mut left) = (0, holder.fences.len());
+        let (mut released, mut left) = (0, seen.fences.len());
         let began = Instant::now();
         let mut until = None;
         while let Some((has_told, answer)) = next_until(&mut forced, until).await {

@@ -27,7 +27,7 @@ use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Error, LostReason};
 use crate::fence::Fence;
 use crate::gate::Gate;
-use crate::local_queue::LocalQueues;
+use crate::local_queue::{LocalQueues, TenureParams};
 use crate::options::{LockOptions, ManagerOptions};
 use crate::place::Place;
 use crate::place::held::Held;
@@ -133,7 +133,7 @@ impl Process {
     }
 }
 
-fn params(quorum: &Quorum, turns: u16) -> AcquireParams {
+fn params(quorum: &Quorum) -> AcquireParams {
     let client = quorum.client();
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
     AcquireParams {
@@ -141,10 +141,14 @@ fn params(quorum: &Quorum, turns: u16) -> AcquireParams {
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
         owner: None,
-        turns,
         group: Group::default(),
         vote: None,
     }
+}
+
+fn tenure(quorum: &Quorum, turns: u16) -> TenureParams {
+    let hold = params(quorum);
+    TenureParams { hold, turns }
 }
 
 async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
@@ -152,7 +156,7 @@ async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
 }
 
 async fn acquire_with(quorum: &Arc<Quorum>, until: Option<Instant>) -> crate::Result<Majority> {
-    quorum.acquire(params(quorum, 1), quorum.arrival(), until).await
+    quorum.acquire(params(quorum), quorum.arrival(), until).await
 }
 
 async fn acquire_as(quorum: &Arc<Quorum>, params: AcquireParams) -> crate::Result<Majority> {
@@ -165,7 +169,7 @@ async fn acquire_through(queues: &LocalQueues, until: Option<Instant>) -> crate:
         panic!("a quorum");
     };
     let _permit = quorum.count_caller()?;
-    majority(queues.gate().acquire(&params(quorum, 1), until).await?)
+    majority(queues.gate().acquire(&params(quorum), until).await?)
 }
 
 fn majority(held: Held) -> crate::Result<Majority> {
@@ -382,7 +386,7 @@ async fn hold_outlives_one_server_after_the_other() {
 async fn hold_whose_votes_are_replaced_ends_at_its_max_hold() {
     let servers = Servers::new(3);
     let (process, other) = (servers.process(1), servers.process(2));
-    let mut params = params(&process.quorum, 1);
+    let mut params = params(&process.quorum);
     params.terms.max_hold = Some(100 * SECOND);
     let held = acquire_as(&process.quorum, params).await.unwrap();
     let began = Instant::now();
@@ -412,7 +416,7 @@ async fn hold_lasts_for_its_whole_lease_although_a_vote_is_older() {
     process.set(2, State::Down);
     let alone = LockManager::builder().in_memory(&servers.0[1]).unwrap();
     let blocks = alone.lock("a").acquire().await.unwrap();
-    let mut params = params(&process.quorum, 1);
+    let mut params = params(&process.quorum);
     (params.terms.length, params.terms.fixed) = (100 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
     let waiter = tokio::spawn(async move { acquire_as(&quorum, params).await.unwrap() });

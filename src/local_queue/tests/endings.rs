@@ -14,9 +14,9 @@ impl Process {
         wait
     }
 
-    fn params(&self) -> AcquireParams {
+    fn tenure(&self) -> TenureParams {
         let queue = self.queues().queues.iter().next().expect("a queue");
-        queue.params.clone()
+        queue.tenure.clone()
     }
 
     /// Checks that another waiter gets the lock at once.
@@ -270,7 +270,7 @@ async fn grant_that_is_not_confirmed_costs_one_waiter_its_turn() {
     let process = Process::of(&MemoryStore::new());
     let guard = process.acquire().await;
     let mut waits: Vec<_> = (0..2).map(|_| process.polled()).collect();
-    let (place, _) = process.queues().with(&process.params(), LocalQueue::join);
+    let (place, _) = process.queues().with(&process.tenure(), LocalQueue::join);
     let not_replicated = Error::NotReplicated { wanted: 1, got: 0 };
     place.queue.fail(&not_replicated);
     let outcome = waits.remove(0).await;

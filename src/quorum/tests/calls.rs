@@ -18,7 +18,7 @@ use crate::fence::Fence;
 use crate::lease::LeaseState;
 use crate::local_queue::LocalQueues;
 use crate::quorum::Majority;
-use crate::quorum::operator::Seen;
+use crate::status::Status;
 use crate::sync::locked;
 
 impl Process {
@@ -38,17 +38,18 @@ impl Process {
     }
 
     async fn tried(&self) -> Tried<Majority> {
-        let tried = self.quorum.try_acquire(params(&self.quorum, 1)).await;
+        let tried = self.quorum.try_acquire(params(&self.quorum)).await;
         tried.expect("a majority answers")
     }
 
-    async fn seen(&self) -> Seen {
-        let params = params(&self.quorum, 1);
-        self.quorum.inspect(&params.keys, &params.terms).await.unwrap()
+    async fn seen(&self) -> Status {
+        let params = params(&self.quorum);
+        let seen = self.quorum.inspect(&params.keys, &params.terms);
+        seen.await.unwrap().status
     }
 
     async fn forced(&self, fence: Fence) -> bool {
-        let params = params(&self.quorum, 1);
+        let params = params(&self.quorum);
         let forced = self.quorum.force_release(&params.keys, &params.terms, fence);
         forced.await.unwrap()
     }
@@ -165,7 +166,7 @@ async fn try_without_a_majority_is_no_quorum() {
     let servers = Servers::new(3);
     let process = servers.process(1);
     process.reaches_only(0);
-    let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
+    let tried = process.quorum.try_acquire(params(&process.quorum)).await;
     let error = tried.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
     sleep(10 * SECOND).await;
@@ -173,7 +174,7 @@ async fn try_without_a_majority_is_no_quorum() {
 
     // It ends with the second failure, and waits for no third.
     process.set(0, State::Down);
-    let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
+    let tried = process.quorum.try_acquire(params(&process.quorum)).await;
     let error = tried.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { answering: 0, .. }), "{error:?}");
 }
@@ -188,7 +189,7 @@ async fn a_try_that_one_server_calls_busy_is_no_quorum_if_the_others_are_away() 
         let process = servers.process(1);
         process.set(0, State::Down);
         process.set(1, state);
-        let tried = process.quorum.try_acquire(params(&process.quorum, 1)).await;
+        let tried = process.quorum.try_acquire(params(&process.quorum)).await;
         let error = tried.unwrap_err();
         assert!(matches!(error, Error::NoQuorum { answering: 1, .. }), "{error:?}");
     }
@@ -327,7 +328,7 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
     assert!(!others.contains(&held.fence));
     let holder = operator.seen().await.holder.expect("it is held");
     assert_eq!(holder.owner, held.votes().owner);
-    let params = params(&operator.quorum, 1);
+    let params = params(&operator.quorum);
     let forced = (operator.quorum).force_release(&params.keys, &params.terms, holder.fence);
     assert!(forced.await.unwrap());
     let lost = timeout(30 * SECOND, held.votes().lost()).await.expect("told");
@@ -430,7 +431,7 @@ async fn hold_with_a_short_fixed_lease_lasts_for_it_though_its_first_vote_came_m
     others.set(0, State::Down);
     let held = others.acquire().await;
     process.set(2, State::Down);
-    let mut params = params(&process.quorum, 1);
+    let mut params = params(&process.quorum);
     (params.terms.length, params.terms.fixed) = (4 * SECOND, true);
     let quorum = Arc::clone(&process.quorum);
     let waiter = tokio::spawn(async move { acquire_as(&quorum, params).await.unwrap() });
@@ -458,7 +459,7 @@ async fn clients_keep_the_order_of_arrival_after_the_clocks_were_set_back() {
     sleep(MS).await;
     let held = there.acquire().await;
     // Its calls tell this client the time.
-    let _ = here.quorum.try_acquire(params(&here.quorum, 1)).await;
+    let _ = here.quorum.try_acquire(params(&here.quorum)).await;
     let first = here.waits();
     sleep(10 * MS).await;
     let second = there.waits();

@@ -33,9 +33,9 @@ async fn turn(queues: Arc<LocalQueues>) -> Turn {
     let Place::Quorum(quorum) = queues.place() else {
         panic!("a quorum");
     };
-    let (params, began) = (params(quorum, TURNS), quorum.client().now());
+    let (tenure, began) = (tenure(quorum, TURNS), quorum.client().now());
     let _permit = quorum.count_caller().unwrap();
-    queues.acquire(&params, began, None).await.unwrap()
+    queues.acquire(&tenure, began, None).await.unwrap()
 }
 
 /// The hold of a turn.
@@ -96,8 +96,8 @@ async fn turns_have_fences_of_their_own_and_the_next_process_a_larger_one_of_all
 
 /// The only turn so far of a process in whose local queue nobody waits.
 async fn lone_turn(process: &Process) -> Turn {
-    let params = params(&process.quorum, TURNS);
-    let Ok(Tried::Held(turn)) = process.queues.try_acquire(params).await else {
+    let tenure = tenure(&process.quorum, TURNS);
+    let Ok(Tried::Held(turn)) = process.queues.try_acquire(tenure).await else {
         panic!("the lock is free");
     };
     settle().await;
@@ -128,7 +128,7 @@ async fn tenure_that_was_taken_by_force_may_have_used_all_fences() {
     let servers = Servers::new(3);
     let [first, second] = [servers.process(1), servers.process(2)];
     let turn = lone_turn(&first).await;
-    let AcquireParams { keys, terms, .. } = params(&second.quorum, 1);
+    let AcquireParams { keys, terms, .. } = params(&second.quorum);
     let forced = second.quorum.force_release(&keys, &terms, turn.fence()).await;
     assert!(forced.unwrap());
     let held = second.acquire().await;
@@ -206,7 +206,7 @@ async fn a_try_makes_no_call_while_the_lock_is_wanted_here() {
         "the tenure that is asked for is no caller"
     );
     (0..3).for_each(|server| process.set(server, State::Down));
-    let tried = process.queues.try_acquire(params(&process.quorum, TURNS)).await;
+    let tried = process.queues.try_acquire(tenure(&process.quorum, TURNS)).await;
     let Ok(Tried::Busy { ttl, ahead }) = tried else {
         panic!("{tried:?}");
     };

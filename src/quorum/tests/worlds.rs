@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
-use super::{MS, MemoryStore, Process, SECOND, Servers, params};
+use super::{MS, MemoryStore, Process, SECOND, Servers, tenure};
 use crate::Fence;
 use crate::local_queue::turn::Turn;
 use crate::place::held;
@@ -37,12 +37,12 @@ enum Held {
 
 impl Held {
     async fn acquire(process: &Process, turns: u16) -> crate::Result<Held> {
-        let (queues, params) = (&process.queues, params(&process.quorum, turns));
+        let (queues, tenure) = (&process.queues, tenure(&process.quorum, turns));
         if turns > 1 {
             let began = process.quorum.client().now();
-            return Ok(Held::Turn(queues.acquire(&params, began, None).await?));
+            return Ok(Held::Turn(queues.acquire(&tenure, began, None).await?));
         }
-        Ok(Held::Whole(queues.gate().acquire(&params, None).await?))
+        Ok(Held::Whole(queues.gate().acquire(&tenure.hold, None).await?))
     }
 
     fn fence(&self) -> Fence {

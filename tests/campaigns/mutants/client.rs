@@ -21,7 +21,7 @@ const CLOCK_OFFSET: &str = "src/time/clock_offset.rs";
 const GATE: &str = "src/gate.rs";
 const DEADLINE_QUEUE: &str = "src/time/deadline_queue.rs";
 const SCHEDULE: &str = "src/engine/waitlist/schedule.rs";
-const STATUS: &str = "src/status.rs";
+const TRY: &str = "src/try_acquire.rs";
 const CLIENT: &str = "src/engine/client.rs";
 const CLOCK: &str = "src/time/clock.rs";
 const CLOCKS: &str = "src/engine/server_clocks.rs";
@@ -149,12 +149,12 @@ pub(super) const EDITS: &[Edit] = &[
         "                self.poll_due = Some(now.after(interval));\n",
         "", SCHEDULE_TESTS),
 
-    edit("a busy lock never advises to try again at once", STATUS,
+    edit("a busy lock never advises to try again at once", TRY,
         "retry_after: ttl.max(Duration::from_millis(1)),",
-        "retry_after: ttl,", &["--lib status::"]),
-    edit("whole seconds to wait are rounded up", STATUS,
+        "retry_after: ttl,", &["--lib try_acquire::"]),
+    edit("whole seconds to wait are rounded up", TRY,
         "self.retry_after.as_millis().div_ceil(1000)",
-        "self.retry_after.as_millis() / 1000", &["--lib status::"]),
+        "self.retry_after.as_millis() / 1000", &["--lib try_acquire::"]),
 
     edit("a waitlist polls while its subscription is not confirmed", DRIVER,
         "                    () = client.clock.sleep_until(until) => {}", "                    () = client.clock.sleep_until(until), if !matches!(subscription, Subscription::Requested(_)) => {}", NETWORK),

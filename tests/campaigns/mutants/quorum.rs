@@ -86,12 +86,12 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a lock that is held on too few servers has no holder", OPERATOR, "ballots.find(|(_, told)| told.len() >= self.majority())?", "ballots.next()?", IN_MEMORY),
     edit("a forced release ends each vote under its own fence", OPERATOR, "told.map_or(fence, |(_, fence)| *fence)", "told.map_or(fence, |(_, own)| fence.min(*own))", IN_MEMORY),
-    edit("a hold is as old as its fence, by the clock that fences follow", OPERATOR, "now: self.clocks.latest_time(),", "now: told[0].now,", SEEN),
+    edit("a hold is as old as its fence, by the clock that fences follow", OPERATOR, "held_for(fence, self.clocks.latest_time())", "held_for(fence, told[0].now)", SEEN),
     edit("a wait is as long as its ticket is old, by the clocks that tickets follow", OPERATOR, "let now = self.clocks.median_time();", "let now = told[0].now;", SEEN),
     edit("a forced release reaches servers that have not told", OPERATOR, "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate())", "let mut forced: FuturesUnordered<_> = (self.servers.iter().enumerate().filter(|(server, _)| holder.fences.iter().any(|(told, _)| told == server)))", IN_MEMORY),
     edit("a forced release does not wait for a server that hangs", OPERATOR, "if left == 0 {", "if false {", IN_MEMORY),
     edit("a wait whose votes disagree ends at its bound", BALLOT, "timeout_at(until, looked).await", "timeout_at(until + 3600 * FIRST_LOOK, looked).await", IN_MEMORY),
-    edit("a forced release names the holder that it ends", OPERATOR, "holder.filter(|holder| holder.fence == fence)", "holder.filter(|_| true)", SEEN),
+    edit("a forced release names the holder that it ends", OPERATOR, ".filter(|seen| seen.holder.fence == fence)", ".filter(|_| true)", SEEN),
     edit("the requests of a ballot belong together", BALLOT, "    request / REQUESTS_OF_A_BALLOT\n", "    request * 0\n", IN_MEMORY),
 
     edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
