@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 pub(crate) use self::answers::{majority_of, no_majority};
@@ -150,6 +151,9 @@ impl Quorum {
     /// Takes the lock if a majority of the servers grant it at once. Of several tries at the same time, each
     /// may get too few votes.
     pub(crate) async fn try_acquire(self: &Arc<Self>, params: AcquireParams) -> Result<Tried<Majority>> {
+        // The tasks of holds that have just been dropped withdraw what is on its way to a server. A try that
+        // is sent before finds the lock held there.
+        yield_now().await;
         let mut ballot = Ballot::new(self, params, self.arrival(), None)?;
         let tried = self.client().runtime.hosts(ballot.tried()).await?;
         Ok(tried.map(|fence| ballot.begin_hold(fence)))

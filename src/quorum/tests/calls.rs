@@ -583,3 +583,17 @@ async fn release_finds_votes_whose_fences_are_being_raised() {
     assert_eq!(votes(&held), 4);
     held.release().await.unwrap();
 }
+
+/// Race: A guard is dropped while a server has granted a vote whose reply is on its way, and its task takes
+/// the lock again.
+#[tokio::test(start_paused = true)]
+async fn a_try_after_a_drop_finds_no_vote_that_was_on_its_way() {
+    let servers = Servers::new(3);
+    let process = servers.process(1);
+    process.set(1, State::Replies(SECOND));
+    let guard = process.acquire().await;
+    process.set(1, NEAR);
+    process.set(2, State::Busy);
+    drop(guard);
+    assert!(matches!(process.tried().await, Tried::Held(_)));
+}

@@ -98,6 +98,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median + FAR_AHEAD_US", "*time < u64::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
+    edit("a try is sent after what a dropped guard withdraws", QUORUM, "        yield_now().await;\n", "", IN_MEMORY),
     edit("a hold that is lost is not counted as held", QUORUM, ".filter(|votes| votes.check().is_ok())", ".filter(|_| true)", WORLDS),
     edit("a release tells each server the last fence of the turns", VOTES, "            votes.iter().for_each(|vote| vote.hold().end_turns(last));\n", "            let _ = last;\n", TURNS),
     edit("a caller that reaches no majority leaves the servers that it reaches", BALLOT, "                (false, true) => self.leave(server),\n", "                (false, true) => {}\n", REACHES),
