@@ -85,7 +85,8 @@ pub(crate) async fn acquire(
     arrival: Arrival,
     until: Option<Instant>,
 ) -> Result<OwnedHold> {
-    Attempt::new(waitlists, params, arrival, until)?.granted().await
+    let mut attempt = Attempt::new(waitlists, params, arrival, until)?;
+    attempt.granted().await
 }
 
 /// The same as two waits: for a place in the queue, and for the grant.
@@ -128,7 +129,7 @@ impl<P: Borrow<AcquireParams>> Attempt<P> {
     }
 
     /// Waits until the lock is granted.
-    pub(crate) async fn granted(mut self) -> Result<OwnedHold> {
+    pub(crate) async fn granted(&mut self) -> Result<OwnedHold> {
         self.until(Stage::Granted).await?.ok_or(Error::Closed)
     }
 

@@ -354,7 +354,7 @@ impl Ballot {
     /// Handles what happened at a server. Fails if the whole call does.
     fn on(&mut self, server: usize, event: Event) -> Result<()> {
         match event {
-            Event::Queued(attempt) => {
+            Event::Queued(mut attempt) => {
                 self.seats[server].has_its_place();
                 self.wait_for(server, async move { Event::Acquired(attempt.granted().await) });
             }
