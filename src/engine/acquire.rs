@@ -106,9 +106,14 @@ impl<P: Borrow<AcquireParams>> Attempt<P> {
         Arrival { at: began, ticket }: Arrival,
         until: Option<Instant>,
     ) -> Result<Attempt<P>> {
-        let now = waitlists.client().now();
+        let client = waitlists.client();
+        let local = |until: Instant| {
+            client
+                .now()
+                .after(until.saturating_duration_since(Instant::now()))
+        };
         let wait = WaitTerms {
-            until: until.map(|until| now.after(until.saturating_duration_since(Instant::now()))),
+            until: until.map(local),
             ticket,
             was_queued: false,
             floor: params.borrow().floor(),

@@ -119,10 +119,9 @@ impl RequestId {
     /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
         let rest = &self.0[Self::NUMBER_AT..];
-        rest.split(':')
-            .next()
-            .and_then(|digits| digits.parse().ok())
-            .unwrap_or_default()
+        // A search for a character costs more than the number itself.
+        let end = rest.bytes().position(|byte| byte == b':');
+        rest[..end.unwrap_or(rest.len())].parse().unwrap_or_default()
     }
 
     /// The owner for which this request holds: the given owner, or the request itself.
