@@ -10,6 +10,10 @@
 //! to leave, and last come, first served would never serve the others. So each fourth place goes to the
 //! caller that has waited longest, and the other three to the newest one. A caller whose bound is over gets
 //! none. (Maurer, "Fail at Scale", 2015, reverses the queue for the same reason.)
+//!
+//! A caller that waited here brings a ticket by its arrival, so it keeps its place among all clients. In a
+//! quorum, the gate is before the ballot. A caller that was queued at one server, and waited here for
+//! another, would block both.
 
 #[cfg(test)]
 mod tests;

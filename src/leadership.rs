@@ -1,4 +1,9 @@
 //! Leader election: a lock that one of several processes holds for as long as it leads.
+//!
+//! A leadership is a lock with one turn, and knows nothing that the lock does not know. A lead is its guard,
+//! and a term watches the same hold as [`LockGuard::lost`](crate::LockGuard::lost). `run` is a future without
+//! a task of its own. A watch asks for the status from time to time, because no message tells others of a
+//! grant.
 
 mod lead;
 mod watch;

@@ -8,6 +8,10 @@
 //!
 //! The code that takes a waiter out of the queue sends it a turn or an error. So a waiter that has left the
 //! queue is told, and a turn that nobody reads passes on.
+//!
+//! A waiter that gives up leaves without a call. The tenure that is asked for is given up once nobody waits
+//! and nobody has a turn. The lease is the tenure's: if it is lost, the guard that has the turn is told, and
+//! the others wait for the next tenure.
 
 mod registry;
 mod tenure;

@@ -1,4 +1,5 @@
-//! Where a lock is: on one server, or on a majority of several.
+//! Where a lock is: on one server, or on a majority of several. Locks, guards and local queues are the same
+//! for both.
 
 pub(crate) mod held;
 

@@ -1,5 +1,9 @@
 //! What a client does without a caller. The background task renews holds, and withdraws requests. Releases of
 //! dropped guards have tasks of their own.
+//!
+//! A release is repeated until it is answered. A caller's release gives up after the `server_timeout`. Then a
+//! task goes on, as after a drop, and gives up one lease after the local deadline. Nothing is withdrawn
+//! before that, since a withdrawal would free a lock that is to stay taken.
 
 mod renewer;
 #[cfg(test)]

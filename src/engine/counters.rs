@@ -1,4 +1,9 @@
 //! What a client counts. Each event is counted in one place, for [`Stats`](crate::Stats) and for the metrics.
+//!
+//! A call is an [`Ask`] from its first poll on. It ends once, by an outcome or by its drop. What a guard
+//! holds is a [`Holding`]. It is kept in the state of the hold, in a quorum in that of the votes. The code
+//! that ends the hold, or the turn, takes it out under the same mutex. So no gauge drifts, in any order of
+//! these ends. Votes, and grants of which no guard is made, have none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

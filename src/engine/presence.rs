@@ -3,6 +3,9 @@
 //! The server keeps a presence record for each client that waits for a lock. A call that registers writes it,
 //! and polls prolong it. A hand-over skips every request whose client has no presence record. So a call in
 //! mode `Wait`, which relies on the presence record, is sent only while it is certain that there is one.
+//!
+//! The script could look for the record in every call that queues, and the client would need to know nothing
+//! of it. But that would cost the server 5 % more instructions for a hand-over and the acquire after it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +31,10 @@ pub(super) struct Presence {
 /// When a waitlist's presence record was written or prolonged. The server keeps the presence record for three
 /// polling intervals. The client relies on it for one, so that the next poll covers every waiter that joins
 /// meanwhile.
+///
+/// A waitlist forgets it when an acquire call is incomplete, or fails without having been given up. It also
+/// does so when a call in mode `Register` or `Poll` is granted the lock, because a grant writes no presence
+/// record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registration {
     pub(super) since: LocalTime,

@@ -1,4 +1,8 @@
 //! Where a client runs: the runtime of its first call, or a thread of its own.
+//!
+//! A client with a thread of its own also connects there, and its background task keeps the thread. A call is
+//! polled in the task of its caller all the same, but each poll enters the runtime of that thread. So the
+//! caller's executor needs no timers, and nothing on which a lease depends waits for the caller's threads.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

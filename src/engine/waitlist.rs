@@ -300,7 +300,9 @@ impl Waitlist {
     }
 
     /// Has every waiter ask again, with its ticket. A waiter whose turn came while this client was
-    /// unreachable has lost its place.
+    /// unreachable has lost its place. This happens when a poll is answered *not registered*, when a
+    /// connection was replaced or messages may have been lost, when a reply shows that a request had lost its
+    /// place, and when a push has a form that this version does not know.
     fn ask_all(&self) {
         locked(&self.state).schedule.ask_all();
         self.call.notify_one();

@@ -6,8 +6,10 @@
 //! after another for each thousand of them. A request of which nothing was written needs no withdrawal.
 //!
 //! A withdrawal is repeated until it is answered. An entry in the queue lasts for as long as anybody uses the
-//! lock. If it were left there, the server would grant it the lock once this client can be reached again.
-//! Only a client that is closed, or that has too many withdrawals, forgets those of old requests.
+//! lock. If it were left there, the server would grant it the lock once this client can be reached again, and
+//! nobody would have the lock for a claim window. Only a client that is closed, or that has too many outgoing
+//! messages, forgets the withdrawals of old requests. The server has nothing of these any more, if nobody
+//! else uses the lock.
 //!
 //! This module only keeps the list. The background task makes the calls.
 

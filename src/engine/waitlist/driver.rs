@@ -1,5 +1,9 @@
 //! The driver of a waitlist: its task. It subscribes, and polls for what no push reports. It stays for a
 //! while after the last waiter has left, so that a busy lock does not subscribe again and again.
+//!
+//! When the subscription is confirmed, the driver polls at once, because a turn may have come and gone
+//! before. While the server does not see the subscription, it polls again after 40, 160 and 640 ms. After
+//! that it subscribes once again, and if the server still does not see it, asks for another connection.
 
 use std::iter;
 use std::pin::Pin;

@@ -6,6 +6,9 @@
 //! of calls wait there, as TCP Vegas does it (Brakmo, O'Malley and Peterson, 1994). If calls always wait, the
 //! minimum cannot be observed. So from time to time the window is small for a moment, as BBR does it
 //! (Cardwell and others, 2016).
+//!
+//! Renewals do not wait for the window, but the server answers them after all calls that were written before.
+//! With a constant window of 1,024 calls, the renewals behind a flood at a slow server came too late.
 
 use std::time::Duration;
 

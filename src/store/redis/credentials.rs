@@ -1,4 +1,9 @@
 //! Asks for credentials, and renews those of open connections before they expire.
+//!
+//! The provider is asked before each dial, and by each open connection. The task of a command connection
+//! sends `AUTH`. The task of a subscriber connection opens another connection instead
+//! (`subscriber::succession`). With a provider, a wrong password is no refusal, because the next answer may
+//! be right.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
